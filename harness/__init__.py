@@ -1,0 +1,1 @@
+"""The engine: it verifies, times, records and compares, and knows no operator by name."""

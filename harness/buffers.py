@@ -1,0 +1,89 @@
+"""Buffers under guard: every tensor a kernel sees lies between canaries, so a stray write shows and a stray read poisons.
+
+    | canary ... | tensor, rows apart by its own stride, canaries between them | canary ... |
+
+Canaries and poison are byte patterns, so they work for every dtype. As int32 both are huge (2.1e9): a length or a block
+id read from where nothing was written cannot pass for a legal one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Bytes on either side of a tensor. Wide enough to catch a whole table row written one row too far.
+GUARD_BYTES = 16384
+CANARY = 0x7E
+#: Alternating poisons, so that no element can equal both by accident.
+POISONS = (0x7F, 0x71)
+
+
+class Guarded:
+    """One tensor in its own storage between canaries. ``tensor`` is what a kernel gets; strides are those of ``source``."""
+
+    def __init__(self, source: Tensor, device: str) -> None:
+        span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
+        span = span if source.numel() else 0
+        offset = GUARD_BYTES // source.element_size()
+        storage = torch.full(((offset + span) * source.element_size() + GUARD_BYTES,), CANARY, dtype=torch.uint8, device=device)
+        self._bytes = storage
+        self.tensor = storage[: storage.numel() // source.element_size() * source.element_size()].view(source.dtype).as_strided(
+            source.shape, source.stride(), offset
+        )
+        self._around = torch.ones(storage.numel(), dtype=torch.bool, device=device)
+        self._inside().fill_(False)
+        self.fill(source)
+
+    def _inside(self) -> Tensor:
+        """The bytes of ``_around`` that belong to the tensor."""
+        size = self.tensor.element_size()
+        shape, stride = (*self.tensor.shape, size), (*(s * size for s in self.tensor.stride()), 1)
+        return self._around.as_strided(shape, stride, GUARD_BYTES)
+
+    def fill(self, source: Tensor) -> None:
+        """New contents in place: same address, shape and strides."""
+        self.tensor.copy_(source)
+
+    def poison(self, pattern: int) -> None:
+        self.tensor.copy_(torch.full((self.tensor.element_size(),), pattern, dtype=torch.uint8).view(self.tensor.dtype)[0])
+
+    def stray_write(self) -> int | None:
+        """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
+        broken = (self._bytes != CANARY) & self._around
+        if not bool(broken.any()):
+            return None
+        return int(broken.nonzero()[0]) - GUARD_BYTES
+
+
+class Guard:
+    """A dataclass of tensors (inputs or outputs) placed under guard on a device. ``view`` has the same type."""
+
+    def __init__(self, source: Any, device: str) -> None:
+        self.buffers: dict[str, Guarded] = {}
+        replaced = {}
+        for field in dataclasses.fields(source):
+            value = getattr(source, field.name)
+            if isinstance(value, Tensor):
+                place = "cpu" if field.metadata.get("host") else device
+                self.buffers[field.name] = Guarded(value, place)
+                replaced[field.name] = self.buffers[field.name].tensor
+        self.view = dataclasses.replace(source, **replaced)
+
+    def fill(self, source: Any) -> None:
+        for name, buffer in self.buffers.items():
+            buffer.fill(getattr(source, name))
+
+    def poison(self, pattern: int) -> None:
+        for buffer in self.buffers.values():
+            buffer.poison(pattern)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {name: buffer.tensor.clone() for name, buffer in self.buffers.items()}
+
+    def stray_writes(self) -> dict[str, int]:
+        """Buffer name -> byte offset of the first canary that changed."""
+        found = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
+        return {name: offset for name, offset in found.items() if offset is not None}

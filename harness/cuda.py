@@ -1,0 +1,75 @@
+"""CUDA C++ sources without nvcc: NVRTC through cuda-core, compiled once per process, launched on torch's stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cuda.core import LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
+
+SOURCES = Path(__file__).parent.parent / "kernels" / "cuda"
+#: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a source; the message is its log."""
+
+
+@lru_cache(maxsize=None)
+def compile_source(path: Path, arch: str) -> ObjectCode:
+    """The cubin of one .cu file for one architecture such as ``sm_90``. Needs no GPU. Raises CompileError."""
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True)
+    try:
+        return Program(path.read_text(encoding="utf-8"), "c++", options).compile("cubin")
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}") from None
+    except Exception as error:  # cuda-core raises a private class; its text holds NVRTC's log
+        raise CompileError(str(error).strip()) from error
+
+
+@lru_cache(maxsize=None)
+def _current_arch() -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+@lru_cache(maxsize=None)
+def _stream(handle: int) -> Stream:
+    return Stream.from_handle(handle)
+
+
+def _argument(value: Any) -> Any:
+    """Tensors become addresses; Python integers become 32-bit ones, as every integer parameter here is an ``int``."""
+    if hasattr(value, "data_ptr"):
+        return value.data_ptr()
+    if isinstance(value, int):
+        return ctypes.c_int(value)
+    return value
+
+
+def launcher(source: str | Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
+    """A closure that launches ``kernel`` of ``source`` on torch's current stream with fixed arguments.
+
+    source: a file name below kernels/cuda, or a path. arguments: tensors (passed as pointers), Python ints (passed as
+    C ``int``; raises OverflowError beyond 32 bits) or ctypes values. The tensors must outlive the closure.
+    """
+    import torch
+
+    for value in arguments:
+        if isinstance(value, int) and not -(2**31) <= value < 2**31:
+            raise OverflowError(f"{value} does not fit the C int parameters of {kernel}")
+    code = compile_source(SOURCES / source, _current_arch()).get_kernel(kernel)
+    config = LaunchConfig(grid=grid, block=block)
+    values = tuple(_argument(value) for value in arguments)
+    current_stream, device = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device()
+
+    def run() -> None:
+        launch(_stream(current_stream(device)), config, code, *values)
+
+    return run

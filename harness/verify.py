@@ -1,0 +1,177 @@
+"""Is a variant right? Exact equality with the scalar reference, over whole buffers, before any timing.
+
+For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps;
+then launch, compare, launch again on top of the first result, replace the inputs once more, poison with another pattern,
+launch, compare. After each launch the inputs must be unchanged and every canary around every buffer must stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.buffers import POISONS, Guard
+from harness.contract import Expected, Operator, Point, Variant
+
+#: How many differing elements a mismatch names.
+SHOWN = 5
+
+
+class Mismatch(Exception):
+    """A variant broke its contract; the message says which check, where, expected and got."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(message)
+        self.check = check
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.args[0]}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch on the device with what the reference says of it: made once per point, shared by all variants."""
+
+    inputs: Any
+    expected: Mapping[str, Expected]
+
+
+class Bench:
+    """Inputs and outputs of one operator at one point, under guard, with cases to put into them.
+
+    outputs: buffers of a larger point of the same operator to use instead of own ones.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        point: Point,
+        device: str,
+        seed: int,
+        edit: Callable[[Any], None] | None = None,
+        cases: int = 3,
+        outputs: Guard | None = None,
+    ) -> None:
+        self.operator, self.point, self.device = operator, point, device
+        self.cases = [self._case(seed + i, edit) for i in range(cases)]
+        self.inputs = Guard(self.cases[0].inputs, device)
+        self.outputs = outputs or Guard(operator.make_outputs(point), device)
+
+    def _case(self, seed: int, edit: Callable[[Any], None] | None) -> Case:
+        inputs = self.operator.make_inputs(self.point, seed)
+        if edit is not None:
+            edit(inputs)
+        expected = {
+            name: Expected(*(None if t is None else t.to(self.device) for t in (e.value, e.untouched, e.slack)))
+            for name, e in self.operator.reference(self.point, inputs).items()
+        }
+        return Case(inputs, expected)
+
+    def setup(self, variant: Variant) -> Callable[[], Any]:
+        return variant.setup(self.point, self.inputs.view, self.outputs.view)
+
+    def check(self, launch: Callable[[], Any], case: int, poison: int | None) -> None:
+        """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything."""
+        self.inputs.fill(self.cases[case].inputs)
+        if poison is not None:
+            self.outputs.poison(poison)
+        before_inputs, before_outputs = self.inputs.snapshot(), self.outputs.snapshot()
+        handed_on = launch()
+        synchronize(self.device)
+        self._check_guards()
+        for name, before in before_inputs.items():
+            now = self.inputs.buffers[name].tensor
+            if not torch.equal(now, before):
+                raise Mismatch("inputs_unchanged", f"the input {name} was written to; {_places(now != before, before, now)}")
+        if handed_on is not None:
+            self._check_handed_on(handed_on)
+        for name, expected in self.cases[case].expected.items():
+            compare(name, self.outputs.buffers[name].tensor, before_outputs[name], expected)
+
+    def _check_guards(self) -> None:
+        for kind, guard in (("input", self.inputs), ("output", self.outputs)):
+            for name, offset in guard.stray_writes().items():
+                tensor = guard.buffers[name].tensor
+                raise Mismatch(
+                    "in_bounds",
+                    f"a write outside the {kind} {name} (shape {tuple(tensor.shape)}, strides {tensor.stride()}), "
+                    f"at byte {offset} from its start",
+                )
+
+    def _check_handed_on(self, handed_on: Mapping[str, Tensor]) -> None:
+        """What the launch returned must be exactly the persistent views a consumer was promised."""
+        for name, view in self.operator.views(self.point, self.outputs.view).items():
+            if name not in handed_on:
+                raise Mismatch("handed_on", f"launch() returned no {name!r}")
+            got = handed_on[name]
+            if got.dtype != view.dtype or got.shape != view.shape:
+                raise Mismatch("handed_on", f"{name} is {got.dtype} {tuple(got.shape)}, expected {view.dtype} {tuple(view.shape)}")
+            if got.stride() != view.stride():
+                raise Mismatch("contiguous", f"{name} has strides {got.stride()}, expected {view.stride()}")
+            if got.data_ptr() != view.data_ptr():
+                raise Mismatch("stable_address", f"{name} does not lie in its persistent buffer: its address moves between steps")
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
+    """Raise Mismatch unless every element of a buffer is what the reference allows there.
+
+    A buffer larger than the reference's value (one of a larger step) must keep what it held outside of it.
+    """
+    inside = tuple(slice(size) for size in expected.value.shape)
+    want = before.clone()
+    want[inside] = expected.value
+    if expected.untouched is not None:
+        want[inside] = torch.where(expected.untouched, before[inside], expected.value)
+    wrong = got != want
+    if expected.slack is not None:
+        wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
+    if bool(wrong.any()):
+        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {_places(wrong, want, got)}")
+
+
+def _places(wrong: Tensor, expected: Tensor, got: Tensor) -> str:
+    where = wrong.nonzero()[:SHOWN].tolist()
+    shown = "; ".join(
+        f"[{', '.join(map(str, index))}] expected {_shown(expected[tuple(index)])}, got {_shown(got[tuple(index)])}" for index in where
+    )
+    count = int(wrong.sum())
+    return f"{count} element{'s' if count > 1 else ''}, first at {shown}"
+
+
+def _shown(element: Tensor) -> str:
+    poisons = [torch.full((element.element_size(),), p, dtype=torch.uint8).view(element.dtype)[0] for p in POISONS]
+    value = element.item()
+    return f"{value} (poison: never written)" if any(bool(element.cpu() == p) for p in poisons) else str(value)
+
+
+def verify_cell(bench: Bench, variant: Variant) -> Callable[[], Any]:
+    """Prove one variant at one point; return its launch closure, bound to case 0. Raises Mismatch."""
+    bench.inputs.fill(bench.cases[1].inputs)
+    bench.outputs.poison(POISONS[1])
+    launch = bench.setup(variant)
+    bench.check(launch, case=0, poison=POISONS[0])
+    bench.check(launch, case=0, poison=None)
+    bench.check(launch, case=2, poison=POISONS[1])
+    bench.inputs.fill(bench.cases[0].inputs)
+    return launch
+
+
+def verify_sequence(operator: Operator, variant: Variant, points: Sequence[Point], device: str, seed: int) -> None:
+    """Steps of different sizes through the persistent buffers of the first, largest one: nothing stale may leak."""
+    outputs = Guard(operator.make_outputs(points[0]), device)
+    outputs.poison(POISONS[0])
+    for step, point in enumerate(points):
+        bench = Bench(operator, point, device, seed + step, cases=1, outputs=outputs)
+        try:
+            bench.check(bench.setup(variant), case=0, poison=None)
+        except Mismatch as mismatch:
+            raise Mismatch(mismatch.check, f"step {step + 1} of {len(points)} through the same buffers: {mismatch.args[0]}") from None

@@ -1,0 +1,167 @@
+"""decode_flatten, fused: what each rung of the ladder gained stands in the README's table.
+
+    triton_uniform   one program per token, full rows, separate tail fill: uniform batches only (the kernel of vLLM #39458)
+    triton_fused     one launch for every batch, request-major, used blocks only
+    cuda_fused       the same in CUDA C++: 16-byte copies, table loads issued before the lengths have arrived
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from harness.contract import GPU, variant
+from harness.cuda import launcher
+
+THREADS = 128
+TAIL_PER_BLOCK = THREADS * 4
+#: Blocks the request part aims at when few requests have wide tables: about eight per SM of a large GPU.
+TARGET_BLOCKS = 1056
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _strips(batch_size: int, columns: int, columns_per_block: int) -> int:
+    """Blocks a table row is split over: no more than it has columns for, fewer where requests fill the GPU anyway."""
+    return max(1, min(_cdiv(columns, columns_per_block), TARGET_BLOCKS // batch_size))
+
+
+# --- one program per token, uniform batches ---------------------------------------------------------------------------
+
+
+@triton.jit
+def _uniform_rows(
+    seq_lens, source, lens, decode_lens, table, decode_len, copied, source_stride, table_stride, CHUNK: tl.constexpr
+):
+    token = tl.program_id(0)
+    request = token // decode_len
+    tl.store(lens + token, tl.maximum(tl.load(seq_lens + request) - decode_len + token % decode_len + 1, 0))
+    tl.store(decode_lens + token, 1)
+    columns = tl.arange(0, CHUNK)
+    for begin in range(0, copied, CHUNK):
+        inside = begin + columns < copied
+        entries = tl.load(source + request.to(tl.int64) * source_stride + begin + columns, mask=inside)
+        tl.store(table + token.to(tl.int64) * table_stride + begin + columns, entries, mask=inside)
+
+
+def _exact_uniform_batch(point):
+    if point.decode_len != "uniform" or point.padding or point.host_lens == "stale":
+        return "uniform batches only"
+    if point.token_padding:
+        return "no token padding: writes B * L rows"
+    return None
+
+
+def _launch_uniform(x, out, decode_len: int, tokens: int, copied: int):
+    def launch():
+        _uniform_rows[(tokens,)](
+            x.seq_lens, x.block_table, out.lens, out.decode_lens, out.block_table,
+            decode_len, copied, x.block_table.stride(0), out.block_table.stride(0), CHUNK=1024,
+        )  # fmt: skip
+        out.lens[tokens:].fill_(0)
+
+    return launch
+
+
+@variant("decode_flatten", skip=_exact_uniform_batch)
+def triton_uniform(point, x, out):
+    """Full rows, one program per token, tail zeroed by a second launch; copies no further than both tables are wide."""
+    copied = min(x.block_table.shape[1], out.block_table.shape[1])
+    return _launch_uniform(x, out, point.max_decode_len, x.num_decode_tokens, copied)
+
+
+@variant("decode_flatten", defect="the row copy is bounded by the destination's row stride: reads past narrower rows (vLLM #46074)", skip=_exact_uniform_batch)
+def copy_bounded_by_destination(point, x, out):
+    return _launch_uniform(x, out, point.max_decode_len, x.num_decode_tokens, out.block_table.stride(0))
+
+
+def _uniform_before_padding(point):
+    return "uniform batches only" if point.decode_len != "uniform" or point.padding else None
+
+
+@variant("decode_flatten", defect="T is recomputed as B * L: token padding is dropped (vllm-backport #49)", skip=_uniform_before_padding)
+def tokens_recomputed(point, x, out):
+    copied = min(x.block_table.shape[1], out.block_table.shape[1])
+    return _launch_uniform(x, out, point.max_decode_len, point.batch_size * point.max_decode_len, copied)
+
+
+# --- one launch for every batch ---------------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["batch_size", "strips", "num_tokens", "capacity", "columns"])
+def _fused(
+    seq_lens, query_start_loc, source, lens, decode_lens, table,
+    batch_size, strips, num_tokens, capacity, columns, source_stride, table_stride,
+    BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr, TAIL: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    lanes = tl.arange(0, COLUMNS)
+    if program < batch_size * strips:
+        request = program // strips
+        strip = program % strips
+        begin = strip * COLUMNS
+        row = source + request.to(tl.int64) * source_stride
+        # Issued before the lengths are known: one memory latency instead of two. Later strips are rarely used.
+        entries = tl.load(row + lanes, mask=lanes < columns - strip * columns, other=0)
+        start = tl.load(query_start_loc + request)
+        decode_len = tl.load(query_start_loc + request + 1) - start
+        seq_len = tl.load(seq_lens + request)
+        rows = tl.minimum(decode_len, num_tokens - start)
+        used = tl.minimum((tl.maximum(seq_len, 0) + BLOCK_SIZE - 1) // BLOCK_SIZE, columns)
+        if strip == 0:
+            for j in range(rows):
+                tl.store(lens + start + j, tl.maximum(seq_len - decode_len + j + 1, 0))
+                tl.store(decode_lens + start + j, 1)
+                tl.store(table + (start + j).to(tl.int64) * table_stride + lanes, entries, mask=lanes < used)
+            begin += strips * COLUMNS
+        if rows > 0:
+            for column in range(begin, used, strips * COLUMNS):
+                inside = column + lanes < used
+                entries = tl.load(row + column + lanes, mask=inside, other=0)
+                for j in range(rows):
+                    tl.store(table + (start + j).to(tl.int64) * table_stride + column + lanes, entries, mask=inside)
+    else:
+        actual = tl.load(query_start_loc + batch_size)
+        token = (program - batch_size * strips) * TAIL + tl.arange(0, TAIL)
+        padding = (token >= actual) & (token < num_tokens)
+        zeros = tl.zeros((TAIL,), tl.int32)
+        tl.store(lens + token, zeros, mask=(token >= actual) & (token < capacity))
+        tl.store(decode_lens + token, zeros + 1, mask=padding)
+        tl.store(table + token.to(tl.int64) * table_stride, zeros, mask=padding)
+
+
+@variant("decode_flatten")
+def triton_fused(point, x, out):
+    """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing compiled per shape."""
+    batch_size, capacity = len(x.seq_lens), out.lens.numel()
+    columns = min(x.block_table.shape[1], out.block_table.shape[1])
+    strips = _strips(batch_size, columns, TAIL_PER_BLOCK)
+    grid = (batch_size * strips + _cdiv(capacity, TAIL_PER_BLOCK),)
+
+    def launch():
+        _fused[grid](
+            x.seq_lens, x.query_start_loc, x.block_table, out.lens, out.decode_lens, out.block_table,
+            batch_size, strips, x.num_decode_tokens, capacity, columns,
+            x.block_table.stride(0), out.block_table.stride(0),
+            BLOCK_SIZE=point.block_size, COLUMNS=TAIL_PER_BLOCK, TAIL=TAIL_PER_BLOCK, num_warps=4,
+        )  # fmt: skip
+
+    return launch
+
+
+@variant("decode_flatten", requires=GPU, sources="decode_flatten.cu")
+def cuda_fused(point, x, out):
+    """One launch for every batch in CUDA C++; 16-byte copies where both tables' rows are aligned."""
+    batch_size, capacity = len(x.seq_lens), out.lens.numel()
+    source, table = x.block_table, out.block_table
+    columns = min(source.shape[1], table.shape[1])
+    aligned = all(t.data_ptr() % 16 == 0 and t.stride(0) % 4 == 0 for t in (source, table))
+    width = 4 if aligned else 1
+    strips = _strips(batch_size, columns, THREADS * width)
+    return launcher(
+        "decode_flatten.cu", f"flatten_vec{width}", batch_size * strips + _cdiv(capacity, TAIL_PER_BLOCK), THREADS,
+        x.seq_lens, x.query_start_loc, source, out.lens, out.decode_lens, table,
+        batch_size, strips, x.num_decode_tokens, capacity, point.block_size, columns, source.stride(0), table.stride(0),
+    )  # fmt: skip
