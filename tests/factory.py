@@ -1,0 +1,99 @@
+"""Records made up for tests of the reading side. Nothing here is a measurement, and nothing of it is ever published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from harness.records import Calibration, Cell, Environment, Header, Metrics, Run, Writer
+
+COPIES = (1, 2, 4, 8, 16)
+
+
+def graph_us(slope: float, rng: np.random.Generator, rounds: int = 20, noise: float = 0.005) -> dict[int, list[float]]:
+    """Replay times T(k) = 3 + slope k with relative noise."""
+    return {k: [float((3 + slope * k) * (1 + noise * rng.standard_normal())) for _ in range(rounds)] for k in COPIES}
+
+
+def gpu_environment(gpu: str = "NVIDIA H200", generation: str = "Hopper", sm: str = "sm_90", **changes) -> Environment:
+    values = {
+        "device": "cuda", "processor": "test CPU", "python": "3.12.3", "torch": "2.11.0+cu130", "triton": "3.6.0", "cuda_core": "1.2.0",
+        "gpu": gpu, "generation": generation, "sm": sm, "sm_count": 132, "driver": "580.1", "cuda": "13.0", "commit": "0123abc",
+    }  # fmt: skip
+    return Environment(**(values | changes))
+
+
+def cpu_environment(**changes) -> Environment:
+    return Environment(**({"device": "cpu", "processor": "test CPU", "python": "3.11.7", "torch": "2.13.0+cpu", "generation": "CPU"} | changes))
+
+
+def calibration(rng: np.random.Generator) -> Calibration:
+    return Calibration(
+        null_graph_us=graph_us(0.41, rng), block_copy_graph_us=graph_us(1.08, rng), launch_host_us=[6.0] * 9, copy_bytes=2**30, copy_us=[500.0] * 5
+    )
+
+
+def cell(operator: str, variant: str, axes: dict, gpu: float | None = None, host: float = 20.0, cpu: float | None = None, *,
+         baseline: str = "op_chain", rng: np.random.Generator | None = None, status: str = "passed", reason: str | None = None,
+         bytes_moved: int = 100_000, launches: int = 1, rounds: int = 20) -> Cell:  # fmt: skip
+    rng = rng or np.random.default_rng(0)
+    jitter = lambda value: [float(value * (1 + 0.02 * rng.standard_normal())) for _ in range(rounds)]  # noqa: E731
+    metrics = None
+    if status == "passed":
+        metrics = Metrics(
+            bytes_moved=bytes_moved,
+            host_us=jitter(host) if gpu is not None else [],
+            eager_us=jitter(host + gpu + 8) if gpu is not None else [],
+            graph_us=graph_us(gpu, rng, rounds) if gpu is not None else {},
+            cpu_us=jitter(cpu) if cpu is not None else [],
+            launches=launches if gpu is not None else None,
+            rounds=rounds,
+        )
+    point = ",".join(f"{name}={value}" for name, value in axes.items())
+    return Cell(operator=operator, variant=variant, baseline=baseline, point=point, axes=axes, status=status, reason=reason, metrics=metrics)
+
+
+def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: int = 0, **header) -> Run:
+    rng = np.random.default_rng(seed)
+    serving = {"model_step_us": 12000.0, "acceptance": 0.75, "calls_per_step": 1, "scheduling": "sync"}
+    values = {
+        "schema": 1, "name": name, "command": f"python bench.py configs/{name}.yaml", "started": "2026-01-01T00:00:00+00:00", "seed": seed,
+        "config": {"name": name, "serving": serving}, "environment": environment,
+        "calibration": calibration(rng) if environment.device == "cuda" else None,
+    }  # fmt: skip
+    return Run("test.jsonl", Header(**(values | header)), cells)
+
+
+def sweep_run(environment: Environment | None = None, scale: float = 1.0, seed: int = 0, batch_sizes=(1, 8, 32, 128, 256)) -> Run:
+    """Two operators, several variants, five batch sizes x two decode lengths; fused kernels scaled by ``scale``."""
+    environment = environment or gpu_environment()
+    rng = np.random.default_rng(seed)
+    speeds = {
+        "decode_flatten": {"op_chain": (46, 400), "merged_chain": (36, 300), "triton_uniform": (4.5, 60), "triton_fused": (2.0 * scale, 15), "cuda_fused": (1.6 * scale, 7)},
+        "decode_native": {"chain_clamp": (5.6, 80), "flat_view": (2.5, 30), "triton_fused": (1.3 * scale, 14), "cuda_fused": (1.1 * scale, 6)},
+    }  # fmt: skip
+    cells = []
+    for operator, variants in speeds.items():
+        baseline = next(iter(variants))
+        for batch_size in batch_sizes:
+            for decode_len in (1, 4):
+                axes = {"batch_size": batch_size, "next_n": 4, "max_decode_len": decode_len, "padding": 0.0}
+                for variant, (gpu, host) in variants.items():
+                    gpu_us = gpu * (1 + batch_size / 512)
+                    if environment.device == "cpu":
+                        timed = variant in ("op_chain", "merged_chain", "chain_clamp", "flat_view")
+                        status = "unavailable" if variant == "cuda_fused" else "passed"
+                        cells.append(cell(operator, variant, axes, cpu=host * 0.7 if timed else None, baseline=baseline, rng=rng,
+                                          status=status, reason="no GPU" if status == "unavailable" else None))  # fmt: skip
+                    else:
+                        cells.append(cell(operator, variant, axes, gpu_us, host, baseline=baseline, rng=rng))
+    return run(environment, cells, seed=seed)
+
+
+def write(run: Run, path: Path) -> Path:
+    writer = Writer(path, run.header)
+    for one in run.cells:
+        writer.cell(one)
+    writer.close()
+    return path
