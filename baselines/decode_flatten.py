@@ -194,7 +194,13 @@ def merged_chain(point, x, out):
 
 @lru_cache(maxsize=1)
 def _compiled_merged():
-    """One compiled function per process, shared by all points, as an engine would hold it."""
+    """One compiled function per process, shared by all points, as an engine would hold it.
+
+    Sizes 0 and 1 and equal widths are compiled apart, more often than Dynamo's default limit of 8 allows; past the
+    limit it would run the plain operators unsaid, and those must not be timed under this name.
+    """
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(_merged, dynamic=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,19 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
         raise CompileError(f"{path}: {error.strerror}") from None
     except Exception as error:  # cuda-core raises a private class; its text holds NVRTC's log
         raise CompileError(str(error).strip()) from error
+
+
+def compile_all(sources: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Every source for every supported architecture: source -> architecture -> "ok" or NVRTC's error."""
+    results: dict[str, dict[str, str]] = {}
+    for source in dict.fromkeys(sources):
+        for arch in ARCHITECTURES:
+            try:
+                compile_source(SOURCES / source, arch)
+                results.setdefault(source, {})[arch] = "ok"
+            except CompileError as error:
+                results.setdefault(source, {})[arch] = str(error)
+    return results
 
 
 @lru_cache(maxsize=None)

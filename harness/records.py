@@ -61,11 +61,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="line"):
+    """First line of a run. ``variants``: operator/variant in catalogue order, the order of columns and bars."""
+
     schema: int
     name: str
     command: str
     started: str
     seed: int
+    variants: tuple[str, ...] = ()
     config: dict[str, Any]
     environment: Environment
     calibration: Calibration | None = None
@@ -129,13 +132,17 @@ def cell_key(operator: str, variant: str, point: str) -> str:
 class Writer:
     """Appends to one run file; every line reaches the disk before the next cell starts."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "xb")  # noqa: SIM115 - lives as long as the run
+        except FileExistsError:
+            raise RecordError(f"{path} exists already and records are never overwritten; choose another folder with --out") from None
         except OSError as error:
-            raise RecordError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+            raise RecordError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+
+    def header(self, header: Header) -> None:
         self._append(header)
 
     def cell(self, cell: Cell) -> None:
@@ -150,7 +157,10 @@ class Writer:
             raise RecordError(f"cannot write {self.path}: {error.strerror}; what was written before is kept") from None
 
     def close(self) -> None:
+        """Close the file; one to which nothing was written is removed."""
         self._file.close()
+        if self.path.stat().st_size == 0:
+            self.path.unlink()
 
 
 def read_run(path: str | Path) -> Run:

@@ -92,7 +92,8 @@ def sweep_run(environment: Environment | None = None, scale: float = 1.0, seed: 
 
 
 def write(run: Run, path: Path) -> Path:
-    writer = Writer(path, run.header)
+    writer = Writer(path)
+    writer.header(run.header)
     for one in run.cells:
         writer.cell(one)
     writer.close()

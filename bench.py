@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""The command line: flags and exit codes. What a command does stands in harness/commands.py.
+
+Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage or configuration, 3 unsure,
+130 interrupted with what was measured kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+COMMANDS = ("run", "verify", "compare", "plot", "list")
+USAGE = """\
+  python bench.py configs/mtp3.yaml            verify, measure, table, record, plots
+  python bench.py verify configs/mtp3.yaml     hard points, sequences, historic defects; no timing
+  python bench.py compare BASE HEAD            two runs: verdicts, markdown, plot
+  python bench.py plot RUN [RUN ...]           all figures from records
+  python bench.py list                         operators, variants, availability
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="bench.py", usage=USAGE, description="Microbenchmarks of the metadata kernels of speculative decoding.", allow_abbrev=False
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False)
+    _add_sweep_options(run)
+    run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
+    run.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
+    run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
+
+    verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
+    _add_sweep_options(verify)
+
+    compare = commands.add_parser("compare", help="two recorded runs", allow_abbrev=False)
+    compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
+    compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
+    compare.add_argument("--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)")
+    compare.add_argument("--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us")
+    compare.add_argument("--out", type=Path, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)")
+
+    plot = commands.add_parser("plot", help="figures from records", allow_abbrev=False)
+    plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    plot.add_argument("--out", type=Path, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots")
+
+    listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
+    listing.add_argument("--json", action="store_true", help="for programs")
+    _add_device_options(listing)
+    return top
+
+
+def _add_device_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--variants", action="append", default=[], metavar="FILE", help="a Python file with more variants; repeatable")
+    command.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
+
+
+def _add_sweep_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/")
+    command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep, e.g. 'decode_flatten/triton*'; repeatable")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace an axis in every grid, or a key such as measure.seed")
+    command.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
+    _add_device_options(command)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
+        arguments.insert(0, "run")
+    options = parser().parse_args(arguments)
+    from harness import commands
+
+    return commands.execute(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""What each command of bench.py does, and which exit code its errors get."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import re
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.text import Text
+
+from harness import interpreter
+from harness.config import ConfigError, Source, load, parse_overrides
+from harness.console import make_console, print_compiled, print_counts, print_environment, print_rows, print_tables, progress_bar
+from harness.contract import Variant
+from harness.discover import ROOT, Catalog, DiscoveryError, discover, unavailable
+from harness.protocol import Job, Ready
+from harness.records import SCHEMA_VERSION, Cell, Header, RecordError, Run, Writer, read_run
+from harness.run import RunError, Runner
+from harness.sweep import Group, plan
+from harness.tables import markdown, result_tables
+
+OK, BAD, USAGE, UNSURE, INTERRUPTED = 0, 1, 2, 3, 130
+REFERENCE = ROOT / "results" / "reference"
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run one command; every expected error is one sentence on stderr and the documented exit code."""
+    from harness.compare import CompareError
+
+    commands = {"run": _run, "verify": _verify, "compare": _compare, "plot": _plot, "list": _list}
+    try:
+        return commands[options.command](options)
+    except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
+        make_console(stderr=True).print(Text(f"error: {error}"))
+        return USAGE
+    except KeyboardInterrupt:
+        make_console(stderr=True).print(Text("interrupted"))
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        sys.stderr.close()
+        return OK
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
+    """Choose the device and find the variants for it. Triton reads its switch on import, so the order matters."""
+    from harness.environment import choose_device
+
+    try:
+        device = choose_device(options.device)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
+    if device == "cpu":
+        interpreter.enable()
+    return device, discover(options.variants)
+
+
+def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[Group]]:
+    overrides = parse_overrides(options.set)
+    if options.seed is not None:
+        overrides["measure.seed"] = options.seed
+    source = load(options.config, overrides)
+    return source, plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def _job(options: argparse.Namespace, source: Source, device: str, timed: bool) -> Job:
+    seed = source.config.measure.seed
+    return Job(device, tuple(options.variants), secrets.randbelow(2**31) if seed is None else seed, source.config.measure, timed)
+
+
+def _run(options: argparse.Namespace) -> int:
+    console = make_console()
+    device, catalog = _prepare(options)
+    source, groups = _sweep(options, catalog)
+    if options.plan:
+        return _plan(groups)
+    _print_broken(catalog)
+    folder = options.out or Path("results") / _folder_name(source.config.name, device)
+    writer = Writer(folder / "run.jsonl")
+    job, cells, header, code = _job(options, source, device, timed=True), [], None, OK
+    try:
+        runner = None
+        with progress_bar(console, sum(len(group.variants) for group in groups)) as update:
+            try:
+                runner = Runner(job, lambda cell: (writer.cell(cell), cells.append(cell)), lambda p: update(p.done, p.doing))
+                header = _header(source, job, groups, runner.ready)
+                writer.header(header)
+                runner.run(groups)
+            except KeyboardInterrupt:
+                code = INTERRUPTED
+            finally:
+                if runner is not None:
+                    runner.close(wait_s=0 if code == INTERRUPTED else 30)
+    finally:
+        writer.close()
+    if header is None:
+        make_console(stderr=True).print(Text("interrupted before anything was measured"))
+        return INTERRUPTED
+    _report(console, options, Run(str(writer.path), header, cells), folder)
+    if code == INTERRUPTED:
+        total = sum(len(group.variants) for group in groups)
+        make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
+        return INTERRUPTED
+    bad_source = any(result != "ok" for results in header.compiled.values() for result in results.values())
+    return BAD if bad_source or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
+
+
+def _plan(groups: Sequence[Group]) -> int:
+    """Every cell, one key per line, for people and for grep; the count goes to stderr."""
+    from harness.records import cell_key
+
+    for group in groups:
+        for variant in group.variants:
+            print(cell_key(group.operator.name, variant.name, group.label))
+    cells = sum(len(group.variants) for group in groups)
+    print(f"{len(groups)} points, {cells} cells", file=sys.stderr)
+    return OK
+
+
+def _folder_name(name: str, device: str) -> str:
+    where = "cpu"
+    if device == "cuda":
+        import torch
+
+        where = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
+    return f"{name}-{where}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+
+
+def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:
+    return Header(
+        schema=SCHEMA_VERSION,
+        name=source.config.name,
+        command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seed=job.seed,
+        variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
+        config=msgspec.to_builtins(source.config),
+        environment=ready.environment,
+        calibration=ready.calibration,
+        compiled=ready.compiled,
+    )
+
+
+def _report(console, options: argparse.Namespace, run: Run, folder: Path) -> None:
+    tables = result_tables(run.header, run.cells)
+    print_environment(console, run.header.environment)
+    print_tables(console, tables)
+    console.print()
+    print_compiled(console, run.header.compiled)
+    print_counts(console, run.cells)
+    (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
+    drawn = []
+    if run.cells and not options.no_plots:
+        from plots import draw_all
+
+        drawn = draw_all([run, *_references(run)], folder)
+    console.print(Text(f"record, table and {len(drawn)} plots: {folder}"))
+
+
+def _references(run: Run) -> list[Run]:
+    """Recorded GPU runs of the same operators, drawn beside a run that has no GPU of its own."""
+    if run.header.environment.device == "cuda":
+        return []
+    operators = {cell.operator for cell in run.cells}
+    recorded = [read_run(path) for path in sorted(REFERENCE.glob("**/*.jsonl"))]
+    return [r for r in recorded if r.header.name == run.header.name and operators & {cell.operator for cell in r.cells}]
+
+
+def _print_broken(catalog: Catalog) -> None:
+    for file, reason in catalog.broken.items():
+        make_console(stderr=True).print(Text(f"warning: {file} is unavailable: {reason}"))
+
+
+# --- the other commands -----------------------------------------------------------------------------------------------
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from harness.verification import verify_all
+
+    device, catalog = _prepare(options)
+    source, groups = _sweep(options, catalog)
+    _print_broken(catalog)
+    return BAD if verify_all(make_console(), _job(options, source, device, timed=False), catalog, groups) else OK
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from harness.compare import compare
+    from harness.report import comparison_console, comparison_markdown
+    from plots.regression import draw
+
+    base, head = read_run(_record(options.base)), read_run(_record(options.head))
+    comparison = compare(base, head, threshold=options.threshold, figures=options.figure)
+    console, folder = make_console(), options.out or Path(head.path).parent
+    comparison_console(comparison, console)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "comparison.md").write_text(comparison_markdown(comparison), encoding="utf-8")
+        drawn = draw(comparison, folder / "regression")
+    except OSError as error:
+        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+    console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
+    return comparison.exit_code
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from plots import draw_all
+
+    try:
+        drawn = draw_all([read_run(_record(path)) for path in options.runs], options.out)
+    except OSError as error:
+        raise RecordError(f"cannot write to {options.out}: {error.strerror}; choose another folder with --out") from None
+    for path in drawn:
+        print(path)
+    return OK
+
+
+def _record(path: str) -> Path:
+    """A record, or the one in a folder that a run wrote."""
+    return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
+
+
+def _list(options: argparse.Namespace) -> int:
+    device, catalog = _prepare(options)
+    rows = [_listed(variant, device) for operator in catalog.operators for variant in catalog.of(operator)]
+    if options.json:
+        operators = [{"name": o.name, "summary": o.summary, "axes": {a.name: a.doc for a in o.axes}} for o in catalog.operators.values()]
+        print(json.dumps({"device": device, "operators": operators, "variants": rows, "unavailable_files": catalog.broken}, indent=2))
+        return OK
+    console = make_console()
+    for name, operator in catalog.operators.items():
+        console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
+        mine = [row for row in rows if row["operator"] == name]
+        print_rows(console, ("variant", "available", "what it is"), ((r["variant"], _availability(r), _described(r)) for r in mine))
+    for file, reason in catalog.broken.items():
+        console.print(Text(f"{file} is unavailable: {reason}", style="red"))
+    return OK
+
+
+def _listed(variant: Variant, device: str) -> dict:
+    return {
+        "operator": variant.operator,
+        "variant": variant.name,
+        "doc": variant.doc,
+        "module": variant.origin,
+        "requires": list(variant.requires),
+        "unavailable": unavailable(variant, device),
+        "defect": variant.defect,
+    }
+
+
+def _availability(row: dict) -> str:
+    return f"no: {row['unavailable']}" if row["unavailable"] else "yes"
+
+
+def _described(row: dict) -> str:
+    return f"defect, never timed: {row['defect']}" if row["defect"] else row["doc"]

@@ -1,0 +1,184 @@
+"""The YAML of a run, read strictly: an unknown key, a wrong type or an unreadable file is one sentence with its place.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from harness.wording import did_you_mean
+from harness.serving import Serving
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ConfigError(Exception):
+    """A configuration cannot be used. The message starts with file, line and key path where they are known."""
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long and how often to measure.
+
+    seed:                 of all random inputs; fresh in every run (and recorded) unless given.
+    time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
+    min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
+    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us.
+    interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU.
+    """
+
+    seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    time_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
+    max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
+    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
+    interpreter_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """operators: names; variants: "all" or glob patterns over names or operator/name; sweep: a union of grids."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+$")]
+    operators: Annotated[list[str], msgspec.Meta(min_length=1)]
+    sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
+    measure: Measure = Measure()
+    serving: Serving | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A loaded configuration with the line of every key path, e.g. ``sweep[0].next_n[1]`` -> 7."""
+
+    path: str
+    config: Config
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def error(self, key: str, message: str) -> ConfigError:
+        return located(self.path, self.lines, key, message)
+
+
+def located(path: str, lines: Mapping[str, int], key: str, message: str) -> ConfigError:
+    """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value has none."""
+    known = key
+    while known and known not in lines:
+        known = re.sub(r"(\.[^.\[]+|\[[^\]]*\]|^[^.\[]+)$", "", known)
+    place = f"{path}:{lines[known]}" if known else path
+    return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source:
+    """Read a configuration and apply ``--set`` overrides. Raises ConfigError."""
+    path = str(path)
+    data, lines = _read(path)
+    for key, value in (overrides or {}).items():
+        _override(path, data, lines, key, value)
+    _check_names(path, lines, data, Config, "")
+    try:
+        config = msgspec.convert(data, Config)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        raise located(path, lines, where.rstrip("`").lstrip("."), message) from None
+    if config.measure.min_rounds > config.measure.max_rounds:
+        raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
+    return Source(path, config, lines)
+
+
+def parse_overrides(texts: list[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` with a YAML value. KEY is an axis, set in every grid, or a dotted path such as measure.seed."""
+    overrides = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
+        try:
+            overrides[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
+    return overrides
+
+
+def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file in UTF-8") from None
+    except OSError as error:
+        siblings = sorted(str(p) for p in Path(path).parent.glob("*.yaml"))
+        raise ConfigError(f"{path}: {error.strerror}{did_you_mean(path, siblings)}") from None
+    lines: dict[str, int] = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _note_lines(path, node, "", lines)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else path
+        raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
+    return data, lines
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    return getattr(error, "problem", None) or str(error).splitlines()[0]
+
+
+def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int]) -> None:
+    """Line numbers by key path; a key given twice is an error, which YAML itself would let pass."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            inner = f"{key}.{name.value}" if key else str(name.value)
+            if inner in lines:
+                raise ConfigError(f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first in line {lines[inner]}")
+            lines[inner] = name.start_mark.line + 1
+            _note_lines(path, value, inner, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            lines[f"{key}[{i}]"] = value.start_mark.line + 1
+            _note_lines(path, value, f"{key}[{i}]", lines)
+
+
+def _override(path: str, data: dict[str, Any], lines: dict[str, int], key: str, value: Any) -> None:
+    """Set a top-level or dotted key, or else an axis in every grid; the replaced key loses its line."""
+    section, _, name = key.partition(".")
+    targets: list[tuple[str, dict[str, Any]]]
+    if section in Config.__struct_fields__:
+        if name:
+            inner = data.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {key}: {section} is not a mapping in {path}")
+            targets, key = [(f"{section}.", inner)], name
+        else:
+            targets = [("", data)]
+    else:
+        grids = data.get("sweep")
+        if not isinstance(grids, list):
+            raise ConfigError(f"--set {key}: {path} has no sweep to set an axis in")
+        targets = [(f"sweep[{i}].", grid) for i, grid in enumerate(grids) if isinstance(grid, dict)]
+    for prefix, target in targets:
+        target[key] = value
+        for gone in [known for known in lines if known == prefix + key or known.startswith((f"{prefix}{key}.", f"{prefix}{key}["))]:
+            del lines[gone]
+
+
+def _check_names(path: str, lines: Mapping[str, int], data: Mapping[str, Any], struct: type, prefix: str) -> None:
+    """Unknown keys of a section, with the nearest valid name; msgspec would name them without."""
+    fields = {f.name: f for f in msgspec.structs.fields(struct)}
+    for name, value in data.items():
+        if name not in fields:
+            raise located(path, lines, f"{prefix}{name}", f"unknown key{did_you_mean(str(name), list(fields))}")
+        for inner in (Measure, Serving):
+            if name == inner.__name__.lower() and isinstance(value, dict):
+                _check_names(path, lines, value, inner, f"{name}.")
+    for name, spec in fields.items():
+        if spec.required and name not in data:
+            section = prefix.rstrip(".")
+            raise located(path, lines, section, f"the key {prefix}{name} is missing")

@@ -1,0 +1,113 @@
+"""What a person sees: progress with time left, tables, lists, errors. Plain text where the output is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from harness.records import Cell, Environment
+from harness.tables import Table
+
+#: Width of tables where the output is piped and nobody says otherwise.
+PIPED_WIDTH = 100
+
+
+def make_console(stderr: bool = False) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def progress_bar(console: Console, total: int):
+    """Yields update(done, doing). On a terminal a live bar with the time left; in a pipe nothing, tables follow anyway."""
+    if not console.is_terminal:
+        yield lambda done, doing: None
+        return
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting the worker", total=total)
+
+        def update(done: int, doing: str) -> None:
+            room = max(console.width - 70, 10)
+            bar.update(task, completed=done, description=escape(doing[:room]))
+
+        yield update
+
+
+def print_environment(console: Console, environment: Environment) -> None:
+    e = environment
+    if e.device == "cuda":
+        where = f"{e.gpu} ({e.generation}, {e.sm}, {e.sm_count} SMs), driver {e.driver}, CUDA {e.cuda}"
+    else:
+        where = f"CPU only: {e.processor}"
+    console.print(Text(f"{where}; torch {e.torch}, triton {e.triton}, commit {e.commit}{'+' if e.dirty else ''}"))
+    for note in e.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    for table in tables:
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+        for axis in table.axes:
+            drawn.add_column(Text(axis.replace("_", "\n")), justify="right", vertical="top")
+        for variant in table.variants:
+            drawn.add_column(Text(variant.replace("_", "\n")), justify="right", vertical="top", overflow="fold")
+        for values, boxes in table.rows:
+            drawn.add_row(*(Text(value) for value in values), *(_box(b) for b in boxes))
+        console.print(drawn)
+        for note in table.notes:
+            console.print(Text(note, style="dim"))
+
+
+def _box(content) -> Text:
+    text = Text(content.main, style="bold green" if content.best else "dim" if content.muted else "")
+    if content.second:
+        text.append(f"\n{content.second}", style="dim")
+    return text
+
+
+def print_counts(console: Console, cells: Sequence[Cell]) -> None:
+    """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the run end with 1."""
+    counts: dict[str, int] = {}
+    for cell in cells:
+        counts[cell.status] = counts.get(cell.status, 0) + 1
+    console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no cell"))
+    shown: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.status in ("mismatch", "failed"):
+            shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
+    for (variant, text), same in shown.items():
+        more = f" and {len(same) - 1} more points" if len(same) > 1 else ""
+        console.print(Text(f"{variant} at {same[0].point}{more}: {text}", style="red"))
+
+
+def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) -> None:
+    for source, results in compiled.items():
+        good = [arch for arch, result in results.items() if result == "ok"]
+        if good:
+            console.print(Text(f"kernels/cuda/{source}: compiled for {', '.join(good)}"))
+        for arch, result in results.items():
+            if result != "ok":
+                console.print(Text(f"kernels/cuda/{source}: does not compile for {arch}: {result}", style="red"))
+
+
+def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain list with a header."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
+    for name in head:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(value) for value in row))
+    console.print(drawn)

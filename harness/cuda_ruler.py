@@ -1,0 +1,168 @@
+"""Times of a launch on a GPU.
+
+host_us    CPU time to submit one launch: monotonic clock around a few calls, the device idle before and drained after.
+gpu_us     slope of T(k), the time of a CUDA graph that holds k copies of the launch. Each replay stands behind a kernel
+           that spins until everything is queued, so neither submission nor the host's noise is inside the events.
+eager_us   from submission to completion on an idle device, submission included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from harness.cuda import launcher
+from harness.wording import first_line
+
+PROBES = Path(__file__).with_name("probes.cu")
+WARMUP_CALLS = 3
+#: Launches per host sample: the device is never more than these few behind.
+HOST_CALLS = 5
+#: The spin in front of a replay lasts this many times the host time of queueing it, plus a margin.
+SPIN_FACTOR, SPIN_MARGIN_US = 2.0, 15.0
+
+
+class Graph:
+    """``copies`` launches captured back to back."""
+
+    def __init__(self, launch: Callable[[], Any], copies: int, pool: Any, stream: torch.cuda.Stream) -> None:
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        stream.wait_stream(torch.cuda.current_stream())
+        # Not torch.cuda.graph(): its garbage collection and cache flush cost more than everything measured here.
+        with torch.cuda.stream(stream):
+            self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                for _ in range(copies):
+                    launch()
+            except Exception:
+                # The capture is void already; ending it raises once more, and the first error is the one to report.
+                with contextlib.suppress(Exception):
+                    self._graph.capture_end()
+                raise
+            self._graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.nodes = _count_nodes(self._graph.raw_cuda_graph())
+        self._graph.instantiate()
+        self.replay = self._graph.replay
+
+
+def _count_nodes(handle: int) -> dict[str, int]:
+    """Node type -> count, e.g. {"kernel": 4, "memcpy": 1}."""
+    graph = driver.CUgraph(handle)
+    _, _, number = _checked(driver.cuGraphGetNodes(graph))
+    _, nodes, _ = _checked(driver.cuGraphGetNodes(graph, number))
+    counts: dict[str, int] = {}
+    for node in nodes[:number]:
+        kind = _checked(driver.cuGraphNodeGetType(node))[1].name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
+
+
+def _checked(result: tuple) -> tuple:
+    if result[0] != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the CUDA driver answered {result[0].name}")
+    return result
+
+
+class CudaRuler:
+    """Makes stopwatches for one process; owns the capture stream, the graph pool and the spin kernel."""
+
+    def __init__(self, graph_copies: Sequence[int]) -> None:
+        self.graph_copies = tuple(graph_copies)
+        self.stream = torch.cuda.Stream()
+        self._spins: dict[int, Callable[[], None]] = {}
+        self._sink = torch.zeros(1, device="cuda")
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        self._busy = launcher(PROBES, "busy", sms * 4, 256, self._sink, 100_000)
+
+    def ramp(self, seconds: float) -> None:
+        """Keep all SMs busy until the clock has had this long to rise."""
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self._busy()
+            torch.cuda.synchronize()
+
+    def spin(self, microseconds: float) -> None:
+        """Queue a kernel that waits; rounded up to 10 us so that few closures exist."""
+        steps = int(-(-microseconds // 10))
+        if steps not in self._spins:
+            self._spins[steps] = launcher(PROBES, "spin", 1, 1, steps * 10_000)
+        self._spins[steps]()
+
+    def stopwatch(self, launch: Callable[[], Any]) -> CudaStopwatch:
+        return CudaStopwatch(self, launch)
+
+
+class CudaStopwatch:
+    def __init__(self, ruler: CudaRuler, launch: Callable[[], Any]) -> None:
+        self._ruler, self._launch = ruler, launch
+        for _ in range(WARMUP_CALLS):
+            launch()
+        torch.cuda.synchronize()
+        self.no_graph: str | None = None
+        self._graphs: dict[int, Graph] = {}
+        pool = torch.cuda.graph_pool_handle()
+        try:
+            for copies in ruler.graph_copies:
+                self._graphs[copies] = Graph(launch, copies, pool, ruler.stream)
+        except Exception as error:  # not capturable is a finding, whatever the reason
+            torch.cuda.synchronize()
+            self._graphs, self.no_graph = {}, first_line(error)
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._queue_us = {copies: self._time_queueing(graph) for copies, graph in self._graphs.items()}
+        self.leading = "gpu_us" if self._graphs else "eager_us"
+
+    def _time_queueing(self, graph: Graph) -> float:
+        """Host time to queue events and one replay, the second time (the first uploads the graph)."""
+        for _ in range(2):
+            start = time.perf_counter()
+            self._start.record()
+            graph.replay()
+            self._end.record()
+            elapsed = time.perf_counter() - start
+            torch.cuda.synchronize()
+        return elapsed * 1e6
+
+    def _replay_us(self, copies: int) -> float:
+        self._ruler.spin(self._queue_us[copies] * SPIN_FACTOR + SPIN_MARGIN_US)
+        self._start.record()
+        self._graphs[copies].replay()
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1e3
+
+    def _host_us(self) -> float:
+        launch = self._launch
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            launch()
+        elapsed = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return elapsed * 1e6 / HOST_CALLS
+
+    def _eager_us(self) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        self._launch()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e6
+
+    def sample(self) -> Mapping[str, Any]:
+        figures: dict[str, Any] = {"host_us": self._host_us(), "eager_us": self._eager_us()}
+        if self._graphs:
+            figures["graph_us"] = {copies: self._replay_us(copies) for copies in self._graphs}
+        return figures
+
+    def facts(self) -> Mapping[str, Any]:
+        if not self._graphs:
+            return {"no_graph": self.no_graph}
+        copies, graph = next(iter(self._graphs.items()))
+        nodes = {kind: count // copies for kind, count in graph.nodes.items()}
+        return {"launches": sum(nodes.values()), "graph_nodes": nodes}

@@ -1,0 +1,115 @@
+"""Finds operators and variants: every file in baselines/ and kernels/, and files named with --variants.
+
+A file that cannot be imported costs only its own variants; it is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from harness.contract import COMPILER, GPU, Operator, Variant
+from harness.wording import did_you_mean
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("baselines", "kernels")
+
+
+class DiscoveryError(Exception):
+    """A file named with --variants cannot be used."""
+
+
+@dataclass
+class Catalog:
+    """operators by name; variants in the order found, healthy and defective; broken: file -> why it has none."""
+
+    operators: dict[str, Operator] = field(default_factory=dict)
+    variants: list[Variant] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def of(self, operator: str) -> list[Variant]:
+        return [v for v in self.variants if v.operator == operator]
+
+    def find(self, operator: str, name: str) -> Variant:
+        return next(v for v in self.variants if v.operator == operator and v.name == name)
+
+
+def discover(extra: Sequence[str | Path] = ()) -> Catalog:
+    """Import everything there is. Raises DiscoveryError for a file of ``extra`` only."""
+    catalog = Catalog()
+    modules: list[tuple[str, ModuleType]] = []
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).glob("[!_]*.py")):
+            try:
+                modules.append((f"{folder}/{path.name}", importlib.import_module(f"{folder}.{path.stem}")))
+            except Exception as error:  # whatever a kernel file raises on import is its own affair
+                catalog.broken[f"{folder}/{path.name}"] = _reason(error, path)
+    modules += [(str(path), _import_file(Path(path))) for path in extra]
+    for _, module in modules:
+        for value in vars(module).values():
+            if isinstance(value, Operator):
+                catalog.operators[value.name] = value
+    for name, module in modules:
+        for problem in _add_variants(catalog, module):
+            if name in map(str, extra):
+                raise DiscoveryError(f"{name}: {problem}")
+            catalog.broken[name] = problem
+    return catalog
+
+
+def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
+    problems = []
+    for value in list(vars(module).values()):
+        found = getattr(value, "__variant__", None)
+        if not isinstance(found, Variant) or value.__module__ != module.__name__:
+            continue
+        if found.operator not in catalog.operators:
+            problems.append(f"{found.name}: unknown operator {found.operator!r}{did_you_mean(found.operator, list(catalog.operators))}")
+        elif any(v.id == found.id for v in catalog.variants):
+            problems.append(f"{found.id} is defined already; choose another name")
+        else:
+            catalog.variants.append(found)
+    return problems
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"variants_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DiscoveryError(f"--variants {path}: {'not a Python file' if path.exists() else 'no such file'}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # reported with its line; the traceback would show this suite's insides
+        raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error, path)}") from None
+    return module
+
+
+def _reason(error: Exception, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} (line {error.lineno})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def unavailable(variant: Variant, device: str) -> str | None:
+    """Why a variant cannot run on a device ("cuda" or "cpu") of this machine; None where it can."""
+    for need in variant.requires:
+        if need == GPU:
+            if device != "cuda":
+                return "needs a GPU"
+        elif need == COMPILER:
+            if not (shutil.which("g++") or shutil.which("clang++")):
+                return "needs a C++ compiler (g++ or clang++) for torch.compile"
+        elif importlib.util.find_spec(need) is None:
+            return f"needs the Python module {need}"
+    return None

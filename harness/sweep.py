@@ -1,0 +1,116 @@
+"""From grids to points to cells: which operator runs where, with which variants. Never imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from harness.config import Source
+from harness.contract import Axis, Operator, Point, Rule, Variant
+from harness.wording import did_you_mean
+from harness.records import cell_key
+
+
+@dataclass(frozen=True)
+class Group:
+    """One operator at one point with the variants that are to run there, interleaved: the unit of work."""
+
+    operator: Operator
+    point: Point
+    variants: tuple[Variant, ...]
+
+    @property
+    def label(self) -> str:
+        return self.operator.label(self.point)
+
+
+def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
+    """All points of the sweep, each once, in the order of the file. Raises ConfigError with the place of the fault."""
+    chosen = []
+    for i, name in enumerate(source.config.operators):
+        if name not in operators:
+            raise source.error(f"operators[{i}]", f"unknown operator {name!r}{did_you_mean(name, list(operators))}")
+        chosen.append(operators[name])
+    axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
+    points: dict[tuple[str, str], tuple[Operator, Point]] = {}
+    for g, grid in enumerate(source.config.sweep):
+        values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
+        for operator in chosen:
+            mine = {name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)}
+            for combination in itertools.product(*mine.values()):
+                point = operator.complete(dict(zip(mine, combination, strict=True)))
+                _check_rules(source, f"sweep[{g}]", operator, point, mine)
+                points.setdefault((operator.name, operator.label(point)), (operator, point))
+    return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
+
+
+def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
+    if name not in axes:
+        raise source.error(key, f"no operator of this sweep has an axis {name!r}{did_you_mean(name, list(axes))}")
+    options = given if isinstance(given, list) else [given]
+    if not options:
+        raise source.error(key, "is empty: give at least one value")
+    parsed = []
+    for i, option in enumerate(options):
+        try:
+            parsed.append(axes[name].parse(option))
+        except ValueError as error:
+            raise source.error(f"{key}[{i}]" if isinstance(given, list) else key, f"{error}, got {option!r}") from None
+    return parsed
+
+
+def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
+    for rule in operator.rules:
+        if not rule.holds(point):
+            raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+
+
+def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
+    """The key a broken rule is reported at: the first axis its message names that the grid sets."""
+    named = [field for _, field, _, _ in string.Formatter().parse(rule.message) if field]
+    return next((f"{grid}.{name}" for name in named if name in given), grid)
+
+
+def select(source: Source, variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
+    """The variants a run times, in catalogue order: no defects, and matching ``variants:`` and every ``--only``."""
+    healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
+    wanted = source.config.variants
+    if wanted == "all":
+        return healthy
+    patterns = [wanted] if isinstance(wanted, str) else wanted
+    for i, pattern in enumerate(patterns):
+        if not any(matches(v, pattern) for v in healthy):
+            key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
+            raise source.error(key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}")
+    return [v for v in healthy if any(matches(v, p) for p in patterns)]
+
+
+def matches(variant: Variant, pattern: str) -> bool:
+    """A glob over ``variant`` or ``operator/variant``."""
+    return fnmatchcase(variant.id, pattern) or fnmatchcase(variant.name, pattern)
+
+
+def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()) -> list[Group]:
+    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys; several are alternatives."""
+    chosen = select(source, variants, only)
+    groups = []
+    for operator, point in expand(source, operators):
+        label = operator.label(point)
+        kept = tuple(
+            v
+            for v in chosen
+            if v.operator == operator.name
+            and (not only or any(matches(v, p) or fnmatchcase(cell_key(v.operator, v.name, label), p) for p in only))
+        )
+        if kept:
+            groups.append(Group(operator, point, kept))
+    if not groups:
+        if only:
+            ids = [v.id for v in chosen]
+            raise source.error("", f"--only {' '.join(only)} leaves no cell{did_you_mean(only[0], ids)}")
+        raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
+    return groups

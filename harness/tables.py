@@ -1,0 +1,206 @@
+"""Tables of a run from its records: rows are points, columns are variants. Console and markdown render the same ones.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.records import Cell, Header
+from harness.serving import Serving, delta, serving_of
+from harness.stats import Interval, floor_us, interval
+
+
+@dataclass(frozen=True)
+class Box:
+    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty."""
+
+    main: str
+    second: str = ""
+    best: bool = False
+    muted: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """axes and variants head the columns; ``notes`` stand below, first what all rows share, then reasons by letter."""
+
+    title: str
+    axes: tuple[str, ...]
+    variants: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Box, ...]], ...]
+    notes: tuple[str, ...]
+
+
+@dataclass
+class Reasons:
+    """Gives each distinct reason a letter, so that a box stays narrow."""
+
+    letters: dict[str, str] = field(default_factory=dict)
+
+    def box(self, cell: Cell | None) -> Box:
+        if cell is None:
+            return Box("", muted=True)
+        if cell.reason is None:
+            return Box(cell.status, muted=True)
+        number = len(self.letters)
+        letter = self.letters.setdefault(cell.reason, chr(ord("a") + number) if number < 26 else str(number))
+        return Box(f"{cell.status} {letter}", muted=True)
+
+    def notes(self) -> list[str]:
+        return [f"{letter}: {reason}" for reason, letter in self.letters.items()]
+
+
+def micro(value: float) -> str:
+    """Three significant digits in microseconds, without exponents."""
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def ratio(value: float) -> str:
+    return f"{value:.1f}×" if value < 10 else f"{value:.0f}×"
+
+
+def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], str]:
+    """(axes that vary, point label -> their values as text, the axes all points share as one line)."""
+    texts: dict[str, dict[str, str]] = {}
+    for cell in points:
+        named = dict(part.split("=", 1) for part in cell.point.split(",") if "=" in part)
+        texts[cell.point] = {axis: named.get(axis, _plain(value)) for axis, value in cell.axes.items()}
+    axes = list(next(iter(texts.values()))) if texts else []
+    varying = tuple(axis for axis in axes if len({text[axis] for text in texts.values()}) > 1)
+    shared = ", ".join(f"{axis}={next(iter(texts.values()))[axis]}" for axis in axes if axis not in varying)
+    return varying, {label: tuple(text[axis] for axis in varying) for label, text in texts.items()}, shared
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def result_tables(header: Header, cells: Sequence[Cell]) -> list[Table]:
+    """Per operator: what was measured, then (with a ``serving:`` section and GPU times) what it is worth, modelled."""
+    tables = []
+    serving = serving_of(header)
+    for operator in dict.fromkeys(cell.operator for cell in cells):
+        mine = [cell for cell in cells if cell.operator == operator]
+        tables.append(_measured(header, operator, mine))
+        if serving is not None and header.environment.device == "cuda":
+            tables.append(_worth(header, serving, operator, mine))
+    return tables
+
+
+def _grid(header: Header, cells: Sequence[Cell]) -> tuple[list[str], dict[str, dict[str, Cell]]]:
+    """(variants in the header's order, point label -> variant -> cell)."""
+    grid: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        grid.setdefault(cell.point, {})[cell.variant] = cell
+    present = dict.fromkeys(f"{cell.operator}/{cell.variant}" for cell in cells)
+    ordered = [name for name in header.variants if name in present] or list(present)
+    return [name.partition("/")[2] for name in ordered], grid
+
+
+def _without_times(variants: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
+    """Variants that have the same fate and no time at every point -> that fate: a note instead of a column."""
+    fates = {name: {(c.status, c.reason) for c in cells if c.variant == name and not _timed(c)} for name in variants}
+    timed = {c.variant for c in cells if _timed(c)}
+    return {
+        name: ": ".join(part for part in next(iter(found)) if part)
+        for name, found in fates.items()
+        if name not in timed and len(found) == 1 and len({c.point for c in cells}) > 1
+    }
+
+
+def _timed(cell: Cell) -> bool:
+    return cell.metrics is not None and bool(cell.metrics.graph_us or cell.metrics.eager_us or cell.metrics.cpu_us)
+
+
+def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
+    gpu = header.environment.device == "cuda"
+    figure = "gpu_us" if gpu else "cpu_us"
+    variants, grid = _grid(header, cells)
+    silent = _without_times(variants, cells)
+    variants = [name for name in variants if name not in silent]
+    axes, labels, shared = point_columns(cells)
+    reasons, rows = Reasons(), []
+    for point, row in grid.items():
+        times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
+        fastest = min(times, key=lambda name: times[name].median, default=None)
+        boxes = [_time_box(row.get(name), times, name == fastest, reasons) for name in variants]
+        boxes += [_floor_box(header, row)] if gpu else []
+        rows.append((labels[point], tuple(boxes)))
+    baseline = cells[0].baseline
+    if gpu:
+        what = f"GPU µs (times faster than {baseline}); below: host µs per call"
+        columns = (*variants, "floor")
+    else:
+        what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
+        columns = tuple(variants)
+    notes = [f"all rows: {shared}"] if shared else []
+    notes += [f"* fastest of its row. {_floor_note() if gpu else 'Times of PyTorch variants on ' + header.environment.processor}"]
+    notes += [f"{name}: {fate}" for name, fate in silent.items()]
+    return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
+
+
+def _floor_note() -> str:
+    return "floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"
+
+
+def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons) -> Box:
+    if cell is None or cell.variant not in times:
+        return reasons.box(cell)
+    mine, base = times[cell.variant], times.get(cell.baseline)
+    faster = f" {ratio(base.median / mine.median)}" if base is not None and cell.variant != cell.baseline else ""
+    host = interval(cell, "host_us")
+    return Box(f"{micro(mine.median)}{faster}{' *' if best else ''}", micro(host.median) if host else "", best)
+
+
+def _floor_box(header: Header, row: Mapping[str, Cell]) -> Box:
+    known = next((cell.metrics for cell in row.values() if cell.metrics is not None), None)
+    if header.calibration is None or known is None:
+        return Box("", muted=True)
+    return Box(micro(floor_us(header.calibration, known.bytes_moved)), muted=True)
+
+
+def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell]) -> Table:
+    variants, grid = _grid(header, cells)
+    axes, labels, shared = point_columns(cells)
+    baseline, reasons, rows = cells[0].baseline, Reasons(), []
+    silent = _without_times(variants, cells)
+    variants = tuple(name for name in variants if name != baseline and name not in silent)
+    for point, row in grid.items():
+        found = {name: d for name, cell in row.items() if baseline in row and (d := delta(serving, row[baseline], cell)) is not None}
+        best = min((name for name in variants if name in found), key=lambda name: found[name].itl_us.median, default=None)
+        boxes = []
+        for name in variants:
+            if name in found:
+                d = found[name]
+                itl, tpot = signed(d.itl_us.median), signed(d.tpot_us.median)
+                boxes.append(Box(f"{itl} {tpot}", f"{d.percent.median:+.2f} %", name == best))
+            else:
+                boxes.append(reasons.box(row.get(name)))
+        rows.append((labels[point], tuple(boxes)))
+    title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
+    model = (
+        f"modelled, not measured: step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, "
+        f"{serving.calls_per_step} call(s) per step, {serving.scheduling} scheduling ({serving.cost_figure} on the critical path)"
+    )
+    return Table(title, axes, variants, tuple(rows), (model, *([f"all rows: {shared}"] if shared else []), *reasons.notes()))
+
+
+def signed(value: float) -> str:
+    return ("+" if value >= 0 else "−") + micro(abs(value))
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """The tables for a README or a pull request."""
+    parts = []
+    for table in tables:
+        head = [axis.replace("_", " ") for axis in table.axes] + [f"`{v}`" for v in table.variants]
+        lines = [f"**{table.title}**", "", "| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)]
+        for values, boxes in table.rows:
+            shown = [f"**{b.main}**" if b.best else b.main for b in boxes]
+            shown = [f"{text}<br>{b.second}" if b.second else text for text, b in zip(shown, boxes, strict=True)]
+            lines.append("| " + " | ".join([*values, *shown]) + " |")
+        parts.append("\n".join([*lines, "", *(f"{note}  " for note in table.notes)]))
+    return "\n\n".join(parts) + "\n"

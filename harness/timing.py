@@ -1,0 +1,106 @@
+"""The timing loop: which sample is taken when, and when to stop. It knows neither torch nor CUDA.
+
+Variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour meets all of them
+alike. A cell ends when the bootstrap interval of its leading figure's median is within SETTLED of the median, when the
+point's time budget is spent, or after max_rounds; the record says which. No sample is ever dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness.records import Metrics
+from harness.stats import median_interval, samples
+
+#: Relative half-width of the interval at which a median counts as settled.
+SETTLED = 0.01
+#: Rounds between two looks at the intervals; a look costs about as much as a round.
+LOOK_EVERY = 5
+
+
+class Stopwatch(Protocol):
+    """One prepared launch, able to take one sample of everything that is measured of it."""
+
+    leading: str
+
+    def sample(self) -> Mapping[str, Any]:
+        """Figure -> microseconds of one sample; ``graph_us`` -> {copies: microseconds}."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Counted once: ``launches``, ``graph_nodes``, ``no_graph``."""
+
+
+@dataclass
+class Timing:
+    """Samples of one variant at one point as they come in."""
+
+    stopwatch: Stopwatch
+    figures: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 0
+    stopped: str | None = None
+    error: BaseException | None = None
+
+    def take(self) -> None:
+        for figure, value in self.stopwatch.sample().items():
+            if isinstance(value, Mapping):
+                series = self.figures.setdefault(figure, {})
+                for copies, one in value.items():
+                    series.setdefault(copies, []).append(one)
+            else:
+                self.figures.setdefault(figure, []).append(value)
+        self.rounds += 1
+
+    def metrics(self, bytes_moved: int, **more: Any) -> Metrics:
+        return Metrics(
+            bytes_moved=bytes_moved, rounds=self.rounds, stopped=self.stopped, **self.figures, **self.stopwatch.facts(), **more
+        )
+
+    def settled(self) -> bool:
+        leading = samples(Metrics(bytes_moved=0, **self.figures), self.stopwatch.leading)
+        return len(leading) > 1 and median_interval(leading).relative_half_width <= SETTLED
+
+
+def measure(
+    stopwatches: Mapping[str, Stopwatch],
+    *,
+    min_rounds: int,
+    max_rounds: int,
+    budget_s: float,
+    now_s: Callable[[], float],
+    before: Callable[[str], Any] | None = None,
+) -> dict[str, Timing]:
+    """Sample all variants of one point in interleaved rounds until each has stopped.
+
+    before(name) returns a context manager around each sample (an NVTX range). An exception inside a sample ends that
+    variant alone and is kept in ``error``. min_rounds are taken even when the budget is spent already.
+    """
+    timings = {name: Timing(stopwatch) for name, stopwatch in stopwatches.items()}
+    start = now_s()
+    for round_number in range(1, max_rounds + 1):
+        active = [name for name, timing in timings.items() if timing.stopped is None]
+        if not active:
+            break
+        for name in active if round_number % 2 else reversed(active):
+            timing = timings[name]
+            try:
+                if before is None:
+                    timing.take()
+                else:
+                    with before(name):
+                        timing.take()
+            except Exception as error:  # a variant's launch may raise anything; the others go on
+                timing.error, timing.stopped = error, "error"
+        if round_number < min_rounds:
+            continue
+        spent = now_s() - start > budget_s
+        look = round_number % LOOK_EVERY == 0 or spent
+        for timing in timings.values():
+            if timing.stopped is None and look and timing.settled():
+                timing.stopped = "settled"
+            elif timing.stopped is None and spent:
+                timing.stopped = "budget"
+    for timing in timings.values():
+        timing.stopped = timing.stopped or "rounds"
+    return timings

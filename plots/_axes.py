@@ -1,0 +1,86 @@
+"""Grids of small panels, and plain numbers (1, 2, 5, 10, 20 ...) on their axes."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from plots._panels import Panel
+from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
+
+PANEL_HEIGHT_IN = 3.1
+
+
+def panel_grid(panels: Sequence[Panel], title: str) -> tuple[Figure, list[Axes]]:
+    """One axes per panel, two or three side by side; each device starts a new row, operators in the same order below."""
+    devices: dict[tuple[str, str], list[Panel]] = {}
+    for panel in panels:
+        devices.setdefault((panel.generation, panel.device), []).append(panel)
+    columns = min(3, max(2, *map(len, devices.values())))
+    rows = sum(math.ceil(len(group) / columns) for group in devices.values())
+    figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
+    figure.suptitle(title, fontsize=TITLE_PT)
+    grid = figure.add_gridspec(rows, columns)
+    axes, row = {}, 0
+    for group in devices.values():
+        for number, panel in enumerate(group):
+            axes[id(panel)] = figure.add_subplot(grid[row + number // columns, number % columns])
+        row += math.ceil(len(group) / columns)
+    return figure, [axes[id(panel)] for panel in panels]
+
+
+def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
+    """Operator, device and generation, and what of it is drawn, broken to the width of the panel."""
+    device = panel.device.removeprefix("NVIDIA ")
+    where = "CPU wall time, " + device if panel.figure == "cpu_us" else f"{device} ({panel.generation})"
+    characters = int(ax.get_gridspec().ncols ** -1 * WIDTH_IN * 13)
+    lines = [line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, characters)]
+    ax.set_title("\n".join(lines), fontsize=LABEL_PT)
+
+
+def plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """From the last round number <= low to the first one >= high: 1-2-5 numbers, every leading digit where that makes few
+    numbers, powers of ten alone where the others would be many."""
+    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    for digits, most in ((range(1, 10), 5), ((1, 2, 5), 10), ((1,), math.inf)):
+        numbers = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
+        start = max(i for i, number in enumerate(numbers) if number <= low)
+        end = max(start + 1, min(i for i, number in enumerate(numbers) if number >= high))
+        if end - start < most:
+            break
+    return numbers[start : end + 1]
+
+
+def log_y(ax: Axes, values: Iterable[float]) -> None:
+    """Logarithmic y axis around positive values, with round numbers as the only ticks."""
+    values = list(values)
+    ticks = round_numbers(min(values), max(values))
+    ax.set_yscale("log")
+    ax.set_ylim(min(ticks[0], min(values) / 1.1), max(ticks[-1], max(values) * 1.1))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_yticks(ticks, [plain(tick) for tick in ticks], fontsize=LABEL_PT)
+
+
+def log_x(ax: Axes, values: Iterable[float]) -> None:
+    """Logarithmic x axis with the measured values as ticks; all get a tick, those that have room a number."""
+    values = sorted(set(values))
+    low, high = values[0] / 1.3, values[-1] * 1.3
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
+    ax.xaxis.set_minor_locator(NullLocator())
+    room = 30 * ax.get_gridspec().ncols ** -1 * WIDTH_IN / 3
+    labelled: list[float] = []
+    for value in sorted(values, key=lambda value: (value & (value - 1) != 0 if isinstance(value, int) else True, -value)):
+        distance = min((abs(math.log(value / other)) for other in labelled), default=math.inf)
+        if distance / math.log(high / low) * room > 0.6 + 0.5 * len(plain(value)):
+            labelled.append(value)
+    ax.set_xticks(values, [plain(value) if value in labelled else "" for value in values], fontsize=LABEL_PT)

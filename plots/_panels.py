@@ -1,0 +1,132 @@
+"""Which cells stand in which panel: one operator on one device, and within it the points, each from one run.
+
+Variants are only ever set against variants of the same run: a point comes whole from the latest run that timed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records import Cell, Run
+from plots._style import device_name, group_by_generation
+
+
+def is_timed(cell: Cell, figure: str) -> bool:
+    """Whether the cell passed and has samples of ``figure``. A slope (gpu_us) needs graphs of two lengths."""
+    if cell.status != "passed" or cell.metrics is None:
+        return False
+    return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
+
+
+@dataclass(frozen=True)
+class Place:
+    """One operator at one point in one run, all variants."""
+
+    run: Run
+    point: str
+    axes: dict[str, Any]
+    cells: dict[str, Cell]
+
+    def timed(self, figure: str) -> list[str]:
+        return [name for name, cell in self.cells.items() if is_timed(cell, figure)]
+
+    def text(self, axis: str) -> str:
+        """The axis value as the point's label spells it; a default, which labels leave out, as it is."""
+        parts = dict(part.partition("=")[::2] for part in self.point.split(","))
+        value = self.axes.get(axis, "")
+        return parts.get(axis, f"{value:g}" if isinstance(value, float) else str(value))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """figure: what is drawn, gpu_us of a GPU or cpu_us of a CPU; never both in one panel."""
+
+    generation: str
+    device: str
+    operator: str
+    baseline: str
+    figure: str
+    places: Sequence[Place]
+
+    def variants(self) -> list[str]:
+        """The baseline, then the others in the order of the record."""
+        return list(dict.fromkeys([self.baseline, *(name for place in self.places for name in place.cells)]))
+
+    def varying(self) -> list[str]:
+        """Axes with more than one value. One that no label names is derived from the others and left out."""
+        axes = dict.fromkeys(name for place in self.places for name in place.axes)
+        named = {part.partition("=")[0] for place in self.places for part in place.point.split(",")}
+        return [name for name in axes if name in named and len({place.text(name) for place in self.places}) > 1]
+
+    def x_axis(self) -> str | None:
+        """``batch_size``, or for operators without it the number that takes the most values; None where no axis is a number."""
+        numbers = [name for name in self.places[0].axes if all(_is_number(place.axes.get(name)) for place in self.places)]
+        if "batch_size" in numbers:
+            return "batch_size"
+        return max(numbers, key=lambda name: len({place.axes[name] for place in self.places}), default=None)
+
+    def slice(self, x_axis: str, figure: str) -> tuple[str, list[Place]]:
+        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the
+        largest max_decode_len. Returned with its name (only the axes that vary) and sorted by x."""
+        groups: dict[tuple[str, ...], list[Place]] = {}
+        for place in self.places:
+            key = tuple(part for part in place.point.split(",") if part.partition("=")[0] != x_axis and part != "default")
+            groups.setdefault(key, []).append(place)
+
+        def worth(group: list[Place]) -> tuple[int, int, int]:
+            timed = [place for place in group if place.timed(figure)]
+            variants = {name for place in timed for name in place.timed(figure)}
+            return len({place.axes[x_axis] for place in timed}), len(variants), group[0].axes.get("max_decode_len", 0)
+
+        chosen = sorted(max(groups.values(), key=worth), key=lambda place: place.axes[x_axis])
+        return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen
+
+
+def panels(runs: Iterable[Run]) -> list[Panel]:
+    """All panels with at least one timed cell: by generation, then device, then operator in the order of the records."""
+    runs = list(runs)
+    operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
+    found = []
+    for generation, group in group_by_generation(runs).items():
+        for device in dict.fromkeys(device_name(run.header.environment) for run in group):
+            there = [run for run in group if device_name(run.header.environment) == device]
+            figure = "cpu_us" if there[0].header.environment.device == "cpu" else "gpu_us"
+            for operator in operators:
+                places = _places(there, operator, figure)
+                if any(place.timed(figure) for place in places):
+                    baseline = next(iter(places[0].cells.values())).baseline
+                    found.append(Panel(generation, device, operator, baseline, figure, places))
+    return found
+
+
+def _places(runs: Sequence[Run], operator: str, figure: str) -> list[Place]:
+    chosen: dict[str, Place] = {}
+    for run in sorted(runs, key=lambda run: run.header.started):
+        for point, cells in _by_point(run, operator).items():
+            place = Place(run, point, cells[0].axes, {cell.variant: cell for cell in cells})
+            if point not in chosen or place.timed(figure):
+                chosen[point] = place
+    return sorted(chosen.values(), key=lambda place: [_order(value) for value in place.axes.values()])
+
+
+def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
+    points: dict[str, list[Cell]] = {}
+    for cell in run.cells:
+        if cell.operator == operator and cell.defect is None:
+            points.setdefault(cell.point, []).append(cell)
+    return points
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    return (False, value, "") if _is_number(value) else (True, 0.0, str(value))
+
+
+def runs_of(drawn: Iterable[Panel]) -> list[Run]:
+    """The runs that the panels draw from, each once: what the caption has to name."""
+    return list({id(place.run): place.run for panel in drawn for place in panel.places}.values())

@@ -1,0 +1,92 @@
+"""Rows of a speed-up table: ratios to the baseline where both were timed, a short word where there is none."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness import stats
+from plots._panels import Panel, Place, is_timed
+
+#: More rows than this are averaged per batch size.
+MOST_ROWS = 60
+_WORDS = {"mismatch": "mismatch", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """ratios: variant -> baseline time over variant time, above 1 is faster. words: variant -> why it has no ratio."""
+
+    label: str
+    baseline_us: float | None
+    ratios: dict[str, float]
+    words: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """axes: what a row label lists, in this order. thinned: rows are geometric means over the points of one batch size."""
+
+    panel: Panel
+    axes: Sequence[str]
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    thinned: bool
+
+
+def table(panel: Panel) -> Table:
+    axes = panel.varying() or [panel.x_axis() or next(iter(panel.places[0].axes), "")]
+    rows = [_row(panel, place, " · ".join(place.text(axis) for axis in axes)) for place in panel.places]
+    x_axis = panel.x_axis()
+    if len(rows) <= MOST_ROWS or x_axis is None:
+        return Table(panel, axes, panel.variants(), rows, thinned=False)
+    groups: dict[str, list[Row]] = {}
+    for place, row in zip(panel.places, rows, strict=True):
+        groups.setdefault(place.text(x_axis), []).append(row)
+    return Table(panel, [x_axis], panel.variants(), [_mean(label, group) for label, group in groups.items()], thinned=True)
+
+
+def _row(panel: Panel, place: Place, label: str) -> Row:
+    medians = {
+        name: float(np.median(stats.samples(cell.metrics, panel.figure)))
+        for name, cell in place.cells.items()
+        if is_timed(cell, panel.figure)
+    }
+    baseline = medians.get(panel.baseline)
+    ratios = {name: baseline / median for name, median in medians.items() if baseline is not None and name != panel.baseline and median > 0}
+    return Row(label, baseline, ratios, {name: _word(place, name, panel.baseline in medians) for name in place.cells if name not in ratios})
+
+
+def _word(place: Place, variant: str, has_baseline: bool) -> str:
+    cell = place.cells[variant]
+    if cell.status != "passed":
+        return _WORDS[cell.status]
+    if cell.metrics is not None and cell.metrics.no_graph:
+        return "no graph"
+    return "untimed" if has_baseline else "no chain"
+
+
+def _mean(label: str, rows: Sequence[Row]) -> Row:
+    """Geometric means over the rows that have the figure: ratios of different points have no meaningful arithmetic mean."""
+    ratios: dict[str, list[float]] = {}
+    words: dict[str, Counter[str]] = {}
+    for row in rows:
+        for name, ratio in row.ratios.items():
+            ratios.setdefault(name, []).append(ratio)
+        for name, word in row.words.items():
+            words.setdefault(name, Counter())[word] += 1
+    times = [row.baseline_us for row in rows if row.baseline_us is not None]
+    return Row(
+        label,
+        _geometric_mean(times) if times else None,
+        {name: _geometric_mean(values) for name, values in ratios.items()},
+        {name: count.most_common(1)[0][0] for name, count in words.items() if name not in ratios},
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,120 @@
+"""How every figure looks: order of generations, colours of variants, caption with the machines, deterministic files.
+
+Figures are drawn with the object interface of matplotlib on the Agg canvas: no pyplot, no window, no state between figures.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from harness.records import Environment, Run
+
+GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
+
+#: Width of every figure; 1350 px at 150 dpi, the widest that a pull request shows without shrinking it much.
+WIDTH_IN, DPI = 9.0, 150
+TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
+FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
+
+#: Okabe-Ito, and the dark colours of Paul Tol's muted scheme: told apart with every common colour vision deficiency.
+#: One family per way of writing a kernel, so that the eye finds it; everything else is a chain of framework operators.
+_FAMILIES = {
+    "cuda": ("#0072B2", "#56B4E9", "#332288"),
+    "triton": ("#D55E00", "#E69F00", "#882255"),
+}
+_CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Spreads the names: with this one no two variants of one operator of this suite get the same colour.
+_SALT = "9911"
+
+
+def variant_style(name: str) -> dict[str, Any]:
+    """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``. A function of the name alone, so that
+    a variant looks the same in every figure of every run; two names may share a colour, seldom colour and marker.
+
+    A variant with ``cuda``, ``triton`` or ``fused`` in its name is a fused kernel and solid; a baseline is dash-dotted.
+    """
+    words, digest = name.split("_"), sha256((_SALT + name).encode()).digest()
+    family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
+    return {
+        "color": family[digest[0] % len(family)],
+        "marker": _MARKERS[digest[1] % len(_MARKERS)],
+        "linestyle": "-" if family is not _CHAINS or "fused" in words else "-.",
+    }
+
+
+def generation_of(environment: Environment) -> str:
+    if environment.generation:
+        return environment.generation
+    return "CPU" if environment.device == "cpu" else f"unknown generation ({environment.sm or environment.gpu})"
+
+
+def group_by_generation(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by generation: the known ones in the order of GENERATIONS, then unknown ones in alphabetical order."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(generation_of(run.header.environment), []).append(run)
+    known = [name for name in GENERATIONS if name in groups]
+    return {name: groups[name] for name in known + sorted(set(groups) - set(known))}
+
+
+def device_name(environment: Environment) -> str:
+    """``NVIDIA H200`` or the CPU's name; what a panel is titled with."""
+    return environment.processor if environment.device == "cpu" else environment.gpu or "unnamed GPU"
+
+
+def environment_caption(runs: Iterable[Run]) -> str:
+    """One line per machine and software state: what the figures in a plot were measured with. ``+``: uncommitted changes."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        environment = run.header.environment
+        if environment.device == "cpu":
+            device = f"CPU: {environment.processor}"
+        else:
+            device = f"{environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'}"
+        commit = f"{environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
+        names.setdefault(f"{device} · torch {environment.torch} · commit {commit}", []).append(run.header.name)
+    return "\n".join(f"{', '.join(dict.fromkeys(runs_there))} — {where}" for where, runs_there in names.items())
+
+
+def new_figure(height_in: float) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
+    """One legend (name -> artist) for all panels, under them: never over the data."""
+    columns = max(1, min(len(handles), int(fig.get_figwidth() / (0.65 + 0.08 * max(map(len, handles), default=1)))))
+    fig.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=columns, fontsize=LABEL_PT, frameon=False)
+
+
+def caption(fig: Figure, text: str) -> None:
+    """Small grey text under everything else of the figure. Call it last: it looks where the figure ends."""
+    fig.draw_without_rendering()
+    renderer = fig.canvas.get_renderer()
+    bottom = min([0.0, *(legend.get_window_extent(renderer).y0 for legend in fig.legends)])
+    wrapped = "\n".join(textwrap.fill(line, int(fig.get_figwidth() * 17), subsequent_indent="    ") for line in text.splitlines())
+    y = bottom / fig.bbox.height - 0.08 / fig.get_figheight()
+    fig.text(0.01, y, wrapped, fontsize=SMALL_PT, color="#555555", ha="left", va="top")
+
+
+def save(fig: Figure, path_stem: Path) -> list[Path]:
+    """Write ``path_stem``.png and .svg and clear the figure. The same figure gives the same bytes: no date, no version, no
+    random ids. Raises OSError where the folder cannot be written."""
+    path_stem = Path(path_stem)
+    path_stem.parent.mkdir(parents=True, exist_ok=True)
+    paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]
+    with matplotlib.rc_context({"svg.hashsalt": path_stem.name}):
+        fig.savefig(paths[0], dpi=DPI, bbox_inches="tight", pad_inches=0.08, metadata={"Software": None})
+        fig.savefig(paths[1], bbox_inches="tight", pad_inches=0.08, metadata={"Date": None, "Creator": None})
+    fig.clear()
+    return paths
