@@ -23,7 +23,7 @@ def calibrate(ruler: CudaRuler) -> Calibration:
     source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
     null = launcher(PROBES, "null_kernel", 1, 32)
-    copy = launcher(PROBES, "block_copy", 1, 256, source, target, BLOCK_COPY_INTS)
+    copy = launcher(PROBES, "block_copy", 1, BLOCK_COPY_INTS // 4, source, target)
     with mark("calibrate", "calibrate"):
         null_watch, copy_watch = ruler.stopwatch(null), ruler.stopwatch(copy)
         nulls = [null_watch.sample() for _ in range(ROUNDS)]

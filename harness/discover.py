@@ -72,6 +72,8 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
             continue
         if found.operator not in catalog.operators:
             problems.append(f"{found.name}: unknown operator {found.operator!r}{did_you_mean(found.operator, list(catalog.operators))}")
+        elif any(v is found for v in catalog.variants):
+            continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
             problems.append(f"{found.id} is defined already; choose another name")
         else:

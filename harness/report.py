@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from scipy import stats as scipy_stats
 
-from harness.compare import CORRELATED, FLOOR_US, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
+from harness.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
 from harness.records import Run
 from harness.stats import FIGURES, Interval
 
@@ -66,7 +66,7 @@ def headline(comparison: Comparison, strong: str = "") -> str:
 def remarks(comparison: Comparison) -> list[str]:
     """What the counts leave out: changes beyond the threshold yet below the floor, and the figures that decide nothing."""
     small = sum(below_floor(row, comparison) for row in comparison.gating_rows)
-    lines = [f"{small} of the same differ by more than the threshold, but by less than {comparison.floor_us:g} µs."] if small else []
+    lines = [f"{small} of the same may differ by more than the threshold, yet by less than {comparison.floor_us:g} µs."] if small else []
     for figure in FIGURES:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
@@ -94,10 +94,8 @@ def command(comparison: Comparison) -> str:
     parts = ["python", "bench.py", "compare", comparison.base.path, comparison.head.path]
     if comparison.threshold != THRESHOLD:
         parts += ["--threshold", f"{comparison.threshold:g}"]
-    if comparison.floor_us != FLOOR_US:
-        parts += ["--floor-us", f"{comparison.floor_us:g}"]
     if comparison.gating != GATING[comparison.base.header.environment.device]:
-        parts += ["--figures", ",".join(comparison.gating)]
+        parts += [word for figure in comparison.gating for word in ("--figure", figure)]
     return shlex.join(parts)
 
 
@@ -164,13 +162,14 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
     ]
     columns = ("variant", "figure", ">cells", ">geometric mean, %", ">least, %", ">greatest, %")
     _print(console, "Change over all cells of a variant", columns, means)
+    console.print()
     for line in (*remarks(comparison), explanation(comparison), CORRELATED):
         console.print(line, style="dim", highlight=False, markup=False)
 
 
 def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A column whose name starts with ``>`` holds numbers: flush right, never wrapped. A verdict is coloured."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         number = name.startswith(">")
         table.add_column(name.removeprefix(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")

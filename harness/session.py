@@ -97,8 +97,8 @@ class Session:
                                 "(measure.interpreter_budget_s); verified on all hard points and smaller batches")  # fmt: skip
                 continue
             if rejection is None:
-                bench = bench or Bench(operator, point, self._job.device, self._job.seed)
                 with mark(here.key(variant), "verify"):
+                    bench = bench or Bench(operator, point, self._job.device, self._job.seed)
                     rejection, launch = self._verify(bench, variant)
             if rejection is not None:
                 yield here.cell(variant, *rejection)

@@ -13,19 +13,23 @@ import triton.language as tl
 from harness.contract import GPU, variant
 from harness.cuda import launcher
 
-THREADS = 128
-TAIL_PER_BLOCK = THREADS * 4
-#: Blocks the request part aims at when few requests have wide tables: about eight per SM of a large GPU.
-TARGET_BLOCKS = 1056
+THREADS = 256
+COLUMNS_PER_PROGRAM = 512
+#: Blocks the request part aims at when few requests have wide tables: four per SM of a large GPU.
+TARGET_BLOCKS = 528
 
 
 def _cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _strips(batch_size: int, columns: int, columns_per_block: int) -> int:
-    """Blocks a table row is split over: no more than it has columns for, fewer where requests fill the GPU anyway."""
-    return max(1, min(_cdiv(columns, columns_per_block), TARGET_BLOCKS // batch_size))
+def _grid(batch_size: int, columns: int, columns_per_block: int, capacity: int, tail_per_block: int) -> tuple[int, int]:
+    """(strips a table row is split over, requests and rows of blocks that clear the tail).
+
+    No more strips than a row has columns for, fewer where the requests fill the GPU anyway.
+    """
+    strips = max(1, min(_cdiv(columns, columns_per_block), TARGET_BLOCKS // batch_size))
+    return strips, batch_size + _cdiv(_cdiv(capacity, tail_per_block), strips)
 
 
 # --- one program per token, uniform batches ---------------------------------------------------------------------------
@@ -90,18 +94,16 @@ def tokens_recomputed(point, x, out):
 # --- one launch for every batch ---------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["batch_size", "strips", "num_tokens", "capacity", "columns"])
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "capacity", "columns"])
 def _fused(
     seq_lens, query_start_loc, source, lens, decode_lens, table,
-    batch_size, strips, num_tokens, capacity, columns, source_stride, table_stride,
-    BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr, TAIL: tl.constexpr,
+    batch_size, num_tokens, capacity, columns, source_stride, table_stride,
+    BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
+    strip, request = tl.program_id(0), tl.program_id(1)
+    strips = tl.num_programs(0)
     lanes = tl.arange(0, COLUMNS)
-    if program < batch_size * strips:
-        request = program // strips
-        strip = program % strips
-        begin = strip * COLUMNS
+    if request < batch_size:
         row = source + request.to(tl.int64) * source_stride
         # Issued before the lengths are known: one memory latency instead of two. Later strips are rarely used.
         entries = tl.load(row + lanes, mask=lanes < columns - strip * columns, other=0)
@@ -109,24 +111,29 @@ def _fused(
         decode_len = tl.load(query_start_loc + request + 1) - start
         seq_len = tl.load(seq_lens + request)
         rows = tl.minimum(decode_len, num_tokens - start)
-        used = tl.minimum((tl.maximum(seq_len, 0) + BLOCK_SIZE - 1) // BLOCK_SIZE, columns)
+        first = table + start.to(tl.int64) * table_stride
+        begin = strip * COLUMNS
         if strip == 0:
+            for j in range(0, rows, COLUMNS):
+                inside = j + lanes < rows
+                tl.store(lens + start + j + lanes, tl.maximum(seq_len - decode_len + j + lanes + 1, 0), mask=inside)
+                tl.store(decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
+            inside = (lanes < columns) & (lanes * BLOCK_SIZE < seq_len)
             for j in range(rows):
-                tl.store(lens + start + j, tl.maximum(seq_len - decode_len + j + 1, 0))
-                tl.store(decode_lens + start + j, 1)
-                tl.store(table + (start + j).to(tl.int64) * table_stride + lanes, entries, mask=lanes < used)
+                tl.store(first + j * table_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
+        used = tl.minimum(tl.cdiv(tl.maximum(seq_len, 0), BLOCK_SIZE), columns)
         if rows > 0:
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used
                 entries = tl.load(row + column + lanes, mask=inside, other=0)
                 for j in range(rows):
-                    tl.store(table + (start + j).to(tl.int64) * table_stride + column + lanes, entries, mask=inside)
+                    tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
     else:
         actual = tl.load(query_start_loc + batch_size)
-        token = (program - batch_size * strips) * TAIL + tl.arange(0, TAIL)
+        token = ((request - batch_size) * strips + strip) * COLUMNS + lanes
         padding = (token >= actual) & (token < num_tokens)
-        zeros = tl.zeros((TAIL,), tl.int32)
+        zeros = tl.zeros((COLUMNS,), tl.int32)
         tl.store(lens + token, zeros, mask=(token >= actual) & (token < capacity))
         tl.store(decode_lens + token, zeros + 1, mask=padding)
         tl.store(table + token.to(tl.int64) * table_stride, zeros, mask=padding)
@@ -137,15 +144,13 @@ def triton_fused(point, x, out):
     """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing compiled per shape."""
     batch_size, capacity = len(x.seq_lens), out.lens.numel()
     columns = min(x.block_table.shape[1], out.block_table.shape[1])
-    strips = _strips(batch_size, columns, TAIL_PER_BLOCK)
-    grid = (batch_size * strips + _cdiv(capacity, TAIL_PER_BLOCK),)
+    grid = _grid(batch_size, columns, COLUMNS_PER_PROGRAM, capacity, COLUMNS_PER_PROGRAM)
 
     def launch():
         _fused[grid](
             x.seq_lens, x.query_start_loc, x.block_table, out.lens, out.decode_lens, out.block_table,
-            batch_size, strips, x.num_decode_tokens, capacity, columns,
-            x.block_table.stride(0), out.block_table.stride(0),
-            BLOCK_SIZE=point.block_size, COLUMNS=TAIL_PER_BLOCK, TAIL=TAIL_PER_BLOCK, num_warps=4,
+            batch_size, x.num_decode_tokens, capacity, columns, x.block_table.stride(0), out.block_table.stride(0),
+            BLOCK_SIZE=point.block_size, COLUMNS=COLUMNS_PER_PROGRAM, num_warps=4,
         )  # fmt: skip
 
     return launch
@@ -153,15 +158,15 @@ def triton_fused(point, x, out):
 
 @variant("decode_flatten", requires=GPU, sources="decode_flatten.cu")
 def cuda_fused(point, x, out):
-    """One launch for every batch in CUDA C++; 16-byte copies where both tables' rows are aligned."""
+    """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     batch_size, capacity = len(x.seq_lens), out.lens.numel()
     source, table = x.block_table, out.block_table
     columns = min(source.shape[1], table.shape[1])
-    aligned = all(t.data_ptr() % 16 == 0 and t.stride(0) % 4 == 0 for t in (source, table))
-    width = 4 if aligned else 1
-    strips = _strips(batch_size, columns, THREADS * width)
+    sizes = (columns, capacity, source.stride(0), table.stride(0))
+    addresses = (source.data_ptr(), table.data_ptr(), out.lens.data_ptr())
+    width = 4 if all(size % 4 == 0 for size in sizes) and all(address % 16 == 0 for address in addresses) else 1
     return launcher(
-        "decode_flatten.cu", f"flatten_vec{width}", batch_size * strips + _cdiv(capacity, TAIL_PER_BLOCK), THREADS,
+        "decode_flatten.cu", f"flatten_vec{width}", _grid(batch_size, columns, THREADS * width, capacity, THREADS * width), THREADS,
         x.seq_lens, x.query_start_loc, source, out.lens, out.decode_lens, table,
-        batch_size, strips, x.num_decode_tokens, capacity, point.block_size, columns, source.stride(0), table.stride(0),
+        batch_size, x.num_decode_tokens, capacity, point.block_size, columns, source.stride(0), table.stride(0),
     )  # fmt: skip

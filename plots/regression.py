@@ -1,0 +1,190 @@
+"""What a pull request changed: a forest plot of head / base per cell, with intervals, threshold and verdicts.
+
+Reads a comparison only; the verdicts are those of harness.compare. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.compare import CORRELATED, VERDICTS, Comparison, Row
+from harness.records import Run
+from plots._style import caption, save
+
+#: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
+WIDTH_IN = 7.8
+MOST_ROWS = 40
+LABEL_CHARACTERS = 50
+LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
+TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
+
+#: Shape and colour both tell the verdict (Okabe-Ito colours); an arrow head points to where the cell went.
+MARKS = {
+    "slower": {"color": "#D55E00", "marker": ">", "markerfacecolor": "#D55E00"},
+    "faster": {"color": "#0072B2", "marker": "<", "markerfacecolor": "#0072B2"},
+    "same": {"color": "#777777", "marker": "o", "markerfacecolor": "#777777"},
+    "unsure": {"color": "#B07500", "marker": "D", "markerfacecolor": "white"},
+}
+#: Which rows are drawn where not all can be.
+URGENCY = ("slower", "unsure", "faster", "same")
+#: An axis shorter than SHORT (log units) has ticks at even steps in per cent; a longer one at these multiples, the rounder first,
+#: as far as they stand apart.
+SHORT, MOST_TICKS = 0.6, 9
+STEPS = (0.5, 1, 2, 5, 10, 20)
+MULTIPLES = tuple(
+    multiple * 10.0**power for multiples in ((1,), (2, 5), (1.5, 3, 4, 7), (1.2, 8)) for power in range(-6, 7) for multiple in multiples
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the plot: a row with its label, or the heading of an operator, ``row`` None."""
+
+    label: str
+    lines: int
+    row: Row | None
+
+
+def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
+    """Write the plot as PNG and SVG. Empty where no gating figure has a ratio to draw, as when every cell broke."""
+    rows = [row for row in comparison.gating_rows if row.ratio.median > 0]
+    if not rows:
+        return []
+    drawn = sorted(rows, key=lambda row: (URGENCY.index(row.verdict), -abs(math.log(row.ratio.median))))[:MOST_ROWS]
+    lines = _lines(drawn, several=len(comparison.gating) > 1)
+    height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
+    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    _forest(axes, lines, height_in, comparison.threshold)
+    axes.set_xlabel(f"change of {', '.join(comparison.gating)}, head against base, % (log scale; right is slower)", fontsize=TEXT_PT)
+    handles = [Line2D([], [], markersize=5, linewidth=1.2, label=verdict, **MARKS[verdict]) for verdict in VERDICTS]
+    figure.legend(
+        handles=handles, title=_title(comparison), loc="outside upper left", ncols=len(handles), alignment="left",
+        title_fontproperties={"size": TITLE_PT, "weight": "bold"}, fontsize=TEXT_PT, frameon=False,
+    )  # fmt: skip
+    caption(figure, _notes(comparison, rows, drawn))
+    return save(figure, path_stem)
+
+
+def _lines(rows: Sequence[Row], several: bool) -> list[Line]:
+    """Operators by their worst row, rows of each from worst to best. What all rows of an operator share stands in its heading."""
+    operators: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: -row.ratio.median):
+        operators.setdefault(row.operator, []).append(row)
+    lines = []
+    for operator, members in operators.items():
+        parts = [re.split(r",(?=\w+=)", row.point) for row in members]
+        shared = [part for part in parts[0] if all(part in others for others in parts)]
+        heading = [operator, *textwrap.wrap(", ".join(shared), LABEL_CHARACTERS, break_on_hyphens=False)]
+        lines.append(Line("\n".join(heading), len(heading), None))
+        for row, own in zip(members, parts, strict=True):
+            words = [row.variant, *([row.figure] if several else []), ", ".join(part for part in own if part not in shared)]
+            label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
+            lines.append(Line("\n".join(label), len(label), row))
+    return lines
+
+
+def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: float) -> None:
+    """Inches from the top as y, so that a label of two lines gets the room of two; the logarithm of the ratio as x."""
+    axes.axvspan(math.log(1 - threshold), math.log(1 + threshold), color="#E4E4E4", linewidth=0, zorder=0)
+    axes.axvline(0, color="#999999", linewidth=0.8, zorder=1)
+    text = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": TEXT_PT}
+    top = 0.0
+    for line in lines:
+        middle = top + (line.lines * LINE_IN + GAP_IN) / 2
+        if line.row is None:
+            axes.axhline(top, color="#BBBBBB", linewidth=0.6, zorder=1)
+            operator, *shared = line.label.split("\n")
+            axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, operator, ha="right", weight="bold", **text)
+            axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
+        else:
+            axes.text(-0.015, middle, line.label, ha="right", **text)
+            axes.text(1.015, middle, f"{_us(line.row.base_us)} → {_us(line.row.head_us)}", ha="left", **text)
+            _mark(axes, line.row, middle)
+        top += line.lines * LINE_IN + GAP_IN
+    axes.text(1.015, (LINE_IN + GAP_IN) / 2, "base → head, µs", ha="left", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
+    axes.set_ylim(height_in, 0)
+    axes.set_yticks([])
+    axes.spines[["left", "right", "top"]].set_visible(False)
+    _percent_axis(axes, [line.row for line in lines if line.row], threshold)
+
+
+def _mark(axes: Axes, row: Row, y: float) -> None:
+    style = MARKS[row.verdict]
+    if not math.isnan(row.ratio.low):
+        axes.plot([math.log(row.ratio.low), math.log(row.ratio.high)], [y, y], color=style["color"], linewidth=1.4, zorder=2)
+    axes.plot([math.log(row.ratio.median)], [y], linestyle="", markersize=5, zorder=3, **style)
+
+
+def _percent_axis(axes: Axes, rows: Sequence[Row], threshold: float) -> None:
+    """The range of all intervals, and of the band twice, so that a run without changes does not look like one with many."""
+    ratios = [bound for row in rows for bound in (row.ratio.median, row.ratio.low, row.ratio.high) if not math.isnan(bound)]
+    low, high = math.log(min(*ratios, 1 - 2 * threshold)), math.log(max(*ratios, 1 + 2 * threshold))
+    low, high = low - (high - low) * 0.04, high + (high - low) * 0.04
+    axes.set_xlim(low, high)
+    ticks = _even_ticks(low, high) if high - low < SHORT else _round_ticks(low, high)
+    axes.set_xticks([math.log1p(tick / 100) for tick in ticks], [f"{tick:+.6g}" if tick else "0" for tick in ticks], fontsize=TEXT_PT)
+    axes.grid(axis="x", color="#EEEEEE", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    least, greatest = math.expm1(low) * 100, math.expm1(high) * 100
+    step = next(step for step in STEPS if (greatest - least) / step <= MOST_TICKS)
+    return [step * count for count in range(math.ceil(least / step), math.floor(greatest / step) + 1)]
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    kept: list[float] = []
+    for place in (math.log(multiple) for multiple in MULTIPLES):
+        if low <= place <= high and all(abs(place - other) > (high - low) / MOST_TICKS for other in kept):
+            kept.append(place)
+    return [math.expm1(place) * 100 for place in kept]
+
+
+def _us(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.1f}"
+
+
+def _title(comparison: Comparison) -> str:
+    counts = comparison.counts(*comparison.gating)
+    broken = [f"{len(comparison.broken)} broken"] if comparison.broken else []
+    return ", ".join([*broken, *(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)])
+
+
+def _notes(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Row]) -> str:
+    left_out = Counter(row.verdict for row in rows) - Counter(row.verdict for row in drawn)
+    missing = {
+        "broken": len(comparison.broken),
+        "no longer timed": len(comparison.untimed),
+        "without a ratio": len(comparison.gating_rows) - len(rows),
+    }
+    counted = [f"{number} more {verdict}" for verdict, number in left_out.items()] + [f"{n} {what}" for what, n in missing.items() if n]
+    return "\n".join(
+        [
+            *([f"Not drawn: {', '.join(counted)}."] if counted else []),
+            f"Point: ratio of medians. Bar: 95 % bootstrap interval. Band: ±{comparison.threshold * 100:g} %. {CORRELATED}",
+            _machine("base", comparison.base),
+            _machine("head", comparison.head),
+        ]
+    )
+
+
+def _machine(side: str, run: Run) -> str:
+    environment = run.header.environment
+    commit = f"commit {environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
+    if environment.device == "cpu":
+        return f"{side}: {run.header.name} · CPU: {environment.processor} · {commit}"
+    return f"{side}: {run.header.name} · {environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'} · {commit}"
