@@ -1,0 +1,30 @@
+"""Chooses the device for the whole test run before any kernel file is imported, and skips GPU tests where there is none."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where variants run in tests: the GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="session")
+def catalog():
+    from harness.discover import discover
+
+    return discover()

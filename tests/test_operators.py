@@ -1,0 +1,162 @@
+"""Every operator: legal inputs, worked examples, every variant on every hard point, every defect rejected."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from baselines.decode_flatten import Inputs as FlattenInputs
+from baselines.decode_flatten import operator as flatten
+from baselines.decode_native import operator as native
+from harness.contract import Point
+from harness.discover import discover, unavailable
+from harness.proof import prove
+from harness.verify import Bench, verify_cell
+
+CATALOG = discover()
+
+
+def runnable(device, defective):
+    return [v for v in CATALOG.variants if (v.defect is not None) == defective and unavailable(v, device) is None]
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_nothing_is_broken():
+    assert CATALOG.broken == {}
+    assert set(CATALOG.operators) >= {"decode_flatten", "decode_native"}
+
+
+@pytest.mark.parametrize("variant", runnable(DEVICE, defective=False), ids=lambda v: v.id)
+def test_variant_survives_every_hard_point_and_sequence(variant, device):
+    findings = list(prove(CATALOG.operators[variant.operator], variant, device, seed=11))
+    assert [f for f in findings if f.outcome not in ("passed", "skipped")] == []
+    assert any(f.outcome == "passed" for f in findings)
+
+
+@pytest.mark.parametrize("variant", runnable(DEVICE, defective=True), ids=lambda v: v.id)
+def test_historic_defect_is_rejected(variant, device):
+    findings = list(prove(CATALOG.operators[variant.operator], variant, device, seed=11))
+    assert any(f.outcome == "rejected" for f in findings)
+    assert all(f.outcome != "failed" for f in findings)
+
+
+def test_every_historic_defect_of_the_list_is_there():
+    assert {v.id for v in CATALOG.variants if v.defect} >= {
+        "decode_native/strided_slice", "decode_native/contiguous_per_step", "decode_native/missing_clamp",
+        "decode_flatten/tokens_recomputed", "decode_flatten/copy_bounded_by_destination", "decode_flatten/chain_clamps_shared_table",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
+def test_hard_points_are_legal(operator):
+    names = [hard.name for hard in operator.hard_points]
+    assert len(set(names)) == len(names)
+    for hard in operator.hard_points:
+        assert set(hard.point) <= {axis.name for axis in operator.axes}
+        assert operator.violation(operator.complete(hard.point)) is None
+
+
+@pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
+def test_the_baseline_exists_and_is_no_defect(operator):
+    assert CATALOG.find(operator.name, operator.baseline).defect is None
+
+
+def test_flatten_worked_example():
+    """seq_lens [10, 7, 12, 0], decode lengths [3, 1, 4, 0]."""
+    x = FlattenInputs(
+        seq_lens=torch.tensor([10, 7, 12, 0], dtype=torch.int32),
+        query_start_loc=torch.tensor([0, 3, 4, 8, 8], dtype=torch.int32),
+        block_table=torch.arange(1, 9, dtype=torch.int32).view(4, 2),
+        query_start_loc_cpu=torch.tensor([0, 3, 4, 8, 8], dtype=torch.int32),
+        num_decode_tokens=10,
+    )
+    point = flatten.complete({"batch_size": 4, "block_size": 8, "max_model_len": 16, "max_num_batched_tokens": 12, "context_len": 12, "token_padding": 2})
+    expected = flatten.reference(point, x)
+    assert expected["lens"].value.tolist() == [8, 9, 10, 7, 9, 10, 11, 12, 0, 0, 0, 0]
+    table = expected["block_table"]
+    assert table.value[:10].tolist() == [[1, 2]] * 3 + [[3, 4]] + [[5, 6]] * 4 + [[0, 0]] * 2
+    assert table.slack[:10].tolist() == [[False, True]] + [[False, False]] * 2 + [[False, True]] + [[False, False]] * 4 + [[False, True]] * 2
+    assert bool(table.untouched[10:].all())
+    assert expected["decode_lens"].untouched.tolist() == [False] * 10 + [True] * 2
+
+
+def test_native_worked_example():
+    """A padding request with L = 4 gives zeros, not -3 .. 0; both row alignments; compression after expansion."""
+    x = native.make_inputs(native.complete({"batch_size": 3, "context_len": 100}), 0)
+    x.seq_lens.copy_(torch.tensor([100, 3, 0]))
+    x.decode_lens.copy_(torch.tensor([4, 2, 0]))
+    rows = lambda **axes: native.reference(native.complete({"batch_size": 3, "context_len": 100, **axes}), x)["buffer"].value[:12].view(3, 4).tolist()  # noqa: E731
+    assert rows() == [[97, 98, 99, 100], [0, 1, 2, 3], [0, 0, 0, 0]]
+    assert rows(row_alignment="front") == [[97, 98, 99, 100], [2, 3, 0, 0], [0, 0, 0, 0]]
+    assert rows(compress_ratio=4) == [[24, 24, 24, 25], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+decode_batches = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(1, 12),
+        "max_decode_len": st.integers(1, 6),
+        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+        "context_len": st.one_of(st.integers(1, 900), st.just({"uniform": [1, 900]}), st.just({"lognormal": {"median": 200.0, "sigma": 1.0}})),
+    }
+)
+flatten_batches = st.tuples(
+    decode_batches,
+    st.fixed_dictionaries(
+        {
+            "token_padding": st.integers(0, 9),
+            "block_size": st.sampled_from([1, 16, 64]),
+            "table_columns": st.integers(15, 40),
+            "table_padding": st.integers(0, 10),
+            "host_lens": st.sampled_from(["exact", "stale"]),
+        }
+    ),
+).map(lambda pair: pair[0] | pair[1])
+
+
+def legal_point(operator, axes) -> Point:
+    point = operator.complete({"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128, **axes})
+    assert operator.violation(point) is None
+    return point
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
+def test_flatten_inputs_are_legal(axes, seed):
+    point = legal_point(flatten, axes)
+    x = flatten.make_inputs(point, seed)
+    lens = torch.diff(x.query_start_loc)
+    assert int(x.query_start_loc[0]) == 0
+    assert bool((lens >= 0).all())
+    assert int(lens.max()) == point.max_decode_len
+    assert bool(((lens == 0) == (x.seq_lens == 0)).all())
+    assert bool((x.seq_lens >= torch.minimum(lens, torch.tensor(point.table_columns * point.block_size))).all())
+    assert int(x.seq_lens.max()) <= min(point.max_model_len, point.table_columns * point.block_size)
+    assert int(x.query_start_loc[-1]) <= x.num_decode_tokens <= point.max_num_batched_tokens
+    used = [row[: -(-length // point.block_size)] for row, length in zip(x.block_table.tolist(), x.seq_lens.tolist(), strict=True)]
+    ids = [block for row in used for block in row]
+    assert len(set(ids)) == len(ids)
+    assert all(0 < block < 2**24 for block in ids)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
+def test_flatten_variants_equal_the_reference_on_random_batches(axes, seed):
+    check_random(flatten, axes, seed)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(axes=decode_batches, ratio=st.sampled_from([1, 4, 128]), alignment=st.sampled_from(["end", "front"]), seed=st.integers(0, 2**32 - 1))
+def test_native_variants_equal_the_reference_on_random_batches(axes, ratio, alignment, seed):
+    check_random(native, axes | {"compress_ratio": ratio, "row_alignment": alignment}, seed)
+
+
+def check_random(operator, axes, seed):
+    point = legal_point(operator, axes)
+    bench = Bench(operator, point, DEVICE, seed)
+    for variant in runnable(DEVICE, defective=False):
+        # Recompiling for every random shape says nothing about torch.compile and takes minutes.
+        if variant.operator == operator.name and not variant.name.startswith("compiled") and variant.skip(point) is None:
+            verify_cell(bench, variant)
