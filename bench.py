@@ -60,8 +60,8 @@ def _add_device_options(command: argparse.ArgumentParser) -> None:
 
 def _add_sweep_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/")
-    command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep, e.g. 'decode_flatten/triton*'; repeatable")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="replace an axis in every grid, or a key such as measure.seed")
+    command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep: 'decode_flatten/triton*'; repeatable")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
     command.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
     _add_device_options(command)
 

@@ -32,7 +32,7 @@ def parse_lengths(value: Any) -> Any:
     if isinstance(value, dict) and len(value) == 1:
         (kind, argument), = value.items()
         if kind == "uniform" and _is_pair(argument) and 1 <= argument[0] <= argument[1]:
-            return {"uniform": [int(argument[0]), int(argument[1])]}
+            return {"uniform": argument}
         if kind == "lognormal" and isinstance(argument, dict) and set(argument) == {"median", "sigma"}:
             median, sigma = argument["median"], argument["sigma"]
             if _is_number(median) and _is_number(sigma) and median >= 1 and sigma >= 0:
@@ -40,9 +40,8 @@ def parse_lengths(value: Any) -> Any:
         if kind == "trace" and isinstance(argument, str):
             _read_trace(argument)
             return {"trace": argument}
-        if kind == "mix" and isinstance(argument, list) and argument and all(_is_pair(part, any_second=True) for part in argument):
-            if all(weight > 0 for weight, _ in argument):
-                return {"mix": [[float(weight), parse_lengths(part)] for weight, part in argument]}
+        if kind == "mix" and isinstance(argument, list) and argument and all(_is_weighted(part) for part in argument):
+            return {"mix": [[float(weight), parse_lengths(part)] for weight, part in argument]}
     raise ValueError(f"must be {_FORMS}")
 
 
@@ -123,5 +122,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_pair(value: Any, any_second: bool = False) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_number(value[0]) and (any_second or _is_number(value[1]))
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, int) and not isinstance(end, bool) for end in value)
+
+
+def _is_weighted(part: Any) -> bool:
+    return isinstance(part, list) and len(part) == 2 and _is_number(part[0]) and part[0] > 0

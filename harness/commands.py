@@ -21,7 +21,7 @@ from harness.console import make_console, print_compiled, print_counts, print_en
 from harness.contract import Variant
 from harness.discover import ROOT, Catalog, DiscoveryError, discover, unavailable
 from harness.protocol import Job, Ready
-from harness.records import SCHEMA_VERSION, Cell, Header, RecordError, Run, Writer, read_run
+from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run
 from harness.run import RunError, Runner
 from harness.sweep import Group, plan
 from harness.tables import markdown, result_tables

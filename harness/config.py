@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from harness.wording import did_you_mean
 from harness.serving import Serving
+from harness.wording import did_you_mean
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 

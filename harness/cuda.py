@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
     """The cubin of one .cu file for one architecture such as ``sm_90``. Needs no GPU. Raises CompileError."""
     options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True)
@@ -44,7 +44,7 @@ def compile_all(sources: Iterable[str]) -> dict[str, dict[str, str]]:
     return results
 
 
-@lru_cache(maxsize=None)
+@cache
 def _current_arch() -> str:
     import torch
 
@@ -52,7 +52,7 @@ def _current_arch() -> str:
     return f"sm_{major}{minor}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _stream(handle: int) -> Stream:
     return Stream.from_handle(handle)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from harness.config import Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.wording import did_you_mean
 from harness.records import cell_key
+from harness.wording import did_you_mean
 
 
 @dataclass(frozen=True)

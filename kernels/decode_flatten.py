@@ -76,7 +76,11 @@ def triton_uniform(point, x, out):
     return _launch_uniform(x, out, point.max_decode_len, x.num_decode_tokens, copied)
 
 
-@variant("decode_flatten", defect="the row copy is bounded by the destination's row stride: reads past narrower rows (vLLM #46074)", skip=_exact_uniform_batch)
+@variant(
+    "decode_flatten",
+    defect="the row copy is bounded by the destination's row stride: reads past narrower rows (vLLM #46074)",
+    skip=_exact_uniform_batch,
+)
 def copy_bounded_by_destination(point, x, out):
     return _launch_uniform(x, out, point.max_decode_len, x.num_decode_tokens, out.block_table.stride(0))
 

@@ -43,6 +43,10 @@ def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
     ax.set_title("\n".join(lines), fontsize=LABEL_PT)
 
 
+def x_label(axis: str) -> str:
+    return "batch size (requests)" if axis == "batch_size" else axis
+
+
 def plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 

@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Panel:
-    """figure: what is drawn, gpu_us of a GPU or cpu_us of a CPU; never both in one panel."""
+    """figure: whose samples are drawn, one of a GPU (gpu_us, eager_us) or cpu_us of a CPU; never both in one panel."""
 
     generation: str
     device: str
@@ -67,7 +67,7 @@ class Panel:
             return "batch_size"
         return max(numbers, key=lambda name: len({place.axes[name] for place in self.places}), default=None)
 
-    def slice(self, x_axis: str, figure: str) -> tuple[str, list[Place]]:
+    def slice(self, x_axis: str) -> tuple[str, list[Place]]:
         """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the
         largest max_decode_len. Returned with its name (only the axes that vary) and sorted by x."""
         groups: dict[tuple[str, ...], list[Place]] = {}
@@ -76,23 +76,24 @@ class Panel:
             groups.setdefault(key, []).append(place)
 
         def worth(group: list[Place]) -> tuple[int, int, int]:
-            timed = [place for place in group if place.timed(figure)]
-            variants = {name for place in timed for name in place.timed(figure)}
+            timed = [place for place in group if place.timed(self.figure)]
+            variants = {name for place in timed for name in place.timed(self.figure)}
             return len({place.axes[x_axis] for place in timed}), len(variants), group[0].axes.get("max_decode_len", 0)
 
         chosen = sorted(max(groups.values(), key=worth), key=lambda place: place.axes[x_axis])
         return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen
 
 
-def panels(runs: Iterable[Run]) -> list[Panel]:
-    """All panels with at least one timed cell: by generation, then device, then operator in the order of the records."""
+def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
+    """All panels with at least one timed cell: by generation, then device, then operator in the order of the records.
+    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us."""
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
     found = []
     for generation, group in group_by_generation(runs).items():
         for device in dict.fromkeys(device_name(run.header.environment) for run in group):
             there = [run for run in group if device_name(run.header.environment) == device]
-            figure = "cpu_us" if there[0].header.environment.device == "cpu" else "gpu_us"
+            figure = "cpu_us" if there[0].header.environment.device == "cpu" else gpu_figure
             for operator in operators:
                 places = _places(there, operator, figure)
                 if any(place.timed(figure) for place in places):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from harness import stats
 from harness.records import Run
-from plots._axes import log_x, log_y, panel_grid, title_panel
+from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import FLOOR_STYLE, LABEL_PT, caption, environment_caption, legend_below, save, variant_style
 
@@ -44,7 +44,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
     """Returns legend handles by name."""
     x_axis = panel.x_axis()
-    slice_name, places = panel.slice(x_axis, panel.figure)
+    slice_name, places = panel.slice(x_axis)
     handles, heights = {}, []
     for variant in panel.variants():
         timed = [place for place in places if variant in place.timed(panel.figure)]
@@ -63,7 +63,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
         (handles["floor"],) = ax.plot(list(floors), list(floors.values()), marker="_", **FLOOR_STYLE)
     log_y(ax, [*heights, *floors.values()])
     log_x(ax, [place.axes[x_axis] for place in places if place.timed(panel.figure)])
-    ax.set_xlabel("batch size (requests)" if x_axis == "batch_size" else x_axis, fontsize=LABEL_PT)
+    ax.set_xlabel(x_label(x_axis), fontsize=LABEL_PT)
     ax.set_ylabel(Y_LABELS[panel.figure], fontsize=LABEL_PT)
     ax.grid(True, color="#e6e6e6", linewidth=0.6)
     title_panel(ax, panel, slice_name)

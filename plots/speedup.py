@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from harness.records import Run
-from plots._axes import plain
+from plots._axes import plain, title_panel
 from plots._panels import panels, runs_of
 from plots._rows import Row, Table, table
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save
@@ -46,7 +46,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     bands = [tables[i : i + side_by_side] for i in range(0, len(tables), side_by_side)]
     heights = [HEADER_IN + ROW_IN * max(len(one.rows) for one in band) for band in bands]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
-    fig.suptitle("Speed-up over the operator chain (ratio of medians; the chain's own column shows its time)", fontsize=TITLE_PT)
+    fig.suptitle("Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT)
     grid = fig.add_gridspec(len(bands) + 1, side_by_side, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
     norm = Normalize(-max([1.0, *logs]), max([1.0, *logs]))
@@ -76,12 +76,7 @@ def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> 
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     axes_shown = textwrap.fill(" · ".join(one.axes), max(12, int(height * ROW_IN * 13)))
     ax.set_ylabel(axes_shown, fontsize=SMALL_PT, y=1 - len(one.rows) / height / 2)
-    time = "GPU time" if one.panel.figure == "gpu_us" else "CPU wall time"
-    where = f"{one.panel.device.removeprefix('NVIDIA ')} ({one.panel.generation}), {time}"
-    thinned = ["geometric mean over the points of a row"] if one.thinned else []
-    characters = int(WIDTH_IN / ax.get_gridspec().ncols * 13)
-    lines = [line for part in (one.panel.operator, where, *thinned) for line in textwrap.wrap(part, characters)]
-    ax.set_title("\n".join(lines), fontsize=LABEL_PT)
+    title_panel(ax, one.panel, f"geometric mean over all points of a {one.axes[0]}" if one.thinned else "")
 
 
 def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, mappable: ScalarMappable) -> None:

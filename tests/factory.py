@@ -25,13 +25,15 @@ def gpu_environment(gpu: str = "NVIDIA H200", generation: str = "Hopper", sm: st
 
 
 def cpu_environment(**changes) -> Environment:
-    return Environment(**({"device": "cpu", "processor": "test CPU", "python": "3.11.7", "torch": "2.13.0+cpu", "generation": "CPU"} | changes))
+    values = {"device": "cpu", "processor": "test CPU", "python": "3.11.7", "torch": "2.13.0+cpu", "generation": "CPU"}
+    return Environment(**(values | changes))
 
 
 def calibration(rng: np.random.Generator) -> Calibration:
     return Calibration(
-        null_graph_us=graph_us(0.41, rng), block_copy_graph_us=graph_us(1.08, rng), launch_host_us=[6.0] * 9, copy_bytes=2**30, copy_us=[500.0] * 5
-    )
+        null_graph_us=graph_us(0.41, rng), block_copy_graph_us=graph_us(1.08, rng), launch_host_us=[6.0] * 9,
+        copy_bytes=2**30, copy_us=[500.0] * 5,
+    )  # fmt: skip
 
 
 def cell(operator: str, variant: str, axes: dict, gpu: float | None = None, host: float = 20.0, cpu: float | None = None, *,
@@ -51,7 +53,9 @@ def cell(operator: str, variant: str, axes: dict, gpu: float | None = None, host
             rounds=rounds,
         )
     point = ",".join(f"{name}={value}" for name, value in axes.items())
-    return Cell(operator=operator, variant=variant, baseline=baseline, point=point, axes=axes, status=status, reason=reason, metrics=metrics)
+    return Cell(
+        operator=operator, variant=variant, baseline=baseline, point=point, axes=axes, status=status, reason=reason, metrics=metrics
+    )
 
 
 def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: int = 0, **header) -> Run:
@@ -70,9 +74,20 @@ def sweep_run(environment: Environment | None = None, scale: float = 1.0, seed: 
     environment = environment or gpu_environment()
     rng = np.random.default_rng(seed)
     speeds = {
-        "decode_flatten": {"op_chain": (46, 400), "merged_chain": (36, 300), "triton_uniform": (4.5, 60), "triton_fused": (2.0 * scale, 15), "cuda_fused": (1.6 * scale, 7)},
-        "decode_native": {"chain_clamp": (5.6, 80), "flat_view": (2.5, 30), "triton_fused": (1.3 * scale, 14), "cuda_fused": (1.1 * scale, 6)},
-    }  # fmt: skip
+        "decode_flatten": {
+            "op_chain": (46, 400),
+            "merged_chain": (36, 300),
+            "triton_uniform": (4.5, 60),
+            "triton_fused": (2.0 * scale, 15),
+            "cuda_fused": (1.6 * scale, 7),
+        },
+        "decode_native": {
+            "chain_clamp": (5.6, 80),
+            "flat_view": (2.5, 30),
+            "triton_fused": (1.3 * scale, 14),
+            "cuda_fused": (1.1 * scale, 6),
+        },
+    }
     cells = []
     for operator, variants in speeds.items():
         baseline = next(iter(variants))

@@ -249,7 +249,7 @@ def test_every_byte_around_a_buffer_is_watched(shape_stride, device):
     shape, stride = shape_stride
     size = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if 0 not in shape else 1
     guarded = Guarded(torch.arange(max(size, 1), dtype=torch.int32).as_strided(shape, stride), device)
-    inside = {o for o in offsets(shape, stride)}
+    inside = set(offsets(shape, stride))
     guarded.tensor.fill_(-1)
     assert guarded.stray_write() is None
     flat = guarded._bytes.view(torch.int32)
