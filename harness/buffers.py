@@ -33,15 +33,17 @@ class Guarded:
         self.tensor = storage[: storage.numel() // source.element_size() * source.element_size()].view(source.dtype).as_strided(
             source.shape, source.stride(), offset
         )
-        self._around = torch.ones(storage.numel(), dtype=torch.bool, device=device)
-        self._inside().fill_(False)
+        self._span = span * source.element_size()
+        self._gaps = None if self.tensor.is_contiguous() else self._between_rows()
         self.fill(source)
 
-    def _inside(self) -> Tensor:
-        """The bytes of ``_around`` that belong to the tensor."""
+    def _between_rows(self) -> Tensor:
+        """Which bytes of a strided tensor's span belong to none of its elements."""
         size = self.tensor.element_size()
+        gaps = torch.ones(self._span, dtype=torch.bool, device=self._bytes.device)
         shape, stride = (*self.tensor.shape, size), (*(s * size for s in self.tensor.stride()), 1)
-        return self._around.as_strided(shape, stride, GUARD_BYTES)
+        gaps.as_strided(shape, stride).fill_(False)
+        return gaps
 
     def fill(self, source: Tensor) -> None:
         """New contents in place: same address, shape and strides."""
@@ -52,10 +54,14 @@ class Guarded:
 
     def stray_write(self) -> int | None:
         """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
-        broken = (self._bytes != CANARY) & self._around
-        if not bool(broken.any()):
-            return None
-        return int(broken.nonzero()[0]) - GUARD_BYTES
+        before, rest = self._bytes[:GUARD_BYTES], self._bytes[GUARD_BYTES:]
+        zones = [(before != CANARY, -GUARD_BYTES), (rest[self._span :] != CANARY, self._span)]
+        if self._gaps is not None:
+            zones.insert(1, ((rest[: self._span] != CANARY) & self._gaps, 0))
+        for broken, start in zones:
+            if bool(broken.any()):
+                return start + int(broken.nonzero()[0])
+        return None
 
 
 class Guard:

@@ -31,7 +31,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
     min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us.
-    interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU.
+    interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -39,7 +39,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
-    interpreter_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    interpreter_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 8.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -68,7 +68,7 @@ def print_tables(console: Console, tables: Iterable[Table]) -> None:
         console.print(Text(table.title, style="bold"))
         drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
         for axis in table.axes:
-            drawn.add_column(Text(axis.replace("_", "\n")), justify="right", vertical="top")
+            drawn.add_column(Text(axis.replace("_", "\n")), justify="left", vertical="top", overflow="fold")
         for variant in table.variants:
             drawn.add_column(Text(variant.replace("_", "\n")), justify="right", vertical="top", overflow="fold")
         for values, boxes in table.rows:

@@ -7,6 +7,7 @@ Everything here runs in the process that owns the device. Results leave as event
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from harness.wording import first_line
 
 #: Seconds of full load before the first sample of a run, and before each point.
 RAMP_S, POINT_RAMP_S = 1.0, 0.02
+INTERPRETER_SPENT = (
+    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); it passed all hard points and smaller batches"
+)
 
 
 class ContextLost(Exception):
@@ -41,7 +45,7 @@ class Session:
         self._catalog = discover(job.variant_files)
         self._interpreter = interpreter.Watch()
         self._interpreted: set[str] = set()
-        self._interpreted_s = 0.0
+        self._interpreted_s: Counter[str] = Counter()
         self._rejections: dict[str, tuple[str, str] | None] = {}
         self._ruler = None
 
@@ -59,6 +63,8 @@ class Session:
                 calibration = calibrate(self._ruler)
             torch.cuda.profiler.start()
         else:
+            # A second thread gains nothing at these sizes, and a busy core makes it wait for milliseconds.
+            torch.set_num_threads(1)
             compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
         return Ready(describe(self._job.device), calibration, compiled)
 
@@ -92,9 +98,8 @@ class Session:
                 continue
             yield Begin(variant.name, "verify")
             rejection = self._rejection(operator, variant)
-            if rejection is None and variant.id in self._interpreted and self._interpreted_s > self._job.measure.interpreter_budget_s:
-                yield here.cell(variant, "skipped", f"Triton's interpreter has had its {self._job.measure.interpreter_budget_s:g} s "
-                                "(measure.interpreter_budget_s); verified on all hard points and smaller batches")  # fmt: skip
+            if rejection is None and self._interpreted_s[variant.id] > self._job.measure.interpreter_budget_s:
+                yield here.cell(variant, "skipped", INTERPRETER_SPENT.format(self._job.measure.interpreter_budget_s))
                 continue
             if rejection is None:
                 with mark(here.key(variant), "verify"):
@@ -129,14 +134,14 @@ class Session:
         """((status, reason), None) or (None, launch)."""
         start = time.perf_counter()
         try:
-            return None, verify_cell(bench, variant)
+            return None, verify_cell(bench, variant, once=variant.id in self._interpreted)
         except Mismatch as mismatch:
             return ("mismatch", str(mismatch)), None
         except Exception as error:  # a variant may raise anything
             return ("failed", first_line(error)), None
         finally:
             if variant.id in self._interpreted:
-                self._interpreted_s += time.perf_counter() - start
+                self._interpreted_s[variant.id] += time.perf_counter() - start
 
     def _time(self, here: _Here, bench: Bench, verified: Mapping[str, Callable[[], Any]], budget_s: float) -> Iterator[Begin | Cell]:
         stopwatches, variants = {}, {name: self._catalog.find(here.operator.name, name) for name in verified}

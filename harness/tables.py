@@ -5,12 +5,17 @@ Never imports torch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.records import Cell, Header
 from harness.serving import Serving, delta, serving_of
 from harness.stats import Interval, floor_us, interval
+
+
+#: Keeps a time and its ratio on one line of a narrow column.
+NBSP = "\u00a0"
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,25 @@ def ratio(value: float) -> str:
 
 
 def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], str]:
-    """(axes that vary, point label -> their values as text, the axes all points share as one line)."""
+    """(column heads, point label -> texts for them, what holds in all rows unless a row says otherwise, as one line).
+
+    The first axis that varies has a column; another column names the axes in which a row differs from most rows.
+    """
     texts: dict[str, dict[str, str]] = {}
     for cell in points:
         named = dict(part.split("=", 1) for part in cell.point.split(",") if "=" in part)
         texts[cell.point] = {axis: named.get(axis, _plain(value)) for axis, value in cell.axes.items()}
     axes = list(next(iter(texts.values()))) if texts else []
-    varying = tuple(axis for axis in axes if len({text[axis] for text in texts.values()}) > 1)
-    shared = ", ".join(f"{axis}={next(iter(texts.values()))[axis]}" for axis in axes if axis not in varying)
-    return varying, {label: tuple(text[axis] for axis in varying) for label, text in texts.items()}, shared
+    values = {axis: Counter(text[axis] for text in texts.values()) for axis in axes}
+    varying = [axis for axis in axes if len(values[axis]) > 1]
+    first, others = varying[:1], varying[1:]
+    usual = {axis: values[axis].most_common(1)[0][0] for axis in axes}
+    rows = {}
+    for label, text in texts.items():
+        differs = " ".join(f"{axis}={text[axis]}" for axis in others if text[axis] != usual[axis])
+        rows[label] = (*(text[axis] for axis in first), *([differs] if others else []))
+    shared = ", ".join(f"{axis}={usual[axis]}" for axis in axes if axis not in first)
+    return (*first, *(["differs in"] if others else [])), rows, shared
 
 
 def _plain(value: object) -> str:
@@ -136,8 +151,8 @@ def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
     else:
         what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
         columns = tuple(variants)
-    notes = [f"all rows: {shared}"] if shared else []
-    notes += [f"* fastest of its row. {_floor_note() if gpu else 'Times of PyTorch variants on ' + header.environment.processor}"]
+    notes = [f"unless a row says otherwise: {shared}"] if shared else []
+    notes += [f"* fastest of its row. {_floor_note() if gpu else 'Times of PyTorch variants, one thread, on ' + header.environment.processor}"]
     notes += [f"{name}: {fate}" for name, fate in silent.items()]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
@@ -150,9 +165,9 @@ def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reas
     if cell is None or cell.variant not in times:
         return reasons.box(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
-    faster = f" {ratio(base.median / mine.median)}" if base is not None and cell.variant != cell.baseline else ""
+    faster = f"{NBSP}{ratio(base.median / mine.median)}" if base is not None and cell.variant != cell.baseline else ""
     host = interval(cell, "host_us")
-    return Box(f"{micro(mine.median)}{faster}{' *' if best else ''}", micro(host.median) if host else "", best)
+    return Box(f"{micro(mine.median)}{faster}{'*' if best else ''}", micro(host.median) if host else "", best)
 
 
 def _floor_box(header: Header, row: Mapping[str, Cell]) -> Box:
@@ -176,7 +191,7 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
             if name in found:
                 d = found[name]
                 itl, tpot = signed(d.itl_us.median), signed(d.tpot_us.median)
-                boxes.append(Box(f"{itl} {tpot}", f"{d.percent.median:+.2f} %", name == best))
+                boxes.append(Box(f"{itl}{NBSP}{tpot}", f"{d.percent.median:+.2f}{NBSP}%", name == best))
             else:
                 boxes.append(reasons.box(row.get(name)))
         rows.append((labels[point], tuple(boxes)))
@@ -185,7 +200,7 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
         f"modelled, not measured: step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, "
         f"{serving.calls_per_step} call(s) per step, {serving.scheduling} scheduling ({serving.cost_figure} on the critical path)"
     )
-    return Table(title, axes, variants, tuple(rows), (model, *([f"all rows: {shared}"] if shared else []), *reasons.notes()))
+    return Table(title, axes, variants, tuple(rows), (model, *([f"unless a row says otherwise: {shared}"] if shared else []), *reasons.notes()))
 
 
 def signed(value: float) -> str:

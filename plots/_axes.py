@@ -16,12 +16,12 @@ from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
 PANEL_HEIGHT_IN = 3.1
 
 
-def panel_grid(panels: Sequence[Panel], title: str) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, two or three side by side; each device starts a new row, operators in the same order below."""
+def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """One axes per panel, two to ``most_columns`` side by side; each device starts a new row, operators in the same order below."""
     devices: dict[tuple[str, str], list[Panel]] = {}
     for panel in panels:
         devices.setdefault((panel.generation, panel.device), []).append(panel)
-    columns = min(3, max(2, *map(len, devices.values())))
+    columns = min(most_columns, max(2, *map(len, devices.values())))
     rows = sum(math.ceil(len(group) / columns) for group in devices.values())
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
     figure.suptitle(title, fontsize=TITLE_PT)
@@ -34,11 +34,17 @@ def panel_grid(panels: Sequence[Panel], title: str) -> tuple[Figure, list[Axes]]
     return figure, [axes[id(panel)] for panel in panels]
 
 
+def inner_width(ax: Axes) -> float:
+    """Inches between the y axis and the right edge of a panel, cautiously: the layout is not known yet."""
+    return 0.8 * WIDTH_IN / ax.get_gridspec().ncols
+
+
 def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
     """Operator, device and generation, and what of it is drawn, broken to the width of the panel."""
     device = panel.device.removeprefix("NVIDIA ")
-    where = "CPU wall time, " + device if panel.figure == "cpu_us" else f"{device} ({panel.generation})"
-    characters = int(ax.get_gridspec().ncols ** -1 * WIDTH_IN * 13)
+    where = device if panel.generation in device else f"{device} ({panel.generation})"
+    where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
+    characters = int(13 * WIDTH_IN / ax.get_gridspec().ncols)
     lines = [line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, characters)]
     ax.set_title("\n".join(lines), fontsize=LABEL_PT)
 
@@ -48,7 +54,7 @@ def x_label(axis: str) -> str:
 
 
 def plain(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+    return f"{value:,.0f}" if value >= 10_000 else f"{value:g}"
 
 
 def round_numbers(low: float, high: float) -> list[float]:
@@ -65,8 +71,8 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def log_y(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic y axis around positive values, with round numbers as the only ticks."""
-    values = list(values)
+    """Logarithmic y axis with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no place on it."""
+    values = [value for value in values if value > 0] or [1.0]
     ticks = round_numbers(min(values), max(values))
     ax.set_yscale("log")
     ax.set_ylim(min(ticks[0], min(values) / 1.1), max(ticks[-1], max(values) * 1.1))
@@ -81,10 +87,9 @@ def log_x(ax: Axes, values: Iterable[float]) -> None:
     ax.set_xscale("log")
     ax.set_xlim(low, high)
     ax.xaxis.set_minor_locator(NullLocator())
-    room = 30 * ax.get_gridspec().ncols ** -1 * WIDTH_IN / 3
+    inches = inner_width(ax) / math.log(high / low)
     labelled: list[float] = []
-    for value in sorted(values, key=lambda value: (value & (value - 1) != 0 if isinstance(value, int) else True, -value)):
-        distance = min((abs(math.log(value / other)) for other in labelled), default=math.inf)
-        if distance / math.log(high / low) * room > 0.6 + 0.5 * len(plain(value)):
+    for value in sorted(values, key=lambda value: (not math.log2(value).is_integer(), -value)):  # powers of two first
+        if all(inches * abs(math.log(value / other)) > 0.09 + 0.035 * len(plain(value) + plain(other)) for other in labelled):
             labelled.append(value)
     ax.set_xticks(values, [plain(value) if value in labelled else "" for value in values], fontsize=LABEL_PT)

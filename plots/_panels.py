@@ -61,11 +61,13 @@ class Panel:
         return [name for name in axes if name in named and len({place.text(name) for place in self.places}) > 1]
 
     def x_axis(self) -> str | None:
-        """``batch_size``, or for operators without it the number that takes the most values; None where no axis is a number."""
-        numbers = [name for name in self.places[0].axes if all(_is_number(place.axes.get(name)) for place in self.places)]
+        """``batch_size``, or for operators without it the number that takes the most values, all above 0 as the axis is
+        logarithmic; None where there is no such axis."""
+        values = {name: [place.axes.get(name) for place in self.places] for name in self.places[0].axes}
+        numbers = [name for name, there in values.items() if all(_is_number(value) and value > 0 for value in there)]
         if "batch_size" in numbers:
             return "batch_size"
-        return max(numbers, key=lambda name: len({place.axes[name] for place in self.places}), default=None)
+        return max(numbers, key=lambda name: len(set(values[name])), default=None)
 
     def slice(self, x_axis: str) -> tuple[str, list[Place]]:
         """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the

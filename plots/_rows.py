@@ -10,16 +10,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness import stats
+from harness.records import Cell
 from plots._panels import Panel, Place, is_timed
 
-#: More rows than this are averaged per batch size.
-MOST_ROWS = 60
-_WORDS = {"mismatch": "mismatch", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
+_WORDS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
+#: What the short words mean, for the caption.
+MEANINGS = {
+    "wrong": "rejected by verification",
+    "failed": "raised, or could not be measured",
+    "skip": "does not apply at this point",
+    "n/a": "this machine lacks what it needs",
+    "no graph": "cannot be captured in a CUDA graph",
+    "untimed": "verified, not timed on this machine",
+    "no chain": "the chain has no time here",
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """ratios: variant -> baseline time over variant time, above 1 is faster. words: variant -> why it has no ratio."""
+    """ratios: variant -> baseline time over variant time, above 1 is faster; the baseline's own is 1 where it was
+    timed. words: variant -> why it has no ratio."""
 
     label: str
     baseline_us: float | None
@@ -38,11 +48,12 @@ class Table:
     thinned: bool
 
 
-def table(panel: Panel) -> Table:
+def table(panel: Panel, most_rows: int) -> Table:
+    """A row per point; with more than ``most_rows`` of them, a row per batch size."""
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.places[0].axes), "")]
     rows = [_row(panel, place, " · ".join(place.text(axis) for axis in axes)) for place in panel.places]
     x_axis = panel.x_axis()
-    if len(rows) <= MOST_ROWS or x_axis is None:
+    if len(rows) <= most_rows or x_axis is None:
         return Table(panel, axes, panel.variants(), rows, thinned=False)
     groups: dict[str, list[Row]] = {}
     for place, row in zip(panel.places, rows, strict=True):
@@ -52,26 +63,27 @@ def table(panel: Panel) -> Table:
 
 def _row(panel: Panel, place: Place, label: str) -> Row:
     medians = {
-        name: float(np.median(stats.samples(cell.metrics, panel.figure)))
+        name: median
         for name, cell in place.cells.items()
-        if is_timed(cell, panel.figure)
+        if is_timed(cell, panel.figure) and (median := float(np.median(stats.samples(cell.metrics, panel.figure)))) > 0
     }
     baseline = medians.get(panel.baseline)
-    ratios = {name: baseline / median for name, median in medians.items() if baseline is not None and name != panel.baseline and median > 0}
-    return Row(label, baseline, ratios, {name: _word(place, name, panel.baseline in medians) for name in place.cells if name not in ratios})
+    ratios = {name: baseline / median for name, median in medians.items()} if baseline else {}
+    words = {name: "no chain" if name in medians else _word(cell) for name, cell in place.cells.items() if name not in ratios}
+    return Row(label, baseline, ratios, words)
 
 
-def _word(place: Place, variant: str, has_baseline: bool) -> str:
-    cell = place.cells[variant]
+def _word(cell: Cell) -> str:
     if cell.status != "passed":
         return _WORDS[cell.status]
     if cell.metrics is not None and cell.metrics.no_graph:
         return "no graph"
-    return "untimed" if has_baseline else "no chain"
+    return "untimed"
 
 
 def _mean(label: str, rows: Sequence[Row]) -> Row:
-    """Geometric means over the rows that have the figure: ratios of different points have no meaningful arithmetic mean."""
+    """Geometric means over the rows that have a ratio: ratios of different points have no meaningful arithmetic mean.
+    A variant that is wrong or failed at one of the points has no mean: it would hide that."""
     ratios: dict[str, list[float]] = {}
     words: dict[str, Counter[str]] = {}
     for row in rows:
@@ -79,12 +91,15 @@ def _mean(label: str, rows: Sequence[Row]) -> Row:
             ratios.setdefault(name, []).append(ratio)
         for name, word in row.words.items():
             words.setdefault(name, Counter())[word] += 1
+    broken = {name: word for name, count in words.items() for word in ("failed", "wrong") if word in count}
+    for name in broken:
+        ratios.pop(name, None)
     times = [row.baseline_us for row in rows if row.baseline_us is not None]
     return Row(
         label,
         _geometric_mean(times) if times else None,
         {name: _geometric_mean(values) for name, values in ratios.items()},
-        {name: count.most_common(1)[0][0] for name, count in words.items() if name not in ratios},
+        {name: broken.get(name, count.most_common(1)[0][0]) for name, count in words.items() if name not in ratios},
     )
 
 

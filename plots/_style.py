@@ -94,7 +94,8 @@ def new_figure(height_in: float) -> Figure:
 def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
     """One legend (name -> artist) for all panels, under them: never over the data."""
     columns = max(1, min(len(handles), int(fig.get_figwidth() / (0.65 + 0.08 * max(map(len, handles), default=1)))))
-    fig.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, -0.01), ncols=columns, fontsize=LABEL_PT, frameon=False)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncols": columns}
+    fig.legend(list(handles.values()), list(handles), **place, fontsize=LABEL_PT, frameon=False)
 
 
 def caption(fig: Figure, text: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,18 @@ from matplotlib.patches import Rectangle
 from harness.records import Run
 from plots._axes import plain, title_panel
 from plots._panels import panels, runs_of
-from plots._rows import Row, Table, table
+from plots._rows import MEANINGS, Row, Table, table
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save
 
 ROW_IN, HEADER_IN, COLORBAR_IN = 0.2, 1.05, 0.6
 #: Blue is faster, red slower; the map is safe for colour blind readers and its middle, 1x, is white.
 COLORMAP = "RdBu"
+#: log2 of the least ratio with full colour, so that small differences look small.
+LEAST_SPAN = 2.0
 #: Wider tables get the full width of the figure.
-COLUMNS_IN_HALF_WIDTH = 6
+COLUMNS_IN_HALF_WIDTH = 7
+#: Longer tables have a row per batch size instead of a row per point; the second number is for all panels of a figure together.
+MOST_ROWS, MOST_ROWS_OF_ALL = 60, 240
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -41,22 +46,46 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     found = panels(runs)
     if not found:
         return None
-    tables = [table(panel) for panel in found]
+    most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
+    tables = [table(panel, most_rows) for panel in found]
     side_by_side = 1 if max(len(one.columns) for one in tables) > COLUMNS_IN_HALF_WIDTH else 2
-    bands = [tables[i : i + side_by_side] for i in range(0, len(tables), side_by_side)]
-    heights = [HEADER_IN + ROW_IN * max(len(one.rows) for one in band) for band in bands]
+    bands = _bands(tables, side_by_side)
+    heights = [max(_header_in(one, side_by_side) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
     fig.suptitle("Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT)
     grid = fig.add_gridspec(len(bands) + 1, side_by_side, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
-    norm = Normalize(-max([1.0, *logs]), max([1.0, *logs]))
+    norm = Normalize(-max([LEAST_SPAN, *logs]), max([LEAST_SPAN, *logs]))
     mappable = ScalarMappable(norm, COLORMAP)
     for number, band in enumerate(bands):
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(grid[number, column]), one, max(len(other.rows) for other in band), mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1, :]), mappable)
-    caption(fig, environment_caption(runs_of(found)))
+    used = {word for one in tables for row in one.rows for word in row.words.values()}
+    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used)
+    caption(fig, "\n".join(filter(None, (meanings, environment_caption(runs_of(found))))))
     return fig
+
+
+def _bands(tables: Sequence[Table], side_by_side: int) -> list[list[Table]]:
+    """Tables that stand side by side; each device starts a new band."""
+    bands = []
+    for _, group in groupby(tables, key=lambda one: (one.panel.generation, one.panel.device)):
+        same_device = list(group)
+        bands += [same_device[i : i + side_by_side] for i in range(0, len(same_device), side_by_side)]
+    return bands
+
+
+def _broken_names(one: Table, side_by_side: int) -> list[str] | None:
+    """Variant names broken at the underscores, where that makes them narrow enough for their columns."""
+    names = [name.replace("_", "_\n") for name in one.columns]
+    width_in = 0.75 * WIDTH_IN / side_by_side / len(names)
+    return names if max(len(part) for name in names for part in name.split("\n")) * 0.075 < width_in else None
+
+
+def _header_in(one: Table, side_by_side: int) -> float:
+    """Height of what stands above the boxes: title and names, slanted where they are too long."""
+    return HEADER_IN if _broken_names(one, side_by_side) else HEADER_IN + 0.055 * max(map(len, one.columns))
 
 
 def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> None:
@@ -68,10 +97,9 @@ def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> 
     for y, row in enumerate(one.rows):
         for x, variant in enumerate(columns):
             _draw_box(ax, x, y, one.panel.baseline, variant, row, mappable)
-    width_in = 0.75 * WIDTH_IN / ax.get_gridspec().ncols / len(columns)
-    broken = ["_\n".join(name.split("_")) for name in columns]
-    fits = max(len(part) for name in broken for part in name.split("\n")) * 0.075 < width_in
-    ax.set_xticks(range(len(columns)), broken if fits else columns, fontsize=SMALL_PT, rotation=0 if fits else 60, ha="center" if fits else "left")
+    broken = _broken_names(one, ax.get_gridspec().ncols)
+    labels = {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
+    ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
     ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     axes_shown = textwrap.fill(" · ".join(one.axes), max(12, int(height * ROW_IN * 13)))
@@ -82,15 +110,19 @@ def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> 
 def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, mappable: ScalarMappable) -> None:
     ratio = row.ratios.get(variant)
     face, ink, text, hatch = "white", "#555555", row.words.get(variant, ""), "////"
-    if variant == baseline and row.baseline_us is not None:
+    if variant == baseline and ratio is not None:
         face, text, hatch = "#f2f2f2", f"{_three_digits(row.baseline_us)} µs", None
     elif ratio is not None:
         red, green, blue, _ = face = mappable.to_rgba(np.log2(ratio))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
         text, hatch = f"{_three_digits(ratio)}×", None
-    ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white" if hatch is None else "#d8d8d8", hatch=hatch, linewidth=1))
-    plate = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None  # keeps the word legible on the hatching
-    ax.text(x, y, text, ha="center", va="center", fontsize=SMALL_PT, color=ink, bbox=plate)
+    edge = "#d8d8d8" if hatch else "white"
+    box = ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor=edge, hatch=hatch, linewidth=1))
+    # The plate keeps the word legible on the hatching.
+    plate = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None
+    word = ax.text(x, y, text, ha="center", va="center", fontsize=SMALL_PT, color=ink, bbox=plate)
+    box.set_in_layout(False)  # hundreds of boxes, all inside the axes: the layout need not measure them
+    word.set_in_layout(False)
 
 
 def _three_digits(value: float) -> str:

@@ -6,7 +6,9 @@ a panel are the change in per cent of the lowest dot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -14,12 +16,14 @@ from matplotlib.figure import Figure
 
 from harness.records import Run
 from harness.serving import Delta, Serving, delta, serving_of
-from plots._axes import panel_grid, plain, title_panel, x_label
+from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, variant_style
 
 #: Share of the space between two batch sizes that the dots of one take.
 SPREAD = 0.6
+#: Room that a number above a panel needs, in inches.
+TICK_IN = 0.35
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -32,16 +36,18 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     found = _found(runs)
     if not found:
         return None
-    models = {serving for serving, _ in found}
+    models = {one.serving for one in found}
     title = "Modelled change of time per output token (TPOT) against the operator chain"
     if len(models) == 1:
-        title += "\n" + describe(next(iter(models)))
-    fig, axes = panel_grid([panel for _, panel in found], title)
+        title += "\n" + describe(found[0].serving)
+    fig, axes = panel_grid([one.panel for one in found], title, most_columns=2)
     handles: dict[str, object] = {}
-    for ax, (serving, panel) in zip(axes, found, strict=True):
-        handles |= _draw_panel(ax, panel, serving, describe(serving) if len(models) > 1 else "")
+    for ax, one in zip(axes, found, strict=True):
+        handles |= _draw_panel(ax, one)
+        details = [one.slice_name] if len(models) == 1 else [one.slice_name, describe(one.serving)]
+        title_panel(ax, one.panel, ", ".join(filter(None, details)))
     legend_below(fig, handles)
-    caption(fig, environment_caption(runs_of(panel for _, panel in found)))
+    caption(fig, environment_caption(runs_of(one.panel for one in found)))
     return fig
 
 
@@ -54,39 +60,48 @@ def describe(serving: Serving) -> str:
     )
 
 
-def _found(runs: Sequence[Run]) -> list[tuple[Serving, Panel]]:
+@dataclass(frozen=True)
+class _Drawing:
+    """What one panel shows: at each x, the modelled delta of every variant but the baseline that has one."""
+
+    serving: Serving
+    panel: Panel
+    slice_name: str
+    deltas: dict[float, dict[str, Delta]]
+
+
+def _found(runs: Sequence[Run]) -> list[_Drawing]:
     """Panels with a delta to draw; runs with different models never share one."""
     by_model: dict[Serving, list[Run]] = {}
     for run in runs:
         if run.header.environment.device == "cuda" and (serving := serving_of(run.header)) is not None:
             by_model.setdefault(serving, []).append(run)
-    found = [(serving, panel) for serving, group in by_model.items() for panel in panels(group, serving.cost_figure) if panel.x_axis()]
-    return [(serving, panel) for serving, panel in found if any(_deltas(serving, panel, place) for place in _places(serving, panel))]
+    found = []
+    for serving, group in by_model.items():
+        for panel in panels(group, serving.cost_figure):
+            if (x_axis := panel.x_axis()) is None:
+                continue
+            slice_name, places = panel.slice(x_axis)
+            deltas = {place.axes[x_axis]: there for place in places if (there := _deltas(serving, panel.baseline, place))}
+            if deltas:
+                found.append(_Drawing(serving, panel, slice_name, deltas))
+    return found
 
 
-def _places(serving: Serving, panel: Panel) -> list[Place]:
-    """The slice that is drawn, less the points without any delta."""
-    return [place for place in panel.slice(panel.x_axis())[1] if _deltas(serving, panel, place)]
-
-
-def _deltas(serving: Serving, panel: Panel, place: Place) -> dict[str, Delta]:
-    """Variants other than the baseline that have a modelled delta here."""
-    baseline = place.cells.get(panel.baseline)
-    if baseline is None:
+def _deltas(serving: Serving, baseline: str, place: Place) -> dict[str, Delta]:
+    if baseline not in place.cells:
         return {}
-    deltas = {name: delta(serving, baseline, cell) for name, cell in place.cells.items() if name != panel.baseline}
+    deltas = {name: delta(serving, place.cells[baseline], cell) for name, cell in place.cells.items() if name != baseline}
     return {name: found for name, found in deltas.items() if found is not None}
 
 
-def _draw_panel(ax: Axes, panel: Panel, serving: Serving, model: str) -> dict[str, object]:
-    """Returns legend handles by name."""
-    x_axis, handles = panel.x_axis(), {}
-    places = _places(serving, panel)
-    deltas = [_deltas(serving, panel, place) for place in places]
-    variants = [name for name in panel.variants() if any(name in there for there in deltas)]
+def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
+    """Returns legend handles by name. Batch sizes stand at equal distances, so that the dots of each have the same room."""
+    handles = {}
+    variants = [name for name in one.panel.variants() if any(name in there for there in one.deltas.values())]
     for number, variant in enumerate(variants):
         offset = SPREAD * ((number + 0.5) / len(variants) - 0.5)
-        dots = [(x + offset, there[variant].tpot_us) for x, there in enumerate(deltas) if variant in there]
+        dots = [(x + offset, there[variant].tpot_us) for x, there in enumerate(one.deltas.values()) if variant in there]
         style = variant_style(variant) | {"linestyle": "none"}
         handles[variant] = ax.errorbar(
             [x for x, _ in dots], [tpot.median for _, tpot in dots],
@@ -94,17 +109,23 @@ def _draw_panel(ax: Axes, panel: Panel, serving: Serving, model: str) -> dict[st
             **style, markersize=5, capsize=2,
         )  # fmt: skip
     ax.axhline(0, color="black", linewidth=0.8)
-    ax.set_xlim(-0.5, len(places) - 0.5)
-    ax.set_xticks(range(len(places)), [plain(place.axes[x_axis]) for place in places], fontsize=LABEL_PT)
-    ax.set_xlabel(x_label(x_axis), fontsize=LABEL_PT)
+    ax.set_xlim(-0.5, len(one.deltas) - 0.5)
+    # A number per batch size, or per second or third of them, so that they stay apart.
+    shown = range(0, len(one.deltas), math.ceil(len(one.deltas) * TICK_IN / inner_width(ax)))
+    sizes = list(one.deltas)
+    ax.set_xticks(shown, [plain(sizes[x]) for x in shown], fontsize=LABEL_PT)
+    ax.set_xlabel(x_label(one.panel.x_axis()), fontsize=LABEL_PT)
     ax.set_ylabel("change of TPOT (µs per output token)", fontsize=LABEL_PT)
     ax.tick_params(axis="y", labelsize=LABEL_PT)
     ax.margins(y=0.1)
     ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
-    lowest = [min(there.values(), key=lambda one: one.tpot_us.median).percent.median for there in deltas]
+    lowest = [min(there.values(), key=lambda delta: delta.tpot_us.median).percent.median for there in one.deltas.values()]
     top = ax.secondary_xaxis("top")
-    top.set_xticks(range(len(places)), [f"{percent:+.2g} %".replace("-", "−") for percent in lowest], fontsize=SMALL_PT)
-    top.set_xlabel(f"lowest dot, in % of the TPOT with {panel.baseline}", fontsize=SMALL_PT)
-    slice_name = panel.slice(x_axis)[0]
-    title_panel(ax, panel, ", ".join(filter(None, (slice_name, model))))
+    top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)
+    top.set_xlabel(f"lowest dot, in % of the TPOT with {one.panel.baseline}", fontsize=SMALL_PT)
     return handles
+
+
+def _percent(value: float) -> str:
+    digits = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
+    return f"{value:+.{digits}f}".replace("-", "−")
