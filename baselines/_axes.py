@@ -75,6 +75,10 @@ CONTEXT_FITS = Rule(
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
 
+#: What every operator over a decode step has in common.
+DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)
+DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS)
+
 
 def num_padding_requests(point: Point) -> int:
     """ceil(padding * B), never the whole batch. (fractions like 0.1 * 30 are rounded before the ceiling)"""

@@ -137,28 +137,26 @@ def _two_dimensional(point: Point, out: Outputs) -> Tensor:
     return out.buffer[: rows * point.next_n].view(rows, point.next_n)[: point.batch_size, : point.max_decode_len]
 
 
-@variant("decode_native", defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)", skip=_end_aligned)
-def strided_slice(point, x, out):
+def _chain_into_slice(point: Point, x: Inputs, out: Outputs, hand_on):
+    """The chain into a slice of the 2-D storage; the consumer is handed what ``hand_on`` makes of the slice."""
     view = _two_dimensional(point, out)
     fill = _chain(point, x, out, view, clamp=True)
 
     def launch():
         fill()
-        return {"context_lens": view}
+        return {"context_lens": hand_on(view)}
 
     return launch
+
+
+@variant("decode_native", defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)", skip=_end_aligned)
+def strided_slice(point, x, out):
+    return _chain_into_slice(point, x, out, lambda view: view)
 
 
 @variant("decode_native", defect=".contiguous() per step: the address moves (vLLM #40989, rejected)", skip=_end_aligned)
 def contiguous_per_step(point, x, out):
-    view = _two_dimensional(point, out)
-    fill = _chain(point, x, out, view, clamp=True)
-
-    def launch():
-        fill()
-        return {"context_lens": view.contiguous()}
-
-    return launch
+    return _chain_into_slice(point, x, out, Tensor.contiguous)
 
 
 @variant("decode_native", defect="no clamp: padding requests get negative lengths (vLLM #51538)", skip=_end_aligned)
@@ -204,18 +202,7 @@ SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BI
 operator = Operator(
     name="decode_native",
     summary="(B, L) context lengths for kernels that take several query tokens per request",
-    axes=(
-        axes.BATCH_SIZE,
-        axes.NEXT_N,
-        axes.MAX_DECODE_LEN,
-        axes.DECODE_LEN,
-        axes.CONTEXT_LEN,
-        axes.MAX_MODEL_LEN,
-        axes.PADDING,
-        axes.COMPRESS_RATIO,
-        ROW_ALIGNMENT,
-        axes.MAX_NUM_BATCHED_TOKENS,
-    ),
+    axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, axes.MAX_NUM_BATCHED_TOKENS),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
@@ -225,8 +212,7 @@ operator = Operator(
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=(
-        axes.DECODE_LEN_FITS,
-        axes.CONTEXT_FITS,
+        *axes.DECODE_STEP_RULES,
         Rule(
             "batch_size x max_decode_len ({batch_size} x {max_decode_len}) must not exceed max_num_batched_tokens "
             "({max_num_batched_tokens})",

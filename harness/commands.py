@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import re
 import secrets
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from rich.text import Text
 
 from harness import interpreter
+from harness.compare import CompareError
 from harness.config import ConfigError, Source, load, parse_overrides
-from harness.console import make_console, print_compiled, print_counts, print_environment, print_rows, print_tables, progress_bar
+from harness.console import make_console, print_rows
 from harness.contract import Variant
-from harness.discover import ROOT, Catalog, DiscoveryError, discover, unavailable
-from harness.protocol import Job, Ready
-from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run
-from harness.run import RunError, Runner
+from harness.discover import Catalog, DiscoveryError, discover, unavailable
+from harness.exits import BAD, INTERRUPTED, OK, USAGE
+from harness.protocol import Job
+from harness.records import RecordError, cell_key, read_run
+from harness.run import RunError
 from harness.sweep import Group, plan
-from harness.tables import markdown, result_tables
-
-OK, BAD, USAGE, UNSURE, INTERRUPTED = 0, 1, 2, 3, 130
-REFERENCE = ROOT / "results" / "reference"
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run one command; every expected error is one sentence on stderr and the documented exit code."""
-    from harness.compare import CompareError
-
     commands = {"run": _run, "verify": _verify, "compare": _compare, "plot": _plot, "list": _list}
     try:
         return commands[options.command](options)
@@ -78,101 +70,24 @@ def _job(options: argparse.Namespace, source: Source, device: str, timed: bool) 
 
 
 def _run(options: argparse.Namespace) -> int:
-    console = make_console()
+    from harness.recording import record
+
     device, catalog = _prepare(options)
     source, groups = _sweep(options, catalog)
     if options.plan:
         return _plan(groups)
     _print_broken(catalog)
-    folder = options.out or Path("results") / _folder_name(source.config.name, device)
-    writer = Writer(folder / "run.jsonl")
-    job, cells, header, code = _job(options, source, device, timed=True), [], None, OK
-    try:
-        runner = None
-        with progress_bar(console, sum(len(group.variants) for group in groups)) as update:
-            try:
-                runner = Runner(job, lambda cell: (writer.cell(cell), cells.append(cell)), lambda p: update(p.done, p.doing))
-                header = _header(source, job, groups, runner.ready)
-                writer.header(header)
-                runner.run(groups)
-            except KeyboardInterrupt:
-                code = INTERRUPTED
-            finally:
-                if runner is not None:
-                    runner.close(wait_s=0 if code == INTERRUPTED else 30)
-    finally:
-        writer.close()
-    if header is None:
-        make_console(stderr=True).print(Text("interrupted before anything was measured"))
-        return INTERRUPTED
-    _report(console, options, Run(str(writer.path), header, cells), folder)
-    if code == INTERRUPTED:
-        total = sum(len(group.variants) for group in groups)
-        make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
-        return INTERRUPTED
-    bad_source = any(result != "ok" for results in header.compiled.values() for result in results.values())
-    return BAD if bad_source or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
+    return record(make_console(), _job(options, source, device, timed=True), source, groups, options.out, options.no_plots)
 
 
 def _plan(groups: Sequence[Group]) -> int:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
-    from harness.records import cell_key
-
     for group in groups:
         for variant in group.variants:
             print(cell_key(group.operator.name, variant.name, group.label))
     cells = sum(len(group.variants) for group in groups)
     print(f"{len(groups)} points, {cells} cells", file=sys.stderr)
     return OK
-
-
-def _folder_name(name: str, device: str) -> str:
-    where = "cpu"
-    if device == "cuda":
-        import torch
-
-        where = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
-    return f"{name}-{where}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
-
-
-def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:
-    return Header(
-        schema=SCHEMA_VERSION,
-        name=source.config.name,
-        command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seed=job.seed,
-        variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
-        config=msgspec.to_builtins(source.config),
-        environment=ready.environment,
-        calibration=ready.calibration,
-        compiled=ready.compiled,
-    )
-
-
-def _report(console, options: argparse.Namespace, run: Run, folder: Path) -> None:
-    tables = result_tables(run.header, run.cells)
-    print_environment(console, run.header.environment)
-    print_tables(console, tables)
-    console.print()
-    print_compiled(console, run.header.compiled)
-    print_counts(console, run.cells)
-    (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
-    drawn = []
-    if run.cells and not options.no_plots:
-        from plots import draw_all
-
-        drawn = draw_all([run, *_references(run)], folder)
-    console.print(Text(f"record, table and {len(drawn)} plots: {folder}"))
-
-
-def _references(run: Run) -> list[Run]:
-    """Recorded GPU runs of the same operators, drawn beside a run that has no GPU of its own."""
-    if run.header.environment.device == "cuda":
-        return []
-    operators = {cell.operator for cell in run.cells}
-    recorded = [read_run(path) for path in sorted(REFERENCE.glob("**/*.jsonl"))]
-    return [r for r in recorded if r.header.name == run.header.name and operators & {cell.operator for cell in r.cells}]
 
 
 def _print_broken(catalog: Catalog) -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 from scipy import stats as scipy_stats
 
 from harness import stats
+from harness.exits import BAD, OK, UNSURE
 from harness.records import Cell, Run
 from harness.stats import Interval
 from harness.wording import did_you_mean
@@ -110,8 +111,8 @@ class Comparison:
         """1: a gating figure is slower or a cell broke. 3: one is unsure, or a cell timed in base is not in head. Else 0."""
         verdicts = {row.verdict for row in self.gating_rows}
         if self.broken or "slower" in verdicts:
-            return 1
-        return 3 if self.untimed or "unsure" in verdicts else 0
+            return BAD
+        return UNSURE if self.untimed or "unsure" in verdicts else OK
 
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(row.verdict for row in self.rows if row.figure in figures)

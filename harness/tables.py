@@ -13,7 +13,6 @@ from harness.records import Cell, Header
 from harness.serving import Serving, delta, serving_of
 from harness.stats import Interval, floor_us, interval
 
-
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
 
@@ -151,14 +150,16 @@ def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
     else:
         what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
         columns = tuple(variants)
-    notes = [f"unless a row says otherwise: {shared}"] if shared else []
-    notes += [f"* fastest of its row. {_floor_note() if gpu else 'Times of PyTorch variants, one thread, on ' + header.environment.processor}"]
+    ruler = "floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"
+    if not gpu:
+        ruler = f"Times of PyTorch variants, one thread, on {header.environment.processor}"
+    notes = [*_shared_note(shared), f"* fastest of its row. {ruler}"]
     notes += [f"{name}: {fate}" for name, fate in silent.items()]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
 
-def _floor_note() -> str:
-    return "floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"
+def _shared_note(shared: str) -> list[str]:
+    return [f"unless a row says otherwise: {shared}"] if shared else []
 
 
 def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons) -> Box:
@@ -200,7 +201,7 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
         f"modelled, not measured: step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, "
         f"{serving.calls_per_step} call(s) per step, {serving.scheduling} scheduling ({serving.cost_figure} on the critical path)"
     )
-    return Table(title, axes, variants, tuple(rows), (model, *([f"unless a row says otherwise: {shared}"] if shared else []), *reasons.notes()))
+    return Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *reasons.notes()))
 
 
 def signed(value: float) -> str:

@@ -7,7 +7,6 @@ column shows its time. A hatched box has no ratio, and a word says why.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -48,7 +47,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
     tables = [table(panel, most_rows) for panel in found]
-    side_by_side = 1 if max(len(one.columns) for one in tables) > COLUMNS_IN_HALF_WIDTH else 2
+    wide = max(len(one.columns) for one in tables) > COLUMNS_IN_HALF_WIDTH
+    side_by_side = 1 if wide or all(len(band) == 1 for band in _bands(tables, 2)) else 2
     bands = _bands(tables, side_by_side)
     heights = [max(_header_in(one, side_by_side) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
@@ -102,8 +102,8 @@ def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> 
     ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
     ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-    axes_shown = textwrap.fill(" · ".join(one.axes), max(12, int(height * ROW_IN * 13)))
-    ax.set_ylabel(axes_shown, fontsize=SMALL_PT, y=1 - len(one.rows) / height / 2)
+    over_the_labels = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-4, 3), "ha": "right", "va": "bottom"}
+    ax.annotate(" ·\n".join(one.axes), (0, 1), **over_the_labels, fontsize=SMALL_PT)
     title_panel(ax, one.panel, f"geometric mean over all points of a {one.axes[0]}" if one.thinned else "")
 
 

@@ -1,0 +1,112 @@
+"""`bench.py run`: drive the worker over a plan, write every cell at once, then show tables and draw figures."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from harness.config import Source
+from harness.console import make_console, print_compiled, print_counts, print_environment, print_tables, progress_bar
+from harness.discover import ROOT
+from harness.exits import BAD, INTERRUPTED, OK
+from harness.protocol import Job, Ready
+from harness.records import SCHEMA_VERSION, Cell, Header, Run, Writer, read_run
+from harness.run import Runner
+from harness.sweep import Group
+from harness.tables import markdown, result_tables
+
+REFERENCE = ROOT / "results" / "reference"
+
+
+def record(console: Console, job: Job, source: Source, groups: Sequence[Group], out: Path | None, no_plots: bool) -> int:
+    """Measure all groups into ``out``/run.jsonl; the exit code. Ctrl-C keeps what is there and reports it."""
+    folder = out or Path("results") / _folder_name(source.config.name, job.device)
+    writer = Writer(folder / "run.jsonl")
+    cells: list[Cell] = []
+    total = sum(len(group.variants) for group in groups)
+    header, interrupted = None, False
+
+    def keep(cell: Cell) -> None:
+        writer.cell(cell)
+        cells.append(cell)
+
+    try:
+        with progress_bar(console, total) as update:
+            runner = None
+            try:
+                runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing))
+                header = _header(source, job, groups, runner.ready)
+                writer.header(header)
+                runner.run(groups)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                if runner is not None:
+                    runner.close(wait_s=0 if interrupted else 30)
+    finally:
+        writer.close()
+    if header is None:
+        raise KeyboardInterrupt
+    _report(console, Run(str(writer.path), header, cells), folder, no_plots)
+    if interrupted:
+        make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
+        return INTERRUPTED
+    bad_source = any(result != "ok" for results in header.compiled.values() for result in results.values())
+    return BAD if bad_source or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
+
+
+def _folder_name(name: str, device: str) -> str:
+    where = "cpu"
+    if device == "cuda":
+        import torch
+
+        where = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
+    return f"{name}-{where}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+
+
+def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:
+    return Header(
+        schema=SCHEMA_VERSION,
+        name=source.config.name,
+        command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seed=job.seed,
+        variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
+        config=msgspec.to_builtins(source.config),
+        environment=ready.environment,
+        calibration=ready.calibration,
+        compiled=ready.compiled,
+    )
+
+
+def _report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
+    tables = result_tables(run.header, run.cells)
+    print_environment(console, run.header.environment)
+    print_tables(console, tables)
+    console.print()
+    print_compiled(console, run.header.compiled)
+    print_counts(console, run.cells)
+    (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
+    drawn = []
+    if run.cells and not no_plots:
+        from plots import draw_all
+
+        drawn = draw_all([run, *_references(run)], folder)
+    console.print(Text(f"record, table and {len(drawn)} plots: {folder}"))
+
+
+def _references(run: Run) -> list[Run]:
+    """Recorded GPU runs of the same operators, drawn beside a run that has no GPU of its own."""
+    if run.header.environment.device == "cuda":
+        return []
+    operators = {cell.operator for cell in run.cells}
+    recorded = [read_run(path) for path in sorted(REFERENCE.glob("**/*.jsonl"))]
+    return [r for r in recorded if r.header.name == run.header.name and operators & {cell.operator for cell in r.cells}]
