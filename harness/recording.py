@@ -104,9 +104,9 @@ def _report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
 
 
 def _references(run: Run) -> list[Run]:
-    """Recorded GPU runs of the same operators, drawn beside a run that has no GPU of its own."""
+    """Recorded GPU runs of the same points, drawn beside a run that has no GPU of its own."""
     if run.header.environment.device == "cuda":
         return []
-    operators = {cell.operator for cell in run.cells}
+    points = {cell.point_key for cell in run.cells}
     recorded = [read_run(path) for path in sorted(REFERENCE.glob("**/*.jsonl"))]
-    return [r for r in recorded if r.header.name == run.header.name and operators & {cell.operator for cell in r.cells}]
+    return [r for r in recorded if points & {cell.point_key for cell in r.cells}]

@@ -17,11 +17,11 @@ PANEL_HEIGHT_IN = 3.1
 
 
 def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, two to ``most_columns`` side by side; each device starts a new row, operators in the same order below."""
+    """One axes per panel, up to ``most_columns`` side by side; each device starts a new row, operators in the same order below."""
     devices: dict[tuple[str, str], list[Panel]] = {}
     for panel in panels:
         devices.setdefault((panel.generation, panel.device), []).append(panel)
-    columns = min(most_columns, max(2, *map(len, devices.values())))
+    columns = min(most_columns, max(map(len, devices.values())))
     rows = sum(math.ceil(len(group) / columns) for group in devices.values())
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
     figure.suptitle(title, fontsize=TITLE_PT)

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from harness.records import Environment, Run
 
@@ -108,6 +109,13 @@ def caption(fig: Figure, text: str) -> None:
     fig.text(0.01, y, wrapped, fontsize=SMALL_PT, color="#555555", ha="left", va="top")
 
 
+def _frame(fig: Figure) -> Bbox:
+    """In inches: the full width, and as high as the figure with legend and caption really is."""
+    fig.draw_without_rendering()
+    drawn = fig.get_tightbbox(fig.canvas.get_renderer())
+    return Bbox([[min(0, drawn.x0), drawn.y0 - 0.08], [max(fig.get_figwidth(), drawn.x1), drawn.y1 + 0.08]])
+
+
 def save(fig: Figure, path_stem: Path) -> list[Path]:
     """Write ``path_stem``.png and .svg and clear the figure. The same figure gives the same bytes: no date, no version, no
     random ids. Raises OSError where the folder cannot be written."""
@@ -115,7 +123,7 @@ def save(fig: Figure, path_stem: Path) -> list[Path]:
     path_stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]
     with matplotlib.rc_context({"svg.hashsalt": path_stem.name}):
-        fig.savefig(paths[0], dpi=DPI, bbox_inches="tight", pad_inches=0.08, metadata={"Software": None})
-        fig.savefig(paths[1], bbox_inches="tight", pad_inches=0.08, metadata={"Date": None, "Creator": None})
+        fig.savefig(paths[0], dpi=DPI, bbox_inches=_frame(fig), metadata={"Software": None})
+        fig.savefig(paths[1], bbox_inches=_frame(fig), metadata={"Date": None, "Creator": None})
     fig.clear()
     return paths
