@@ -90,6 +90,6 @@ def log_x(ax: Axes, values: Iterable[float]) -> None:
     inches = inner_width(ax) / math.log(high / low)
     labelled: list[float] = []
     for value in sorted(values, key=lambda value: (not math.log2(value).is_integer(), -value)):  # powers of two first
-        if all(inches * abs(math.log(value / other)) > 0.09 + 0.035 * len(plain(value) + plain(other)) for other in labelled):
+        if all(inches * abs(math.log(value / other)) > 0.06 + 0.035 * len(plain(value) + plain(other)) for other in labelled):
             labelled.append(value)
     ax.set_xticks(values, [plain(value) if value in labelled else "" for value in values], fontsize=LABEL_PT)

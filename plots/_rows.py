@@ -28,8 +28,8 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Row:
-    """ratios: variant -> baseline time over variant time, above 1 is faster; the baseline's own is 1 where it was
-    timed. words: variant -> why it has no ratio."""
+    """label: axis values, padded so that they stand in columns. baseline_us: its median time. ratios: variant -> baseline time
+    over variant time, above 1 is faster; the baseline's own is 1 where it was timed. words: variant -> why it has no ratio."""
 
     label: str
     baseline_us: float | None
@@ -51,7 +51,9 @@ class Table:
 def table(panel: Panel, most_rows: int) -> Table:
     """A row per point; with more than ``most_rows`` of them, a row per batch size."""
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.places[0].axes), "")]
-    rows = [_row(panel, place, " · ".join(place.text(axis) for axis in axes)) for place in panel.places]
+    widths = [max(len(place.text(axis)) for place in panel.places) for axis in axes]
+    labels = [" · ".join(place.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True)) for place in panel.places]
+    rows = [_row(panel, place, label) for place, label in zip(panel.places, labels, strict=True)]
     x_axis = panel.x_axis()
     if len(rows) <= most_rows or x_axis is None:
         return Table(panel, axes, panel.variants(), rows, thinned=False)

@@ -5,6 +5,7 @@ Figures are drawn with the object interface of matplotlib on the Agg canvas: no 
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -94,8 +95,9 @@ def new_figure(height_in: float) -> Figure:
 
 def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
     """One legend (name -> artist) for all panels, under them: never over the data."""
-    columns = max(1, min(len(handles), int(fig.get_figwidth() / (0.65 + 0.08 * max(map(len, handles), default=1)))))
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncols": columns}
+    widest_in = 0.65 + 0.08 * max(map(len, handles), default=1)
+    rows = math.ceil(len(handles) / max(1, int(fig.get_figwidth() / widest_in))) or 1
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncols": math.ceil(len(handles) / rows) or 1}
     fig.legend(list(handles.values()), list(handles), **place, fontsize=LABEL_PT, frameon=False)
 
 
@@ -113,7 +115,7 @@ def _frame(fig: Figure) -> Bbox:
     """In inches: the full width, and as high as the figure with legend and caption really is."""
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox(fig.canvas.get_renderer())
-    return Bbox([[min(0, drawn.x0), drawn.y0 - 0.08], [max(fig.get_figwidth(), drawn.x1), drawn.y1 + 0.08]])
+    return Bbox([[min(0, drawn.x0) - 0.05, drawn.y0 - 0.08], [max(fig.get_figwidth(), drawn.x1) + 0.05, drawn.y1 + 0.08]])
 
 
 def save(fig: Figure, path_stem: Path) -> list[Path]:

@@ -24,13 +24,13 @@ from plots._panels import panels, runs_of
 from plots._rows import MEANINGS, Row, Table, table
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save
 
-ROW_IN, HEADER_IN, COLORBAR_IN = 0.2, 1.05, 0.6
+ROW_IN, TITLE_IN, LINE_IN, COLORBAR_IN = 0.2, 0.6, 0.13, 0.6
+#: Width of a letter at SMALL_PT, and of the narrowest box that its text fits into.
+LETTER_IN, LEAST_BOX_IN = 0.06, 0.48
 #: Blue is faster, red slower; the map is safe for colour blind readers and its middle, 1x, is white.
 COLORMAP = "RdBu"
 #: log2 of the least ratio with full colour, so that small differences look small.
 LEAST_SPAN = 2.0
-#: Wider tables get the full width of the figure.
-COLUMNS_IN_HALF_WIDTH = 7
 #: Longer tables have a row per batch size instead of a row per point; the second number is for all panels of a figure together.
 MOST_ROWS, MOST_ROWS_OF_ALL = 60, 240
 
@@ -47,7 +47,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
     tables = [table(panel, most_rows) for panel in found]
-    wide = max(len(one.columns) for one in tables) > COLUMNS_IN_HALF_WIDTH
+    wide = any(_box_in(one, 2) < LEAST_BOX_IN for one in tables)
     side_by_side = 1 if wide or all(len(band) == 1 for band in _bands(tables, 2)) else 2
     bands = _bands(tables, side_by_side)
     heights = [max(_header_in(one, side_by_side) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
@@ -76,16 +76,24 @@ def _bands(tables: Sequence[Table], side_by_side: int) -> list[list[Table]]:
     return bands
 
 
+def _box_in(one: Table, side_by_side: int) -> float:
+    """Width that is left for a box beside the row labels."""
+    labels_in = LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows)))
+    return (WIDTH_IN / side_by_side - labels_in - 0.2) / len(one.columns)
+
+
 def _broken_names(one: Table, side_by_side: int) -> list[str] | None:
     """Variant names broken at the underscores, where that makes them narrow enough for their columns."""
     names = [name.replace("_", "_\n") for name in one.columns]
-    width_in = 0.75 * WIDTH_IN / side_by_side / len(names)
-    return names if max(len(part) for name in names for part in name.split("\n")) * 0.075 < width_in else None
+    longest = max(len(part) for name in names for part in name.split("\n"))
+    return names if (longest + 1) * LETTER_IN < _box_in(one, side_by_side) else None
 
 
 def _header_in(one: Table, side_by_side: int) -> float:
-    """Height of what stands above the boxes: title and names, slanted where they are too long."""
-    return HEADER_IN if _broken_names(one, side_by_side) else HEADER_IN + 0.055 * max(map(len, one.columns))
+    """Height of what stands above the boxes: title and names, slanted where they are too long for their columns."""
+    broken = _broken_names(one, side_by_side)
+    names_in = LINE_IN * (1 + max(name.count("\n") for name in broken)) if broken else LETTER_IN * max(map(len, one.columns))
+    return TITLE_IN + max(LINE_IN * len(one.axes), names_in)
 
 
 def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> None:
@@ -100,7 +108,7 @@ def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> 
     broken = _broken_names(one, ax.get_gridspec().ncols)
     labels = {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
     ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
-    ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT)
+    ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT, family="monospace")
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     over_the_labels = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-4, 3), "ha": "right", "va": "bottom"}
     ax.annotate(" ·\n".join(one.axes), (0, 1), **over_the_labels, fontsize=SMALL_PT)

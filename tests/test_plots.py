@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import plots
-from harness.records import Metrics
 from plots import _axes, _style, latency, speedup, worth
-from plots._panels import panels
-from plots._rows import table
 from tests import factory
 
 FIGURES = {"latency": latency, "speedup": speedup, "worth": worth}
@@ -47,6 +44,20 @@ def untimed_run():
     return factory.run(factory.gpu_environment(), [unavailable, factory.cell("decode_flatten", "op_chain", {"batch_size": 8})])
 
 
+def long_labels_run(environment):
+    """Row labels as a real sweep has them, and a CPU's columns without times."""
+    axes = [
+        {"batch_size": size, "decode_len": form, "context_len": lengths, "padding": 0.1 if size > 8 else 0.0, "token_padding": 16}
+        for size in (8, 256) for form, lengths in (("uniform", "lognormal(4096;1)"), ("ragged", "uniform(65536;131072)"))
+    ]  # fmt: skip
+    times = {"op_chain": 36.6, "triton_uniform": None, "triton_fused": None, "cuda_fused": None, "compiled_chain": 50.0}
+    cells = [
+        factory.cell(operator, variant, point, cpu=cpu)
+        for operator, point, (variant, cpu) in product(("decode_flatten", "decode_native"), axes, times.items())
+    ]
+    return factory.run(environment, cells)
+
+
 CASES = {
     "gpu": lambda: [factory.sweep_run()],
     "cpu": lambda: [factory.sweep_run(factory.cpu_environment())],
@@ -56,6 +67,7 @@ CASES = {
     "eighty points": lambda: [wide_run(1, range(1, 21))],
     "one batch size": lambda: [factory.sweep_run(batch_sizes=(32,))],
     "one variant": lambda: [one_variant_run()],
+    "long labels": lambda: [long_labels_run(factory.cpu_environment())],
 }
 
 
@@ -67,8 +79,18 @@ def texts(fig: Figure) -> list[Text]:
 def overlaps(fig: Figure) -> list[tuple[str, str]]:
     fig.canvas.draw()
     # Slanted names have boxes that overlap where the letters do not.
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(fig) if text.get_rotation() in (0, 90)]
-    return [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.padded(-1).overlaps(other.padded(-1))]
+    upright = [text for text in texts(fig) if text.get_rotation() in (0, 90)]
+    x0, y0, x1, y1 = np.array([text.get_window_extent().padded(-1).extents for text in upright]).T
+    meet = (x0[:, None] < x1) & (x0 < x1[:, None]) & (y0[:, None] < y1) & (y0 < y1[:, None])
+    return [(upright[a].get_text(), upright[b].get_text()) for a, b in np.argwhere(np.triu(meet, 1))]
+
+
+def test_the_overlap_check_sees_an_overlap():
+    fig = latency.figure([one_variant_run()])
+    assert overlaps(fig) == []
+    fig.axes[0].text(1, 1, "over the title", transform=fig.axes[0].transAxes, ha="right")
+    fig.axes[0].text(0.99, 1, "and over this", transform=fig.axes[0].transAxes, ha="right")
+    assert overlaps(fig) == [("over the title", "and over this")]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,7 +98,7 @@ def overlaps(fig: Figure) -> list[tuple[str, str]]:
 def test_drawn_without_overlaps(name, case, tmp_path):
     runs = CASES[case]()
     fig = FIGURES[name].figure(runs)
-    if name == "worth" and case in ("cpu", "one variant"):
+    if name == "worth" and case in ("cpu", "one variant", "long labels"):
         assert fig is None
         assert FIGURES[name].draw(runs, tmp_path / name) == []
         assert not list(tmp_path.iterdir())
@@ -119,23 +141,6 @@ def test_generations_in_their_order():
     assert list(_style.group_by_generation(runs)) == ["Ampere", "Hopper", "Blackwell", "CPU", "Rubin", "unknown generation (sm_130)"]
 
 
-def test_two_gpus_of_one_generation_have_panels_of_their_own():
-    runs = [factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"))]
-    assert [(panel.device, panel.operator) for panel in panels(runs)] == [
-        (gpu, operator) for gpu in ("NVIDIA H200", "NVIDIA H100") for operator in ("decode_flatten", "decode_native")
-    ]
-
-
-def test_a_point_comes_whole_from_its_latest_run():
-    def started(day: int, chain: float, fused: float):
-        cells = [factory.cell("decode_flatten", name, {"batch_size": 8}, gpu) for name, gpu in (("op_chain", chain), ("fused", fused))]
-        return factory.run(factory.gpu_environment(), cells, started=f"2026-01-0{day}T00:00:00+00:00")
-
-    (panel,) = panels([started(2, 40, 4), started(1, 100, 50), untimed_run()])
-    (row,) = table(panel, 60).rows
-    assert row.ratios["fused"] == pytest.approx(10, rel=0.02)
-
-
 def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
     assert _style.variant_style("cuda_fused") == {"color": "#0072B2", "marker": "o", "linestyle": "-"}
     names = ("op_chain", "merged_chain", "compiled_chain", "triton_uniform", "triton_fused", "cuda_fused")
@@ -150,61 +155,6 @@ def test_environment_caption():
         "mtp3 — NVIDIA RTX PRO 6000 Blackwell Server Edition · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc+",
         "mtp3 — NVIDIA H200 · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc",
     ]
-
-
-def test_the_slice_covers_most_batch_sizes_then_variants_then_the_longest_rows():
-    cells = [
-        factory.cell("decode_flatten", variant, {"batch_size": size, "max_decode_len": rows, "padding": pad}, 5.0)
-        for rows, pad, sizes, variants in [
-            (1, 0, (1, 2, 3), ("op_chain", "fused")), (3, 0, (1, 2, 3), ("op_chain", "fused")),
-            (4, 0, (1, 2, 3), ("op_chain",)), (5, 0, (1, 2), ("op_chain", "fused", "more")),
-        ]
-        for size in sizes for variant in variants
-    ]  # fmt: skip
-    (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
-    name, places = panel.slice("batch_size")
-    assert name == "max_decode_len=3"
-    assert [place.axes["batch_size"] for place in places] == [1, 2, 3]
-
-
-def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
-    points = [{"batch_size": 32, "padding": 0.0, "tokens": 3}, {"batch_size": 32, "padding": 0.1, "tokens": 4}]
-    cells = [factory.cell("decode_flatten", "op_chain", axes, 5.0) for axes in points]
-    cells = [msgspec.structs.replace(cell, point="padding=0.1" if cell.axes["padding"] else "default") for cell in cells]
-    (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
-    one = table(panel, 60)
-    assert (one.axes, [row.label for row in one.rows]) == (["padding"], ["0", "0.1"])
-
-
-def test_words_and_geometric_means_of_a_table():
-    (panel,) = panels([wide_run(1, range(1, 21))])
-    rows = {row.label: row for row in table(panel, 60).rows}
-    assert len(rows) == 20
-    assert rows["1"].ratios["cuda_fused"] == pytest.approx(46 / 1.6, rel=0.05)
-    assert rows["1"].words == {"upstream": "n/a"}
-    assert rows["4"].words["merged_chain"] == "wrong"
-    assert rows["8"].words["triton_fused"] == "failed"
-    assert rows["16"].words == {"op_chain": "skip", "upstream": "n/a"} | dict.fromkeys(
-        ("merged_chain", "compiled_chain", "triton_fused", "cuda_fused"), "no chain"
-    )
-    assert "geometric mean" in speedup.figure([wide_run(1, range(1, 21))]).axes[0].get_title()
-
-
-def test_a_mean_does_not_hide_a_mismatch_at_one_point():
-    run = wide_run(1, range(1, 21))
-    broken = [msgspec.structs.replace(run.cells[5], status="mismatch", metrics=None), *run.cells[6:], *run.cells[:5]]
-    (panel,) = panels([factory.run(factory.gpu_environment(), broken)])
-    row = next(row for row in table(panel, 60).rows if row.label == "1")
-    assert row.words["cuda_fused"] == "wrong"
-    assert "cuda_fused" not in row.ratios
-
-
-def test_a_variant_that_cannot_be_captured_is_named_so():
-    cell = factory.cell("decode_flatten", "upstream", {"batch_size": 8}, 5.0)
-    no_graph = msgspec.structs.replace(cell, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates"))
-    run = one_variant_run()
-    (panel,) = panels([factory.run(run.header.environment, [*run.cells, no_graph])])
-    assert table(panel, 60).rows[0].words == {"upstream": "no graph"}
 
 
 def test_worth_names_the_model_and_keeps_models_apart():
