@@ -31,7 +31,7 @@ measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
 
 #: Variants that do what no variant should.
 ADVERSARIES = """
-import os, signal, torch
+import os, signal, sys, torch
 from harness.contract import variant
 
 
@@ -42,12 +42,11 @@ def dies_in_setup(point, x, out):
 
 @variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None)
 def dies_while_timed(point, x, out):
-    calls, fill = [], out.buffer[: point.batch_size * point.max_decode_len]
-    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32)
+    fill = out.buffer[: point.batch_size * point.max_decode_len]
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
 
     def launch():
-        calls.append(1)
-        if point.batch_size == 4 and len(calls) > 25 and point.context_len != 4:
+        if point.batch_size == 4 and "ruler" in sys._getframe(1).f_code.co_filename:
             os.kill(os.getpid(), signal.SIGKILL)
         fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
 
@@ -78,7 +77,7 @@ def wrong_everywhere(point, x, out):
 @variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None)
 def wrong_at_three(point, x, out):
     fill = out.buffer[: point.batch_size * point.max_decode_len]
-    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32)
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
 
     def launch():
         fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
@@ -294,14 +293,20 @@ def group_is_empty(process, seconds=10):
     return False
 
 
-def worker_is_loading(process):
-    """Whether the worker's interpreter runs and imports modules: Python has its own SIGINT handler by then."""
+def loading_worker(process):
+    """/proc folder of a worker whose interpreter runs and imports modules; None while there is none."""
     try:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-        return any("numpy" in Path(f"/proc/{worker}/maps").read_text() for worker in workers)
+        workers = [Path(f"/proc/{child}") for child in children]
+        return next((w for w in workers if b"spawn_main" in (w / "cmdline").read_bytes() and "numpy" in (w / "maps").read_text()), None)
     except OSError:
-        return False
+        return None
+
+
+def is_deaf_to_sigint(worker):
+    """Whether SIGINT is ignored or blocked. Only then does no traceback depend on who of the two is faster."""
+    masks = re.findall(r"^Sig(?:Blk|Ign):\s*([0-9a-f]+)$", (worker / "status").read_text(), re.MULTILINE)
+    return any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
@@ -329,11 +334,13 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path):
 def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     process = start(tmp_path, "tiny.yaml", "--no-plots", "--out", "out")
-    wait_for(lambda: worker_is_loading(process), process)
+    wait_for(lambda: loading_worker(process), process)
+    deaf = is_deaf_to_sigint(loading_worker(process))
     _, err = interrupt(process)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert err.strip().startswith("interrupted")
+    assert deaf
     assert not (tmp_path / "out" / "run.jsonl").exists()
     assert group_is_empty(process)
 

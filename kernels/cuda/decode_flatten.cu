@@ -42,9 +42,9 @@ __device__ __forceinline__ void flatten(
         if (early) entries = *reinterpret_cast<const Entries*>(row + column);
 
         const int start = query_start_loc[b], end = query_start_loc[b + 1], seq_len = seq_lens[b];
-        // Rows past T would be out of bounds; a legal batch has none.
+        // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
+        // would wait for these two loads before it issues that of seq_len, and without rows the loops below end at once.
         const int rows = min(end, num_tokens) - start;
-        if (rows <= 0) return;
         if (blockIdx.x == 0) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < rows; j += THREADS) {
@@ -81,9 +81,11 @@ __device__ __forceinline__ void flatten(
     }
 }
 
+// __restrict__ belongs on the kernel's own parameters: without it the compiler sinks the early load below the exit.
 #define PARAMETERS                                                                                                    \
-    const int *seq_lens, const int *query_start_loc, const int *source, int *lens, int *decode_lens, int *table,       \
-        int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride
+    const int *__restrict__ seq_lens, const int *__restrict__ query_start_loc, const int *__restrict__ source,        \
+        int *__restrict__ lens, int *__restrict__ decode_lens, int *__restrict__ table, int batch_size,               \
+        int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride
 #define ARGUMENTS                                                                                                     \
     seq_lens, query_start_loc, source, lens, decode_lens, table, batch_size, num_tokens, capacity, block_size,        \
         columns, source_stride, table_stride
