@@ -8,6 +8,7 @@ Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage or 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from pathlib import Path
 
@@ -69,11 +70,19 @@ def _add_sweep_options(command: argparse.ArgumentParser) -> None:
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        if near and not Path(arguments[0]).exists():
+            print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
+            return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness import commands
+    try:
+        from harness import commands
 
-    return commands.execute(options)
+        return commands.execute(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from baselines._lengths import label_lengths, longest, parse_lengths
+from baselines._lengths import label_lengths, longest, parse_lengths, plain
 from harness.contract import Axis, Point, Rule
 
 
@@ -54,7 +54,7 @@ DECODE_LEN = Axis(
 CONTEXT_LEN = Axis("context_len", parse_lengths, 4096, "KV tokens per request, this step's included", label_lengths)
 MAX_MODEL_LEN = Axis("max_model_len", whole(1), 163840, "longest sequence the server admits; fixes the table width")
 BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block")
-PADDING = Axis("padding", fraction, 0.0, "share of the batch that is padding requests (rounded up, one real request stays)", "{:g}".format)
+PADDING = Axis("padding", fraction, 0.0, "share of the batch that is padding requests (rounded up, one real request stays)", plain)
 TOKEN_PADDING = Axis("token_padding", whole(0), 0, "tokens added after the real ones to reach a captured size")
 MAX_NUM_BATCHED_TOKENS = Axis("max_num_batched_tokens", whole(1), 8192, "capacity of the per-token buffers")
 HOST_LENS = Axis(
@@ -71,7 +71,7 @@ COMPRESS_RATIO = Axis("compress_ratio", whole(1), 1, "tokens per index-cache ent
 
 DECODE_LEN_FITS = Rule("max_decode_len ({max_decode_len}) must not exceed next_n ({next_n})", lambda p: p.max_decode_len <= p.next_n)
 CONTEXT_FITS = Rule(
-    "context_len must not exceed max_model_len ({max_model_len})",
+    "context_len {context_len} must not exceed max_model_len ({max_model_len})",
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
 

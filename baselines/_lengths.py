@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
+#: Lengths are int32 on the device.
+LONGEST = 2**31 - 1
 _COLUMNS = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"))
 _FORMS = "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} or {mix: [[weight, lengths], ...]}"
 
@@ -35,7 +38,7 @@ def parse_lengths(value: Any) -> Any:
             return {"uniform": argument}
         if kind == "lognormal" and isinstance(argument, dict) and set(argument) == {"median", "sigma"}:
             median, sigma = argument["median"], argument["sigma"]
-            if _is_number(median) and _is_number(sigma) and median >= 1 and sigma >= 0:
+            if _is_number(median) and _is_number(sigma) and 1 <= median <= LONGEST and sigma >= 0:
                 return {"lognormal": {"median": float(median), "sigma": float(sigma)}}
         if kind == "trace" and isinstance(argument, str):
             _read_trace(argument)
@@ -53,10 +56,15 @@ def label_lengths(value: Any) -> str:
     if kind == "uniform":
         return f"uniform({argument[0]};{argument[1]})"
     if kind == "lognormal":
-        return f"lognormal({argument['median']:g};{argument['sigma']:g})"
+        return f"lognormal({plain(argument['median'])};{plain(argument['sigma'])})"
     if kind == "trace":
-        return f"trace({Path(argument).name})"
-    return "mix(" + ";".join(f"{weight:g}*{label_lengths(part)}" for weight, part in argument) + ")"
+        return f"trace({quote(argument, safe='/._- ~')})"
+    return "mix(" + ";".join(f"{plain(weight)}*{label_lengths(part)}" for weight, part in argument) + ")"
+
+
+def plain(number: float) -> str:
+    """All digits of a number, without a trailing ``.0``: labels must tell values apart."""
+    return repr(number).removesuffix(".0")
 
 
 def longest(value: Any) -> int | None:
@@ -80,7 +88,7 @@ def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray
         return rng.integers(argument[0], argument[1], size=count, endpoint=True)
     if kind == "lognormal":
         drawn = np.rint(rng.lognormal(np.log(argument["median"]), argument["sigma"], count))
-        return np.clip(drawn, 1, 2**31 - 1).astype(np.int64)
+        return np.clip(drawn, 1, LONGEST).astype(np.int64)
     if kind == "trace":
         prompts, outputs = _read_trace(argument)
         rows = rng.integers(0, len(prompts), size=count)
@@ -112,14 +120,21 @@ def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
     else:
         raise ValueError(f"the trace {path!r} needs the columns {_COLUMNS[0]} (CSV) or {_COLUMNS[1]} (JSONL)")
     try:
-        lengths = np.array([[int(row[prompt]), int(row[output])] for row in rows], dtype=np.int64)
+        lengths = np.array([[_tokens(row[prompt]), _tokens(row[output])] for row in rows], dtype=np.int64)
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"the trace {path!r} has a row without whole numbers in {prompt} and {output}: {error}") from None
     return np.maximum(lengths[:, 0], 1), lengths[:, 1]
 
 
+def _tokens(value: Any) -> int:
+    """A count of tokens from a CSV or JSONL field."""
+    if isinstance(value, (bool, float)) or not 0 <= int(value) <= LONGEST:
+        raise ValueError(f"{value!r} is no count of tokens")
+    return int(value)
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_pair(value: Any) -> bool:

@@ -17,7 +17,7 @@ from harness.config import ConfigError, Source, load, parse_overrides
 from harness.console import make_console, print_rows
 from harness.contract import Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
-from harness.exits import BAD, INTERRUPTED, OK, USAGE
+from harness.exits import BAD, OK, USAGE
 from harness.protocol import Job
 from harness.records import RecordError, cell_key, read_run
 from harness.run import RunError
@@ -32,9 +32,6 @@ def execute(options: argparse.Namespace) -> int:
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
         make_console(stderr=True).print(Text(f"error: {error}"))
         return USAGE
-    except KeyboardInterrupt:
-        make_console(stderr=True).print(Text("interrupted"))
-        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
         sys.stderr.close()
         return OK

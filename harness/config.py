@@ -5,7 +5,6 @@ Never imports torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +68,7 @@ def located(path: str, lines: Mapping[str, int], key: str, message: str) -> Conf
     """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value has none."""
     known = key
     while known and known not in lines:
-        known = re.sub(r"(\.[^.\[]+|\[[^\]]*\]|^[^.\[]+)$", "", known)
+        known = known[: max(known.rfind("."), known.rfind("["), 0)]
     place = f"{path}:{lines[known]}" if known else path
     return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
 
@@ -81,11 +80,17 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     for key, value in (overrides or {}).items():
         _override(path, data, lines, key, value)
     _check_names(path, lines, data, Config, "")
+    for i, grid in enumerate(data["sweep"] if isinstance(data["sweep"], list) else []):
+        for name in grid if isinstance(grid, dict) else []:
+            if not isinstance(name, str):
+                raise located(path, lines, f"sweep[{i}].{name}", "an axis is a name, not a number")
     try:
         config = msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         raise located(path, lines, where.rstrip("`").lstrip("."), message) from None
+    if len(set(config.measure.graph_copies)) < 2:
+        raise located(path, lines, "measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
     return Source(path, config, lines)
@@ -116,7 +121,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     lines: dict[str, int] = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _note_lines(path, node, "", lines)
+        _note_lines(path, node, "", lines, ())
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -131,27 +136,33 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
     return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
-def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int]) -> None:
+def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int], above: tuple[yaml.Node, ...]) -> None:
     """Line numbers by key path; a key given twice is an error, which YAML itself would let pass."""
+    if any(node is outer for outer in above):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             inner = f"{key}.{name.value}" if key else str(name.value)
             if inner in lines:
                 raise ConfigError(f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first in line {lines[inner]}")
             lines[inner] = name.start_mark.line + 1
-            _note_lines(path, value, inner, lines)
+            _note_lines(path, value, inner, lines, above)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             lines[f"{key}[{i}]"] = value.start_mark.line + 1
-            _note_lines(path, value, f"{key}[{i}]", lines)
+            _note_lines(path, value, f"{key}[{i}]", lines, above)
 
 
 def _override(path: str, data: dict[str, Any], lines: dict[str, int], key: str, value: Any) -> None:
     """Set a top-level or dotted key, or else an axis in every grid; the replaced key loses its line."""
-    section, _, name = key.partition(".")
+    section, dot, name = key.partition(".")
+    if dot and section not in Config.__struct_fields__:
+        sections = ("measure", "serving")
+        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, [f'{s}.{name}' for s in sections])}")
     targets: list[tuple[str, dict[str, Any]]]
     if section in Config.__struct_fields__:
-        if name:
+        if dot:
             inner = data.setdefault(section, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"--set {key}: {section} is not a mapping in {path}")

@@ -21,10 +21,16 @@ from harness.tables import Table
 PIPED_WIDTH = 100
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """A reader that went away (`| head`) is no error; rich would exit with 1."""
+        raise
+
+
 def make_console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 @contextmanager

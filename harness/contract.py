@@ -206,6 +206,9 @@ def variant(
     argument, is timed, and returns None (the consumer reads ``Operator.views``) or a mapping of the tensors it hands on.
     """
 
+    if not isinstance(operator, str):
+        raise TypeError("@variant needs the operator's name: @variant('name')")
+
     def mark(setup: Callable) -> Callable:
         as_tuple = lambda value: (value,) if isinstance(value, str) else tuple(value)  # noqa: E731
         setup.__variant__ = Variant(

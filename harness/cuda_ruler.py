@@ -3,12 +3,15 @@
 host_us    CPU time to submit one launch: monotonic clock around a few calls, the device idle before and drained after.
 gpu_us     slope of T(k), the time of a CUDA graph that holds k copies of the launch. Each replay stands behind a kernel
            that spins until everything is queued, so neither submission nor the host's noise is inside the events.
+           The graphs are captured anew in every round: on an H200 one graph repeats its time to 0.1 %, but two graphs of
+           the same launches differ by up to 7 %, so samples of one graph would tell a false story precisely.
 eager_us   from submission to completion on an idle device, submission included.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,8 +27,8 @@ PROBES = Path(__file__).with_name("probes.cu")
 WARMUP_CALLS = 3
 #: Launches per host sample: the device is never more than these few behind.
 HOST_CALLS = 5
-#: The spin in front of a replay lasts this many times the host time of queueing it, plus a margin.
-SPIN_FACTOR, SPIN_MARGIN_US = 2.0, 15.0
+#: The spin in front of a replay lasts as long as queueing the graph's first replay did, plus this.
+SPIN_MARGIN_US = 20.0
 
 
 class Graph:
@@ -76,6 +79,8 @@ class CudaRuler:
     def __init__(self, graph_copies: Sequence[int]) -> None:
         self.graph_copies = tuple(graph_copies)
         self.stream = torch.cuda.Stream()
+        # One pool for all graphs, as no two ever run at once; a pool each would keep gigabytes of dead temporaries.
+        self.pool = torch.cuda.graph_pool_handle()
         self._spins: dict[int, Callable[[], None]] = {}
         self._sink = torch.zeros(1, device="cuda")
         sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -105,35 +110,35 @@ class CudaStopwatch:
         for _ in range(WARMUP_CALLS):
             launch()
         torch.cuda.synchronize()
-        self.no_graph: str | None = None
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._graphs: dict[int, Graph] = {}
-        pool = torch.cuda.graph_pool_handle()
+        self.no_graph: str | None = None
         try:
-            for copies in ruler.graph_copies:
-                self._graphs[copies] = Graph(launch, copies, pool, ruler.stream)
+            self._capture()
         except Exception as error:  # not capturable is a finding, whatever the reason
             torch.cuda.synchronize()
-            self._graphs, self.no_graph = {}, first_line(error)
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._queue_us = {copies: self._time_queueing(graph) for copies, graph in self._graphs.items()}
+            self.no_graph = first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
-    def _time_queueing(self, graph: Graph) -> float:
-        """Host time to queue events and one replay, the second time (the first uploads the graph)."""
-        for _ in range(2):
-            start = time.perf_counter()
-            self._start.record()
-            graph.replay()
-            self._end.record()
-            elapsed = time.perf_counter() - start
-            torch.cuda.synchronize()
-        return elapsed * 1e6
+    def _capture(self) -> None:
+        """A new set of graphs, in random order while the old set still lives, so that they do not fall into its place."""
+        order = random.sample(self._ruler.graph_copies, len(self._ruler.graph_copies))
+        fresh = {copies: Graph(self._launch, copies, self._ruler.pool, self._ruler.stream) for copies in order}
+        self._graphs = {copies: fresh[copies] for copies in self._ruler.graph_copies}
 
-    def _replay_us(self, copies: int) -> float:
-        self._ruler.spin(self._queue_us[copies] * SPIN_FACTOR + SPIN_MARGIN_US)
+    def _queue(self, graph: Graph) -> float:
+        """Queue one replay between the events; the host time that took, in microseconds."""
+        start = time.perf_counter()
         self._start.record()
-        self._graphs[copies].replay()
+        graph.replay()
         self._end.record()
+        return (time.perf_counter() - start) * 1e6
+
+    def _replay_us(self, graph: Graph) -> float:
+        """The second replay, as the first one uploads the graph; that one also tells how long queueing takes at most."""
+        queue_us = self._queue(graph)
+        self._ruler.spin(queue_us + SPIN_MARGIN_US)
+        self._queue(graph)
         self._end.synchronize()
         return self._start.elapsed_time(self._end) * 1e3
 
@@ -157,7 +162,8 @@ class CudaStopwatch:
     def sample(self) -> Mapping[str, Any]:
         figures: dict[str, Any] = {"host_us": self._host_us(), "eager_us": self._eager_us()}
         if self._graphs:
-            figures["graph_us"] = {copies: self._replay_us(copies) for copies in self._graphs}
+            self._capture()
+            figures["graph_us"] = {copies: self._replay_us(graph) for copies, graph in self._graphs.items()}
         return figures
 
     def facts(self) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness.contract import COMPILER, GPU, Operator, Variant
-from harness.wording import did_you_mean
+from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
@@ -49,7 +49,7 @@ def discover(extra: Sequence[str | Path] = ()) -> Catalog:
         for path in sorted((ROOT / folder).glob("[!_]*.py")):
             try:
                 modules.append((f"{folder}/{path.name}", importlib.import_module(f"{folder}.{path.stem}")))
-            except Exception as error:  # whatever a kernel file raises on import is its own affair
+            except (Exception, SystemExit) as error:  # whatever a kernel file raises on import is its own affair
                 catalog.broken[f"{folder}/{path.name}"] = _reason(error, path)
     modules += [(str(path), _import_file(Path(path))) for path in extra]
     for _, module in modules:
@@ -57,10 +57,15 @@ def discover(extra: Sequence[str | Path] = ()) -> Catalog:
             if isinstance(value, Operator):
                 catalog.operators[value.name] = value
     for name, module in modules:
-        for problem in _add_variants(catalog, module):
-            if name in map(str, extra):
-                raise DiscoveryError(f"{name}: {problem}")
-            catalog.broken[name] = problem
+        before = len(catalog.variants)
+        problems = _add_variants(catalog, module)
+        if name in map(str, extra):
+            if not problems and len(catalog.variants) == before:
+                problems = ["defines no variant; mark a function with @variant(operator)"]
+            if problems:
+                raise DiscoveryError(f"{name}: {problems[0]}")
+        elif problems:
+            catalog.broken[name] = "; ".join(problems)
     return catalog
 
 
@@ -85,22 +90,24 @@ def _import_file(path: Path) -> ModuleType:
     name = f"variants_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise DiscoveryError(f"--variants {path}: {'not a Python file' if path.exists() else 'no such file'}")
+        siblings = sorted(file.name for file in path.parent.glob("*.py"))
+        problem = "not a Python file" if path.exists() else f"no such file{did_you_mean(path.name, siblings)}"
+        raise DiscoveryError(f"--variants {path}: {problem}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # reported with its line; the traceback would show this suite's insides
+    except (Exception, SystemExit) as error:  # reported with its line; the traceback would show this suite's insides
         raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error, path)}") from None
     return module
 
 
-def _reason(error: Exception, path: Path) -> str:
+def _reason(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {error.msg} (line {error.lineno})"
+        return f"{type(error).__name__}: {error.msg}{f' (line {error.lineno})' if error.lineno else ''}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
     where = f" (line {lines[-1]})" if lines else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{first_line(error)}{where}"
 
 
 def unavailable(variant: Variant, device: str) -> str | None:
@@ -112,6 +119,13 @@ def unavailable(variant: Variant, device: str) -> str | None:
         elif need == COMPILER:
             if not (shutil.which("g++") or shutil.which("clang++")):
                 return "needs a C++ compiler (g++ or clang++) for torch.compile"
-        elif importlib.util.find_spec(need) is None:
+        elif not _importable(need):
             return f"needs the Python module {need}"
     return None
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package a submodule is asked of
+        return False

@@ -18,7 +18,7 @@ from harness.console import make_console, print_compiled, print_counts, print_en
 from harness.discover import ROOT
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.protocol import Job, Ready
-from harness.records import SCHEMA_VERSION, Cell, Header, Run, Writer, read_run
+from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run
 from harness.run import Runner
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
@@ -30,19 +30,14 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
     """Measure all groups into ``out``/run.jsonl; the exit code. Ctrl-C keeps what is there and reports it."""
     folder = out or Path("results") / _folder_name(source.config.name, job.device)
     writer = Writer(folder / "run.jsonl")
-    cells: list[Cell] = []
     total = sum(len(group.variants) for group in groups)
     header, interrupted = None, False
-
-    def keep(cell: Cell) -> None:
-        writer.cell(cell)
-        cells.append(cell)
 
     try:
         with progress_bar(console, total) as update:
             runner = None
             try:
-                runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing))
+                runner = Runner(job, writer.cell, lambda progress: update(progress.done, progress.doing))
                 header = _header(source, job, groups, runner.ready)
                 writer.header(header)
                 runner.run(groups)
@@ -55,7 +50,12 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
         writer.close()
     if header is None:
         raise KeyboardInterrupt
-    _report(console, Run(str(writer.path), header, cells), folder, no_plots)
+    # What is on disk counts, not what was about to be noted when Ctrl-C came.
+    cells = read_run(writer.path).cells
+    try:
+        _report(console, Run(str(writer.path), header, cells), folder, no_plots)
+    except OSError as error:
+        raise RecordError(f"cannot write {error.filename}: {error.strerror}; the record {writer.path} is complete") from None
     if interrupted:
         make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
         return INTERRUPTED

@@ -103,7 +103,11 @@ class Session:
                 continue
             if rejection is None:
                 with mark(here.key(variant), "verify"):
-                    bench = bench or Bench(operator, point, self._job.device, self._job.seed)
+                    try:
+                        bench = bench or Bench(operator, point, self._job.device, self._job.seed)
+                    except Exception as error:  # the operator's own code, or memory
+                        yield here.cell(variant, "failed", f"no inputs at this point: {first_line(error)}")
+                        continue
                     rejection, launch = self._verify(bench, variant)
             if rejection is not None:
                 yield here.cell(variant, *rejection)

@@ -38,6 +38,8 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
     for g, grid in enumerate(source.config.sweep):
+        if not grid:
+            raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
         values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
         for operator in chosen:
             mine = {name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)}
@@ -75,8 +77,8 @@ def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
     return next((f"{grid}.{name}" for name in named if name in given), grid)
 
 
-def select(source: Source, variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
-    """The variants a run times, in catalogue order: no defects, and matching ``variants:`` and every ``--only``."""
+def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
+    """The variants a run times, in catalogue order: no defects, and matching ``variants:``."""
     healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
     wanted = source.config.variants
     if wanted == "all":
@@ -96,21 +98,23 @@ def matches(variant: Variant, pattern: str) -> bool:
 
 def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()) -> list[Group]:
     """The groups of a run. ``only``: globs over operator/variant or over whole cell keys; several are alternatives."""
-    chosen = select(source, variants, only)
-    groups = []
+    chosen = select(source, variants)
+    groups: list[Group] = []
+    used: set[str] = set()
     for operator, point in expand(source, operators):
         label = operator.label(point)
-        kept = tuple(
-            v
-            for v in chosen
-            if v.operator == operator.name
-            and (not only or any(matches(v, p) or fnmatchcase(cell_key(v.operator, v.name, label), p) for p in only))
-        )
+        kept = []
+        for v in (v for v in chosen if v.operator == operator.name):
+            hits = [p for p in only if matches(v, p) or fnmatchcase(cell_key(v.operator, v.name, label), p)]
+            used.update(hits)
+            if hits or not only:
+                kept.append(v)
         if kept:
-            groups.append(Group(operator, point, kept))
+            groups.append(Group(operator, point, tuple(kept)))
+    for pattern in only:
+        if pattern not in used:
+            names = sorted({name for v in chosen for name in (v.name, v.id)})
+            raise source.error("", f"--only {pattern} matches no cell{did_you_mean(pattern, names)}")
     if not groups:
-        if only:
-            ids = [v.id for v in chosen]
-            raise source.error("", f"--only {' '.join(only)} leaves no cell{did_you_mean(only[0], ids)}")
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
     return groups

@@ -20,8 +20,7 @@ class WorkerDied(Exception):
 
 
 def _serve(connection: Connection, device: str) -> None:
-    """Body of the process. Ctrl-C is the parent's to handle: it stops asking, and ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Body of the process. Ctrl-C is ignored here: the parent stops asking, and ends this process."""
     if device == "cpu":
         from harness import interpreter
 
@@ -54,7 +53,12 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, job.device), name="device worker", daemon=True)
-        self._process.start()
+        # The child inherits this, so that a Ctrl-C while it is still importing is the parent's alone, too.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._process.start()
+        finally:
+            signal.signal(signal.SIGINT, previous)
         theirs.close()
         self._connection.send(job)
         self.ready: Ready | Refused = self._receive()

@@ -432,7 +432,7 @@ def test_an_only_that_matches_nothing_names_the_nearest(config, no_worker):
     code, out, err = call(config, "--only", "decode_native/flat_vew")
     assert (code, out) == (2, "")
     text = " ".join(err.split())
-    assert text == "error: tiny.yaml: --only decode_native/flat_vew leaves no cell; did you mean decode_native/flat_view?"
+    assert text == "error: tiny.yaml: --only decode_native/flat_vew matches no cell; did you mean decode_native/flat_view?"
 
 
 def test_a_seed_below_zero_is_refused(config, no_worker):

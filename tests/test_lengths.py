@@ -144,7 +144,7 @@ def test_a_trace_is_met_at_a_random_moment_of_each_request(name, text, tmp_path)
     path.write_text(text)
     value = parse_lengths({"trace": str(path)})
     assert value == {"trace": str(path)}
-    assert label_lengths(value) == f"trace({name})"
+    assert label_lengths(value) == f"trace({path})"
     assert longest(value) is None
     drawn = draw_lengths(value, 5000, np.random.default_rng(0))
     requests = [range(374 + 1, 374 + 44 + 1), range(396 + 1, 396 + 109 + 1), range(7 + 1, 7 + 1 + 1)]
