@@ -81,8 +81,10 @@ class CudaRuler:
         self.stream = torch.cuda.Stream()
         # One pool for all graphs, as no two ever run at once; a pool each would keep gigabytes of dead temporaries.
         self.pool = torch.cuda.graph_pool_handle()
-        self._spins: dict[int, Callable[[], None]] = {}
         self._sink = torch.zeros(1, device="cuda")
+        # Torch gives a pool up with its last graph; this one keeps it.
+        self._anchor = Graph(self._sink.zero_, 1, self.pool, self.stream)
+        self._spins: dict[int, Callable[[], None]] = {}
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         self._busy = launcher(PROBES, "busy", sms * 4, 256, self._sink, 100_000)
 
