@@ -79,14 +79,20 @@ class CudaRuler:
     def __init__(self, graph_copies: Sequence[int]) -> None:
         self.graph_copies = tuple(graph_copies)
         self.stream = torch.cuda.Stream()
-        # One pool for all graphs, as no two ever run at once; a pool each would keep gigabytes of dead temporaries.
-        self.pool = torch.cuda.graph_pool_handle()
         self._sink = torch.zeros(1, device="cuda")
-        # Torch gives a pool up with its last graph; this one keeps it.
-        self._anchor = Graph(self._sink.zero_, 1, self.pool, self.stream)
+        self.renew_pool()
         self._spins: dict[int, Callable[[], None]] = {}
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         self._busy = launcher(PROBES, "busy", sms * 4, 256, self._sink, 100_000)
+
+    def renew_pool(self) -> None:
+        """One pool for all graphs, as no two ever run at once; a pool each would keep gigabytes of dead temporaries.
+
+        A capture that failed leaves its pool unusable, so the next one needs another.
+        """
+        self.pool = torch.cuda.graph_pool_handle()
+        # Torch gives a pool up with its last graph; this one keeps it.
+        self._anchor = Graph(self._sink.zero_, 1, self.pool, self.stream)
 
     def ramp(self, seconds: float) -> None:
         """Keep all SMs busy until the clock has had this long to rise."""
@@ -119,6 +125,7 @@ class CudaStopwatch:
             self._capture()
         except Exception as error:  # not capturable is a finding, whatever the reason
             torch.cuda.synchronize()
+            ruler.renew_pool()
             self.no_graph = first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
