@@ -13,6 +13,7 @@ WARMUP_CALLS = 3
 
 class CpuStopwatch:
     leading = "cpu_us"
+    replay = None
 
     def __init__(self, launch: Callable[[], Any]) -> None:
         self._launch = launch

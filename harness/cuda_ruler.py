@@ -151,6 +151,10 @@ class CudaStopwatch:
         self._end.synchronize()
         return self._start.elapsed_time(self._end) * 1e3
 
+    @property
+    def replay(self) -> Callable[[], None] | None:
+        return self._graphs[self._ruler.graph_copies[0]].replay if self._graphs else None
+
     def _host_us(self) -> float:
         launch = self._launch
         torch.cuda.synchronize()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from harness import interpreter
+from harness.buffers import POISONS
 from harness.contract import Operator, Point, Variant
 from harness.cpu_ruler import CpuStopwatch
 from harness.cuda import compile_all
@@ -171,7 +172,7 @@ class Session:
         )
         clocks += [sm_clock_mhz()] if self._ruler else []
         for name, timing in timings.items():
-            error = timing.error or self._spoiled(here, bench, variants[name], verified[name])
+            error = timing.error or self._spoiled(here, bench, variants[name], verified[name], timing.stopwatch.replay)
             if error is not None:
                 status = "mismatch" if isinstance(error, Mismatch) else "failed"
                 text = f"after timing: {error}" if isinstance(error, Mismatch) else first_line(error)
@@ -181,11 +182,15 @@ class Session:
                 metrics = timing.metrics(here.bytes_moved(bench), sm_clock_mhz=[clock for clock in clocks if clock])
                 yield here.cell(variants[name], "passed", timing.stopwatch.facts().get("no_graph"), metrics)
 
-    def _spoiled(self, here: _Here, bench: Bench, variant: Variant, launch: Callable[[], Any]) -> Exception | None:
-        """Whether the closure that was timed still computes the right thing, on fresh contents."""
+    def _spoiled(
+        self, here: _Here, bench: Bench, variant: Variant, launch: Callable[[], Any], replay: Callable[[], None] | None
+    ) -> Exception | None:
+        """What is wrong with the closure that was timed, or with its graph, on contents that neither was timed on."""
         try:
             with mark(here.key(variant), "verify"):
-                bench.check(launch, case=1, poison=0x7F)
+                bench.check(launch, case=1, poison=POISONS[0])
+                if replay is not None:
+                    bench.check(replay, case=2, poison=POISONS[1])
                 bench.inputs.fill(bench.cases[0].inputs)
         except Exception as error:  # a variant may raise anything
             return error

@@ -26,6 +26,8 @@ class Stopwatch(Protocol):
     """One prepared launch, able to take one sample of everything that is measured of it."""
 
     leading: str
+    #: One replay of the graph that was timed, so that its answer can be checked; None where there is no graph.
+    replay: Callable[[], None] | None
 
     def sample(self) -> Mapping[str, Any]:
         """Figure -> microseconds of one sample; ``graph_us`` -> {copies: microseconds}."""

@@ -143,3 +143,38 @@ def test_a_run_on_the_gpu_records_everything(tmp_path):
         if cell.variant.endswith("_fused"):
             assert cell.metrics.launches == 1
     assert {path.suffix for path in out.iterdir()} >= {".png", ".svg", ".md", ".jsonl"}
+
+
+def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
+    """Right when launched, idle when captured: its graph would be the fastest of all."""
+    import bench
+
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from baselines.decode_native import chain_clamp
+            from harness.contract import variant
+
+            @variant("decode_native")
+            def idle_when_captured(point, x, out):
+                launch_right = chain_clamp(point, x, out)
+                nothing = torch.empty(1, device=out.buffer.device)
+
+                def launch():
+                    if torch.cuda.is_current_stream_capturing():
+                        nothing.zero_()
+                    else:
+                        launch_right()
+
+                return launch
+            """
+        )
+    )
+    out = tmp_path / "run"
+    assert bench.main(["configs/smoke.yaml", "--only", "*/idle_when_captured", "--variants", str(mine), "--out", str(out), "--no-plots"]) == 1
+    cells = read_run(out / "run.jsonl").cells
+    timed = [c for c in cells if c.status != "skipped"]
+    assert {c.status for c in timed} == {"mismatch"}
+    assert all("after timing" in c.reason for c in timed)

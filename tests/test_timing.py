@@ -24,6 +24,7 @@ class FakeStopwatch:
     """A launch of known cost: T(k) = overhead + cost * k, times (1 + noise)."""
 
     leading = "gpu_us"
+    replay = None
 
     def __init__(self, gpu, name, cost_us, noise=0.0, fails_at=None, seed=0):
         self.gpu, self.name, self.cost, self.noise, self.fails_at = gpu, name, cost_us, noise, fails_at
