@@ -173,7 +173,8 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
         )
     )
     out = tmp_path / "run"
-    assert bench.main(["configs/smoke.yaml", "--only", "*/idle_when_captured", "--variants", str(mine), "--out", str(out), "--no-plots"]) == 1
+    arguments = ["configs/smoke.yaml", "--only", "*/idle_when_captured", "--variants", str(mine), "--out", str(out), "--no-plots"]
+    assert bench.main(arguments) == 1
     cells = read_run(out / "run.jsonl").cells
     timed = [c for c in cells if c.status != "skipped"]
     assert {c.status for c in timed} == {"mismatch"}
