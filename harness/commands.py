@@ -111,14 +111,15 @@ def _compare(options: argparse.Namespace) -> int:
 
     base, head = read_run(_record(options.base)), read_run(_record(options.head))
     comparison = compare(base, head, threshold=options.threshold, figures=options.figure)
-    console, folder = make_console(), options.out or Path(head.path).parent
-    comparison_console(comparison, console)
+    folder = options.out or Path(head.path).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.md").write_text(comparison_markdown(comparison), encoding="utf-8")
         drawn = draw(comparison, folder / "regression")
     except OSError as error:
         raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+    console = make_console()
+    comparison_console(comparison, console)
     console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
     return comparison.exit_code
 

@@ -236,7 +236,9 @@ def _differences(base: Run, head: Run) -> list[Difference]:
 def _described(run: Run) -> dict[str, Any]:
     """Without commit and dirty state: to differ in them is the purpose of a comparison."""
     environment = {name: value for name, value in asdict(run.header.environment).items() if name not in ("commit", "dirty")}
-    return {**environment, "name": run.header.name, "seed": run.header.seed, **dict(_leaves("config", run.header.config))}
+    config = dict(_leaves("config", run.header.config))
+    config.pop("config.measure.seed", None)  # the header has the seed that was used
+    return {**environment, "name": run.header.name, "seed": run.header.seed, **config}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
