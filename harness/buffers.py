@@ -22,12 +22,16 @@ POISONS = (0x7F, 0x71)
 
 
 class Guarded:
-    """One tensor in its own storage between canaries. ``tensor`` is what a kernel gets; strides are those of ``source``."""
+    """One tensor in its own storage between canaries. ``tensor`` is what a kernel gets; strides are those of ``source``.
 
-    def __init__(self, source: Tensor, device: str) -> None:
+    shift: elements by which it starts past an aligned address; a view of a larger buffer may start anywhere.
+    """
+
+    def __init__(self, source: Tensor, device: str, shift: int = 0) -> None:
         span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
         span = span if source.numel() else 0
-        offset = GUARD_BYTES // source.element_size()
+        offset = GUARD_BYTES // source.element_size() + shift
+        self._start = offset * source.element_size()
         storage = torch.full(((offset + span) * source.element_size() + GUARD_BYTES,), CANARY, dtype=torch.uint8, device=device)
         self._bytes = storage
         self.tensor = storage[: storage.numel() // source.element_size() * source.element_size()].view(source.dtype).as_strided(
@@ -54,8 +58,8 @@ class Guarded:
 
     def stray_write(self) -> int | None:
         """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
-        before, rest = self._bytes[:GUARD_BYTES], self._bytes[GUARD_BYTES:]
-        zones = [(before != CANARY, -GUARD_BYTES), (rest[self._span :] != CANARY, self._span)]
+        before, rest = self._bytes[: self._start], self._bytes[self._start :]
+        zones = [(before != CANARY, -self._start), (rest[self._span :] != CANARY, self._span)]
         if self._gaps is not None:
             zones.insert(1, ((rest[: self._span] != CANARY) & self._gaps, 0))
         for broken, start in zones:
@@ -67,14 +71,14 @@ class Guarded:
 class Guard:
     """A dataclass of tensors (inputs or outputs) placed under guard on a device. ``view`` has the same type."""
 
-    def __init__(self, source: Any, device: str) -> None:
+    def __init__(self, source: Any, device: str, shift: int = 0) -> None:
         self.buffers: dict[str, Guarded] = {}
         replaced = {}
         for field in dataclasses.fields(source):
             value = getattr(source, field.name)
             if isinstance(value, Tensor):
                 place = "cpu" if field.metadata.get("host") else device
-                self.buffers[field.name] = Guarded(value, place)
+                self.buffers[field.name] = Guarded(value, place, shift)
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 

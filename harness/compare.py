@@ -123,8 +123,7 @@ def compare(
 ) -> Comparison:
     """Join the cells of two runs by key and judge every figure that both have.
 
-    figures: the gating ones; by default GATING of the device. Negative controls (``Cell.defect``) are left out: for them
-    a mismatch is right. Where a file holds a key twice, the later record counts.
+    figures: the gating ones; by default GATING of the device. Where a file holds a key twice, the later record counts.
 
     Raises CompareError: CPU against GPU; no cell that both time, unless cells broke; unknown figure; bad threshold or floor.
     """
@@ -148,17 +147,15 @@ def judge(ratio: Interval, change_us: Interval, threshold: float, floor_us: floa
 
     slower: the whole ratio interval lies above 1 + threshold, and the medians differ by more than floor_us.
     faster: the mirror image, below 1 - threshold.
-    same:   the whole ratio interval lies within 1 ± threshold, or the whole change within ± floor_us, which is less than the
-            ruler can tell: +5 % of a 1 us kernel is ``same``.
-    unsure: anything else, NaN bounds included, since no comparison with NaN holds.
+    same:   the whole ratio interval lies within 1 ± threshold.
+    unsure: anything else. So +6 % of a 1 us kernel is unsure: more than the threshold, less than one pair of runs can
+            vouch for. NaN bounds are unsure too, since no comparison with NaN holds.
     """
     if ratio.low > 1 + threshold and change_us.median > floor_us:
         return "slower"
     if ratio.high < 1 - threshold and change_us.median < -floor_us:
         return "faster"
-    if 1 - threshold <= ratio.low and ratio.high <= 1 + threshold:
-        return "same"
-    return "same" if -floor_us <= change_us.low and change_us.high <= floor_us else "unsure"
+    return "same" if 1 - threshold <= ratio.low and ratio.high <= 1 + threshold else "unsure"
 
 
 def ratio_and_change(base: Sequence[float], head: Sequence[float], seed: int = 0) -> tuple[Interval, Interval]:
@@ -184,7 +181,7 @@ def ratio_and_change(base: Sequence[float], head: Sequence[float], seed: int = 0
 
 
 def _join(result: Comparison) -> None:
-    base_cells, head_cells = ({cell.key: cell for cell in run.cells if cell.defect is None} for run in (result.base, result.head))
+    base_cells, head_cells = ({cell.key: cell for cell in run.cells} for run in (result.base, result.head))
     for key in base_cells | head_cells:
         base, head = base_cells.get(key), head_cells.get(key)
         before, after = _times(base), _times(head)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ HOST = MappingProxyType({"host": True})
 
 
 class Point(Mapping[str, Any]):
-    """One combination of axis values; values are reached as attributes. Immutable, comparable, hashable by label."""
+    """One combination of axis values; values are reached as attributes. Immutable and comparable."""
 
     __slots__ = ("_values",)
 
@@ -46,9 +47,6 @@ class Point(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(repr(sorted(self._values.items())))
 
     def __repr__(self) -> str:
         return f"Point({self._values})"
@@ -150,12 +148,9 @@ class Operator:
             full[axis.name] = values[axis.name] if axis.name in values else axis.default_at(full)
         return Point(full)
 
-    def violation(self, point: Point) -> str | None:
-        """The first rule that the point breaks, as a sentence; None where it is legal."""
-        for rule in self.rules:
-            if not rule.holds(point):
-                return rule.message.format(**point)
-        return None
+    def broken_rule(self, point: Point) -> Rule | None:
+        """The first rule that the point breaks; None where it is legal."""
+        return next((rule for rule in self.rules if not rule.holds(point)), None)
 
     def label(self, point: Mapping[str, Any]) -> str:
         """``batch_size=8,next_n=4,...``: the axes that differ from their default, in declared order."""
@@ -172,8 +167,9 @@ class Variant:
     """One implementation of an operator. ``setup(point, x, out)`` returns the closure that is timed.
 
     requires: GPU, COMPILER or importable modules without which it is listed as unavailable.
-    sources:  CUDA C++ files below kernels/cuda it is built from; compiled for every supported architecture by verify.
-    skip:     (point) -> reason where this variant does not apply, else None.
+    sources:  CUDA C++ files it is built from; without a GPU they are compiled for every supported architecture.
+    skip:     (point) -> reason where this variant does not apply, else None. One that skips every hard point has proved
+              nothing and is not measured.
     defect:   the historic bug it keeps alive. Such a variant is never timed and must be rejected by verify.
     """
 
@@ -183,7 +179,7 @@ class Variant:
     doc: str
     origin: str
     requires: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
     skip: Callable[[Point], str | None] = lambda point: None
     defect: str | None = None
 
@@ -196,7 +192,7 @@ def variant(
     operator: str,
     *,
     requires: str | Sequence[str] = (),
-    sources: str | Sequence[str] = (),
+    sources: str | Path | Sequence[str | Path] = (),
     skip: Callable[[Point], str | None] = lambda point: None,
     defect: str | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -204,13 +200,15 @@ def variant(
 
     The body is set-up: allocation, compilation, host constants; it is not timed. The returned closure takes no
     argument, is timed, and returns None (the consumer reads ``Operator.views``) or a mapping of the tensors it hands on.
+    ``sources`` are paths relative to the file the function stands in.
     """
 
     if not isinstance(operator, str):
         raise TypeError("@variant needs the operator's name: @variant('name')")
 
     def mark(setup: Callable) -> Callable:
-        as_tuple = lambda value: (value,) if isinstance(value, str) else tuple(value)  # noqa: E731
+        as_tuple = lambda value: (value,) if isinstance(value, (str, Path)) else tuple(value)  # noqa: E731
+        folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,
             name=setup.__name__,
@@ -218,7 +216,7 @@ def variant(
             doc=" ".join((setup.__doc__ or "").split()),
             origin=setup.__module__,
             requires=as_tuple(requires),
-            sources=as_tuple(sources),
+            sources=tuple(folder / source for source in as_tuple(sources)),
             skip=skip,
             defect=defect,
         )

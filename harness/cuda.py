@@ -10,7 +10,6 @@ from typing import Any
 
 from cuda.core import LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
 
-SOURCES = Path(__file__).parent.parent / "kernels" / "cuda"
 #: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
@@ -31,16 +30,16 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
         raise CompileError(str(error).strip()) from error
 
 
-def compile_all(sources: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Every source for every supported architecture: source -> architecture -> "ok" or NVRTC's error."""
+def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """Every source for every supported architecture: file name -> architecture -> "ok" or NVRTC's error."""
     results: dict[str, dict[str, str]] = {}
     for source in dict.fromkeys(sources):
         for arch in ARCHITECTURES:
             try:
-                compile_source(SOURCES / source, arch)
-                results.setdefault(source, {})[arch] = "ok"
+                compile_source(source, arch)
+                results.setdefault(source.name, {})[arch] = "ok"
             except CompileError as error:
-                results.setdefault(source, {})[arch] = str(error)
+                results.setdefault(source.name, {})[arch] = str(error)
     return results
 
 
@@ -66,23 +65,23 @@ def _argument(value: Any) -> Any:
     return value
 
 
-def launcher(source: str | Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
+def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
     """A closure that launches ``kernel`` of ``source`` on torch's current stream with fixed arguments.
 
-    source: a file name below kernels/cuda, or a path. arguments: tensors (passed as pointers), Python ints (passed as
-    C ``int``; raises OverflowError beyond 32 bits) or ctypes values. The tensors must outlive the closure.
+    arguments: tensors (passed as pointers, kept alive by the closure), Python ints (passed as C ``int``; raises
+    OverflowError beyond 32 bits) or ctypes values. Raises CompileError.
     """
     import torch
 
     for value in arguments:
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
             raise OverflowError(f"{value} does not fit the C int parameters of {kernel}")
-    code = compile_source(SOURCES / source, _current_arch()).get_kernel(kernel)
+    code = compile_source(source, _current_arch()).get_kernel(kernel)
     config = LaunchConfig(grid=grid, block=block)
     values = tuple(_argument(value) for value in arguments)
     current_stream, device = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device()
 
-    def run() -> None:
+    def run(keep_alive: tuple = arguments) -> None:
         launch(_stream(current_stream(device)), config, code, *values)
 
     return run

@@ -29,6 +29,8 @@ WARMUP_CALLS = 3
 HOST_CALLS = 5
 #: The spin in front of a replay lasts as long as queueing the graph's first replay did, plus this.
 SPIN_MARGIN_US = 20.0
+#: A replay that began before all was queued is repeated behind a spin twice as long, this many times at most.
+SPIN_TRIES = 6
 
 
 class Graph:
@@ -65,6 +67,16 @@ def _count_nodes(handle: int) -> dict[str, int]:
         kind = _checked(driver.cuGraphNodeGetType(node))[1].name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
         counts[kind] = counts.get(kind, 0) + 1
     return counts
+
+
+def _check_nodes(nodes: Mapping[int, Mapping[str, int]]) -> None:
+    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises RuntimeError."""
+    (fewest, first), *others = sorted(nodes.items())
+    if not first:
+        raise RuntimeError("the captured graph is empty: the launch does nothing on the capturing stream")
+    for copies, counts in others:
+        if any(counts.get(kind, 0) * fewest != first.get(kind, 0) * copies for kind in {*counts, *first}):
+            raise RuntimeError(f"the graph of {copies} copies holds {dict(counts)} nodes, that of {fewest} holds {dict(first)}")
 
 
 def _checked(result: tuple) -> tuple:
@@ -124,15 +136,19 @@ class CudaStopwatch:
         try:
             self._capture()
         except Exception as error:  # not capturable is a finding, whatever the reason
-            torch.cuda.synchronize()
-            ruler.renew_pool()
             self.no_graph = first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
     def _capture(self) -> None:
         """A new set of graphs, in random order while the old set still lives, so that they do not fall into its place."""
         order = random.sample(self._ruler.graph_copies, len(self._ruler.graph_copies))
-        fresh = {copies: Graph(self._launch, copies, self._ruler.pool, self._ruler.stream) for copies in order}
+        try:
+            fresh = {copies: Graph(self._launch, copies, self._ruler.pool, self._ruler.stream) for copies in order}
+        except Exception:
+            torch.cuda.synchronize()
+            self._ruler.renew_pool()
+            raise
+        _check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
         self._graphs = {copies: fresh[copies] for copies in self._ruler.graph_copies}
 
     def _queue(self, graph: Graph) -> float:
@@ -145,15 +161,20 @@ class CudaStopwatch:
 
     def _replay_us(self, graph: Graph) -> float:
         """The second replay, as the first one uploads the graph; that one also tells how long queueing takes at most."""
-        queue_us = self._queue(graph)
-        self._ruler.spin(queue_us + SPIN_MARGIN_US)
-        self._queue(graph)
-        self._end.synchronize()
-        return self._start.elapsed_time(self._end) * 1e3
+        spin_us = self._queue(graph) + SPIN_MARGIN_US
+        for _ in range(SPIN_TRIES):
+            self._ruler.spin(spin_us)
+            self._queue(graph)
+            in_time = not self._start.query()
+            self._end.synchronize()
+            if in_time:
+                return self._start.elapsed_time(self._end) * 1e3
+            spin_us *= 2
+        raise RuntimeError(f"the host took longer than {spin_us / 2:.0f} us to queue one graph, {SPIN_TRIES} times in a row")
 
     @property
     def replay(self) -> Callable[[], None] | None:
-        return self._graphs[self._ruler.graph_copies[0]].replay if self._graphs else None
+        return self._graphs[max(self._graphs)].replay if self._graphs else None
 
     def _host_us(self) -> float:
         launch = self._launch

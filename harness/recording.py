@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from harness.discover import ROOT
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.protocol import Job, Ready
 from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run
-from harness.run import Runner
+from harness.run import RunError, Runner
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
 
@@ -28,10 +27,10 @@ REFERENCE = ROOT / "results" / "reference"
 
 def record(console: Console, job: Job, source: Source, groups: Sequence[Group], out: Path | None, no_plots: bool) -> int:
     """Measure all groups into ``out``/run.jsonl; the exit code. Ctrl-C keeps what is there and reports it."""
-    folder = out or Path("results") / _folder_name(source.config.name, job.device)
+    folder = out or Path("results") / f"{source.config.name}-{job.device}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
     writer = Writer(folder / "run.jsonl")
     total = sum(len(group.variants) for group in groups)
-    header, interrupted = None, False
+    header, interrupted, stopped = None, False, None
 
     try:
         with progress_bar(console, total) as update:
@@ -43,6 +42,10 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
                 runner.run(groups)
             except KeyboardInterrupt:
                 interrupted = True
+            except RunError as error:
+                if header is None:
+                    raise
+                stopped = str(error)
             finally:
                 if runner is not None:
                     runner.close(wait_s=0 if interrupted else 30)
@@ -59,17 +62,11 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
     if interrupted:
         make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
         return INTERRUPTED
+    if stopped:
+        make_console(stderr=True).print(Text(f"stopped: {stopped}; {len(cells)} of {total} cells are kept in {writer.path}"))
+        return BAD
     bad_source = any(result != "ok" for results in header.compiled.values() for result in results.values())
     return BAD if bad_source or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
-
-
-def _folder_name(name: str, device: str) -> str:
-    where = "cpu"
-    if device == "cuda":
-        import torch
-
-        where = re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(0).lower()).strip("-")
-    return f"{name}-{where}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
 
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:
@@ -108,5 +105,10 @@ def _references(run: Run) -> list[Run]:
     if run.header.environment.device == "cuda":
         return []
     points = {cell.point_key for cell in run.cells}
-    recorded = [read_run(path) for path in sorted(REFERENCE.glob("**/*.jsonl"))]
+    recorded = []
+    for path in sorted(REFERENCE.glob("**/*.jsonl")):
+        try:
+            recorded.append(read_run(path))
+        except RecordError as error:
+            make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"))
     return [r for r in recorded if points & {cell.point_key for cell in r.cells}]

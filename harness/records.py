@@ -7,7 +7,6 @@ better statistic can be applied to old runs. Never imports torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +105,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     status: Status
     reason: str | None = None
     metrics: Metrics | None = None
-    defect: str | None = None
 
     @property
     def key(self) -> str:
@@ -127,6 +125,11 @@ class Run(msgspec.Struct, frozen=True):
 
 def cell_key(operator: str, variant: str, point: str) -> str:
     return f"{operator}/{variant}/{point}"
+
+
+def label_parts(point: str) -> dict[str, str]:
+    """The label of a point taken apart: axis -> value as text, for the axes that are not at their default."""
+    return dict(part.split("=", 1) for part in point.split(",") if "=" in part)
 
 
 class Writer:
@@ -181,10 +184,6 @@ def read_run(path: str | Path) -> Run:
                 return Run(str(path), *_split(path, decoded), truncated=True)
             raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
     return Run(str(path), *_split(path, decoded))
-
-
-def read_runs(paths: Iterable[str | Path]) -> list[Run]:
-    return [read_run(path) for path in paths]
 
 
 def _split(path: str | Path, lines: list[Header | Cell]) -> tuple[Header, list[Cell]]:

@@ -64,9 +64,8 @@ def headline(comparison: Comparison, strong: str = "") -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What the counts leave out: changes beyond the threshold yet below the floor, and the figures that decide nothing."""
-    small = sum(below_floor(row, comparison) for row in comparison.gating_rows)
-    lines = [f"{small} of the same may differ by more than the threshold, yet by less than {comparison.floor_us:g} µs."] if small else []
+    """What the counts leave out: the figures that decide nothing."""
+    lines = []
     for figure in FIGURES:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
@@ -74,17 +73,11 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
-def below_floor(row: Row, comparison: Comparison) -> bool:
-    """``same`` only because the change is too small in microseconds. Many of these in one direction are worth a look."""
-    inside = 1 - comparison.threshold <= row.ratio.low and row.ratio.high <= 1 + comparison.threshold
-    return row.verdict == "same" and not inside
-
-
 def explanation(comparison: Comparison) -> str:
     threshold, floor = f"{comparison.threshold * 100:g} %", f"{comparison.floor_us:g} µs"
     return (
         f"slower: the 95 % interval of the ratio of medians lies above +{threshold} and the medians differ by more than {floor}; "
-        f"faster: the mirror image; same: that interval within ±{threshold}, or the change within ±{floor}; unsure: anything else. "
+        f"faster: the mirror image; same: that interval within ±{threshold}; unsure: anything else. "
         f"Exit code {comparison.exit_code}."
     )
 
@@ -129,7 +122,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     values = {
         "comparison": comparison, "headline": headline(comparison, "**"), "correlated": CORRELATED, "sections": sections(comparison),
         "changed": changed(gating), "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
-        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "marks": MARKS, "below_floor": below_floor,
+        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "marks": MARKS,
         "explanation": explanation(comparison), "command": command(comparison),
     }  # fmt: skip
     template = templates.get_template("comparison.md.j2")

@@ -71,14 +71,13 @@ class Runner:
         total, done, spent = sum(len(group.variants) for group in groups), 0, 0.0
         for i, group in enumerate(groups):
             budget = max(self._job.measure.time_budget_s - spent, 0.0) / (len(groups) - i)
-            start = time.monotonic()
-            self._run_group(group, budget, done, total)
-            spent += min(time.monotonic() - start, budget)
+            spent += self._run_group(group, budget, done, total)
             done += len(group.variants)
         self._on_progress(Progress(total, total, ""))
 
-    def _run_group(self, group: Group, budget_s: float, done: int, total: int) -> None:
-        """One group; a variant that kills its process fails alone, the others are asked for again."""
+    def _run_group(self, group: Group, budget_s: float, done: int, total: int) -> float:
+        """One group; a variant that kills its process fails alone, the others are asked for again. Seconds it timed."""
+        measuring: float | None = None
         waiting = [variant.name for variant in group.variants]
         for variant in group.variants:
             if variant.id in self._deadly:
@@ -97,6 +96,8 @@ class Runner:
                         self._on_cell(event)
                     else:
                         last = event
+                        if event.phase == "measure" and measuring is None:
+                            measuring = time.monotonic()
                     finished = done + len(group.variants) - len(waiting)
                     self._on_progress(Progress(finished, total, f"{group.operator.name}/{last.variant if last else ''} {group.label}"))
             except WorkerDied as death:
@@ -111,6 +112,7 @@ class Runner:
                         self._on_cell(_failed(group, guilty, str(death)))
                     batches.insert(0, left)
                 self._replace()
+        return 0.0 if measuring is None else time.monotonic() - measuring
 
 
 def _failed(group: Group, variant: str, reason: str) -> Cell:

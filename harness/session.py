@@ -22,7 +22,7 @@ from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.environment import describe, sm_clock_mhz
 from harness.marks import mark
-from harness.proof import Finding, prove
+from harness.proof import Finding, prove, proved_nothing
 from harness.protocol import Begin, Job, Ready, Task
 from harness.records import Cell, Metrics, cell_key
 from harness.timing import measure
@@ -32,7 +32,7 @@ from harness.wording import first_line
 #: Seconds of full load before the first sample of a run, and before each point.
 RAMP_S, POINT_RAMP_S = 1.0, 0.02
 INTERPRETER_SPENT = (
-    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); it passed all hard points and smaller batches"
+    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); it passed all hard points and earlier batches"
 )
 
 
@@ -83,7 +83,7 @@ class Session:
                     self._check_context()
 
     def group(self, task: Task) -> Iterator[Begin | Cell]:
-        """All variants of a task: prove, verify, time. Raises ContextLost after the guilty cell has been yielded."""
+        """All variants of a task: prove, verify, time. Raises ContextLost; what was not yielded by then is asked for again."""
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         here = _Here(operator, point)
         verified: dict[str, Callable[[], Any]] = {}
@@ -125,19 +125,20 @@ class Session:
         """(status, reason) of the first hard point or sequence the variant does not survive; None where it is sound."""
         if variant.id not in self._rejections:
             self._rejections[variant.id] = None
-            before = self._interpreter.launches
+            findings: list[Finding] = []
             for finding in self.prove(operator.name, variant.name):
+                findings.append(finding)
                 if finding.outcome in ("rejected", "failed"):
                     status = "mismatch" if finding.outcome == "rejected" else "failed"
                     self._rejections[variant.id] = (status, f"hard point {finding.name!r}: {finding.message}")
                     break
-            if self._interpreter.launches > before:
-                self._interpreted.add(variant.id)
+            if self._rejections[variant.id] is None and proved_nothing(findings):
+                self._rejections[variant.id] = ("failed", "unverified: its skip= leaves out every hard point")
         return self._rejections[variant.id]
 
     def _verify(self, bench: Bench, variant: Variant) -> tuple[tuple[str, str] | None, Callable[[], Any] | None]:
         """((status, reason), None) or (None, launch)."""
-        start = time.perf_counter()
+        start, interpreted = time.perf_counter(), self._interpreter.launches
         try:
             return None, verify_cell(bench, variant, once=variant.id in self._interpreted)
         except Mismatch as mismatch:
@@ -145,7 +146,8 @@ class Session:
         except Exception as error:  # a variant may raise anything
             return ("failed", first_line(error)), None
         finally:
-            if variant.id in self._interpreted:
+            if self._interpreter.launches > interpreted:
+                self._interpreted.add(variant.id)
                 self._interpreted_s[variant.id] += time.perf_counter() - start
 
     def _time(self, here: _Here, bench: Bench, verified: Mapping[str, Callable[[], Any]], budget_s: float) -> Iterator[Begin | Cell]:
@@ -170,6 +172,8 @@ class Session:
             now_s=time.perf_counter,
             before=lambda name: mark(here.key(variants[name]), "measure"),
         )
+        if len(timings) > 1 and any(timing.error for timing in timings.values()):
+            self._check_context()  # before any cell is told: where one took the context along, all are asked for again, one by one
         clocks += [sm_clock_mhz()] if self._ruler else []
         for name, timing in timings.items():
             error = timing.error or self._spoiled(here, bench, variants[name], verified[name], timing.stopwatch.replay)

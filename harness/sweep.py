@@ -66,9 +66,9 @@ def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given
 
 
 def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
-    for rule in operator.rules:
-        if not rule.holds(point):
-            raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+    rule = operator.broken_rule(point)
+    if rule is not None:
+        raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
 
 
 def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.records import Cell, Header
+from harness.records import Cell, Header, label_parts
 from harness.serving import Serving, delta, serving_of
 from harness.stats import Interval, floor_us, interval
 
@@ -73,7 +73,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
     """
     texts: dict[str, dict[str, str]] = {}
     for cell in points:
-        named = dict(part.split("=", 1) for part in cell.point.split(",") if "=" in part)
+        named = label_parts(cell.point)
         texts[cell.point] = {axis: named.get(axis, _plain(value)) for axis, value in cell.axes.items()}
     axes = list(next(iter(texts.values()))) if texts else []
     values = {axis: Counter(text[axis] for text in texts.values()) for axis in axes}
@@ -145,7 +145,7 @@ def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
         rows.append((labels[point], tuple(boxes)))
     baseline = cells[0].baseline
     if gpu:
-        what = f"GPU µs (times faster than {baseline}); below: host µs per call"
+        what = f"GPU µs (times faster than {baseline}); below: host µs · launches"
         columns = (*variants, "floor")
     else:
         what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
@@ -167,8 +167,10 @@ def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reas
         return reasons.box(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
     faster = f"{NBSP}{ratio(base.median / mine.median)}" if base is not None and cell.variant != cell.baseline else ""
-    host = interval(cell, "host_us")
-    return Box(f"{micro(mine.median)}{faster}{'*' if best else ''}", micro(host.median) if host else "", best)
+    host, launches = interval(cell, "host_us"), cell.metrics.launches
+    second = [micro(host.median)] if host else []
+    second += [f"·{NBSP}{launches}"] if launches is not None else []
+    return Box(f"{micro(mine.median)}{faster}{'*' if best else ''}", NBSP.join(second), best)
 
 
 def _floor_box(header: Header, row: Mapping[str, Cell]) -> Box:

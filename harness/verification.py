@@ -10,7 +10,7 @@ from rich.text import Text
 from harness.console import print_compiled, print_counts, print_rows, progress_bar
 from harness.contract import Variant
 from harness.discover import Catalog, unavailable
-from harness.proof import Finding
+from harness.proof import Finding, proved_nothing
 from harness.protocol import Job, Proof
 from harness.records import Cell
 from harness.run import Runner
@@ -52,7 +52,7 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     for name in slipped:
         console.print(Text(f"{name}: a known defect passed every check", style="red"))
     broken_source = any(result != "ok" for results in runner.ready.compiled.values() for result in results.values())
-    rejected = any(_bad(findings.get(v.id, [])) for v in healthy)
+    rejected = any(_bad(findings[v.id]) or proved_nothing(findings[v.id]) for v in healthy if v.id in findings)
     return bool(slipped) or rejected or broken_source or any(cell.status in ("mismatch", "failed") for cell in cells)
 
 

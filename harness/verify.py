@@ -44,6 +44,7 @@ class Bench:
     """Inputs and outputs of one operator at one point, under guard, with cases to put into them.
 
     outputs: buffers of a larger point of the same operator to use instead of own ones.
+    shift:   elements by which every buffer starts past an aligned address.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Bench:
         edit: Callable[[Any], None] | None = None,
         cases: int = 3,
         outputs: Guard | None = None,
+        shift: int = 0,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
         self.cases = [self._case(seed + i, edit) for i in range(cases)]
-        self.inputs = Guard(self.cases[0].inputs, device)
-        self.outputs = outputs or Guard(operator.make_outputs(point), device)
+        self.inputs = Guard(self.cases[0].inputs, device, shift)
+        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
 
     def _case(self, seed: int, edit: Callable[[Any], None] | None) -> Case:
         inputs = self.operator.make_inputs(self.point, seed)
@@ -104,6 +106,8 @@ class Bench:
 
     def _check_handed_on(self, handed_on: Mapping[str, Tensor]) -> None:
         """What the launch returned must be exactly the persistent views a consumer was promised."""
+        if not isinstance(handed_on, Mapping):
+            raise Mismatch("handed_on", f"launch() returned a {type(handed_on).__name__}; it returns None or a mapping of name to tensor")
         for name, view in self.operator.views(self.point, self.outputs.view).items():
             if name not in handed_on:
                 raise Mismatch("handed_on", f"launch() returned no {name!r}")

@@ -15,6 +15,10 @@ from harness.protocol import Done, Job, Proof, Ready, Refused
 CONTEXT_LOST = 70
 
 
+#: Seconds without any event after which a variant counts as hanging. torch.compile and the interpreter need minutes.
+ANSWER_LIMIT_S = 600.0
+
+
 class WorkerDied(Exception):
     """The process ended without finishing its message."""
 
@@ -74,6 +78,9 @@ class Worker:
 
     def _receive(self) -> Any:
         try:
+            if not self._connection.poll(ANSWER_LIMIT_S):
+                self._process.kill()
+                raise WorkerDied(f"no answer within {ANSWER_LIMIT_S:g} s; the worker process was ended")
             return self._connection.recv()
         except (EOFError, OSError):
             raise WorkerDied(self._epitaph()) from None

@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import triton
 import triton.language as tl
 
 from harness.contract import GPU, variant
 from harness.cuda import launcher
 
+SOURCE = Path(__file__).parent / "cuda" / "decode_flatten.cu"
 THREADS = 256
 COLUMNS_PER_PROGRAM = 512
 #: Blocks the request part aims at when few requests have wide tables: four per SM of a large GPU.
@@ -24,12 +27,12 @@ def _cdiv(a: int, b: int) -> int:
 
 
 def _grid(batch_size: int, columns: int, columns_per_block: int, capacity: int, tail_per_block: int) -> tuple[int, int]:
-    """(strips a table row is split over, requests and rows of blocks that clear the tail).
+    """(requests and columns of blocks that clear the tail, strips a table row is split over).
 
     No more strips than a row has columns for, fewer where the requests fill the GPU anyway.
     """
     strips = max(1, min(_cdiv(columns, columns_per_block), TARGET_BLOCKS // batch_size))
-    return strips, batch_size + _cdiv(_cdiv(capacity, tail_per_block), strips)
+    return batch_size + _cdiv(_cdiv(capacity, tail_per_block), strips), strips
 
 
 # --- one program per token, uniform batches ---------------------------------------------------------------------------
@@ -104,8 +107,8 @@ def _fused(
     batch_size, num_tokens, capacity, columns, source_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    strip, request = tl.program_id(0), tl.program_id(1)
-    strips = tl.num_programs(0)
+    request, strip = tl.program_id(0), tl.program_id(1)
+    strips = tl.num_programs(1)
     lanes = tl.arange(0, COLUMNS)
     if request < batch_size:
         row = source + request.to(tl.int64) * source_stride
@@ -145,7 +148,8 @@ def _fused(
 
 @variant("decode_flatten")
 def triton_fused(point, x, out):
-    """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing compiled per shape."""
+    """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing is compiled
+    per batch size or table width, and row strides only by whether 16 divides them."""
     batch_size, capacity = len(x.seq_lens), out.lens.numel()
     columns = min(x.block_table.shape[1], out.block_table.shape[1])
     grid = _grid(batch_size, columns, COLUMNS_PER_PROGRAM, capacity, COLUMNS_PER_PROGRAM)
@@ -160,7 +164,7 @@ def triton_fused(point, x, out):
     return launch
 
 
-@variant("decode_flatten", requires=GPU, sources="decode_flatten.cu")
+@variant("decode_flatten", requires=GPU, sources=SOURCE)
 def cuda_fused(point, x, out):
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     batch_size, capacity = len(x.seq_lens), out.lens.numel()
@@ -170,7 +174,7 @@ def cuda_fused(point, x, out):
     addresses = (source.data_ptr(), table.data_ptr(), out.lens.data_ptr())
     width = 4 if all(size % 4 == 0 for size in sizes) and all(address % 16 == 0 for address in addresses) else 1
     return launcher(
-        "decode_flatten.cu", f"flatten_vec{width}", _grid(batch_size, columns, THREADS * width, capacity, THREADS * width), THREADS,
+        SOURCE, f"flatten_vec{width}", _grid(batch_size, columns, THREADS * width, capacity, THREADS * width), THREADS,
         x.seq_lens, x.query_start_loc, source, out.lens, out.decode_lens, table,
         batch_size, x.num_decode_tokens, capacity, point.block_size, columns, source.stride(0), table.stride(0),
     )  # fmt: skip

@@ -1,6 +1,8 @@
-"""decode_native, fused: one launch where the operator chain takes four to six. B * L threads, two integers each."""
+"""decode_native, fused: one launch where the operator chain takes four to six. B * L threads, a load or two and a store each."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import triton
 import triton.language as tl
@@ -8,6 +10,7 @@ import triton.language as tl
 from harness.contract import GPU, variant
 from harness.cuda import launcher
 
+SOURCE = Path(__file__).parent / "cuda" / "decode_native.cu"
 THREADS = 128
 
 
@@ -35,12 +38,12 @@ def triton_fused(point, x, out):
     return launch
 
 
-@variant("decode_native", requires=GPU, sources="decode_native.cu")
+@variant("decode_native", requires=GPU, sources=SOURCE)
 def cuda_fused(point, x, out):
     """The same in CUDA C++."""
     entries = point.batch_size * point.max_decode_len
     return launcher(
-        "decode_native.cu", "context_lens", -(-entries // THREADS), THREADS,
+        SOURCE, "context_lens", -(-entries // THREADS), THREADS,
         x.seq_lens, x.decode_lens, out.buffer,
         point.batch_size, point.max_decode_len, point.compress_ratio, int(point.row_alignment == "front"),
     )  # fmt: skip

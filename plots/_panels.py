@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.records import Cell, Run
+from harness.records import Cell, Run, label_parts
 from plots._style import device_name, group_by_generation
 
 
@@ -34,7 +34,7 @@ class Place:
 
     def text(self, axis: str) -> str:
         """The axis value as the point's label spells it; a default, which labels leave out, as it is."""
-        parts = dict(part.partition("=")[::2] for part in self.point.split(","))
+        parts = label_parts(self.point)
         value = self.axes.get(axis, "")
         return parts.get(axis, f"{value:g}" if isinstance(value, float) else str(value))
 
@@ -57,7 +57,7 @@ class Panel:
     def varying(self) -> list[str]:
         """Axes with more than one value. One that no label names is derived from the others and left out."""
         axes = dict.fromkeys(name for place in self.places for name in place.axes)
-        named = {part.partition("=")[0] for place in self.places for part in place.point.split(",")}
+        named = {axis for place in self.places for axis in label_parts(place.point)}
         return [name for name in axes if name in named and len({place.text(name) for place in self.places}) > 1]
 
     def x_axis(self) -> str | None:
@@ -74,7 +74,7 @@ class Panel:
         largest max_decode_len. Returned with its name (only the axes that vary) and sorted by x."""
         groups: dict[tuple[str, ...], list[Place]] = {}
         for place in self.places:
-            key = tuple(part for part in place.point.split(",") if part.partition("=")[0] != x_axis and part != "default")
+            key = tuple(pair for pair in label_parts(place.point).items() if pair[0] != x_axis)
             groups.setdefault(key, []).append(place)
 
         def worth(group: list[Place]) -> tuple[int, int, int]:
@@ -117,7 +117,7 @@ def _places(runs: Sequence[Run], operator: str, figure: str) -> list[Place]:
 def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
     points: dict[str, list[Cell]] = {}
     for cell in run.cells:
-        if cell.operator == operator and cell.defect is None:
+        if cell.operator == operator:
             points.setdefault(cell.point, []).append(cell)
     return points
 

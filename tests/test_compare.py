@@ -129,11 +129,6 @@ def test_two_cpu_runs_are_compared_by_cpu_time():
     assert comparison.exit_code == 1
 
 
-def test_negative_controls_take_no_part():
-    base = with_cell(run_of(5.0, 5.0), 0, defect="reads past the end")
-    assert compare(base, with_cell(base, 0, status="mismatch", metrics=None)).exit_code == 0
-
-
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +181,7 @@ def test_the_terminal_gets_the_same_words_without_colour_in_a_hundred_columns():
     comparison_console(compare(*changed_pair()), console)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 100
+    text = " ".join(text.split())
     assert all(word in text for word in ("1 broken", "590.2", "fffaaa", "decode_native/new_one", "slower", "Exit code 1"))
 
 

@@ -106,12 +106,13 @@ def test_a_kernel_that_writes_to_nowhere_fails_alone(tmp_path):
     mine.write_text(
         textwrap.dedent(
             f"""
+            from pathlib import Path
             from harness.contract import GPU, variant
             from harness.cuda import launcher
 
-            @variant("decode_native", requires=GPU)
+            @variant("decode_native", requires=GPU, sources="nowhere.cu")
             def nowhere(point, x, out):
-                return launcher({str(tmp_path / "nowhere.cu")!r}, "nowhere", 1, 1, 1)
+                return launcher(Path({str(tmp_path / "nowhere.cu")!r}), "nowhere", 1, 1, 1)
             """
         )
     )
@@ -179,3 +180,14 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
     timed = [c for c in cells if c.status != "skipped"]
     assert {c.status for c in timed} == {"mismatch"}
     assert all("after timing" in c.reason for c in timed)
+
+
+@pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
+def test_more_requests_than_a_grid_has_rows(name, catalog):
+    """65,600 requests: the second and third dimension of a grid end at 65,535."""
+    from harness.verify import Bench, verify_cell
+
+    operator = catalog.operators["decode_flatten"]
+    axes = {"batch_size": 65_600, "next_n": 2, "decode_len": "ragged", "max_model_len": 256, "context_len": 200}
+    point = operator.complete({**axes, "max_num_batched_tokens": 140_000})
+    verify_cell(Bench(operator, point, "cuda", 1), catalog.find("decode_flatten", name))

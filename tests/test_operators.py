@@ -55,7 +55,7 @@ def test_hard_points_are_legal(operator):
     assert len(set(names)) == len(names)
     for hard in operator.hard_points:
         assert set(hard.point) <= {axis.name for axis in operator.axes}
-        assert operator.violation(operator.complete(hard.point)) is None
+        assert operator.broken_rule(operator.complete(hard.point)) is None
 
 
 @pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
@@ -127,7 +127,7 @@ flatten_batches = st.tuples(
 
 def legal_point(operator, axes) -> Point:
     point = operator.complete({"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128, **axes})
-    assert operator.violation(point) is None
+    assert operator.broken_rule(point) is None
     return point
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.records import Cell, Metrics, RecordError, Writer, read_run, read_runs
+from harness.records import Cell, Metrics, RecordError, Writer, read_run
 from tests import factory
 
 
@@ -105,7 +105,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 def test_one_bad_file_among_many_is_named(written, tmp_path):
     with pytest.raises(RecordError, match=r"none\.jsonl"):
-        read_runs([written.path, tmp_path / "none.jsonl"])
+        read_run(tmp_path / "none.jsonl")
 
 
 def test_every_record_is_on_disk_before_the_next(tmp_path):

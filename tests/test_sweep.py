@@ -121,7 +121,7 @@ def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog)
     assert set(found) == wanted
     labels = [(name, catalog.operators[name].label(point)) for name, point in points]
     assert len(labels) == len(set(labels))
-    assert all(catalog.operators[name].violation(point) is None for name, point in points)
+    assert all(catalog.operators[name].broken_rule(point) is None for name, point in points)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

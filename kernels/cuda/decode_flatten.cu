@@ -4,12 +4,12 @@
 // seq_lens[b] directly, so no token searches for its request, and it reads a strip of the source row once for all of
 // the request's decode_len destination rows. The first strip is loaded before the lengths have arrived: one memory
 // latency instead of two. Strips past the used blocks end at once.
-// The blocks with blockIdx.y >= batch_size clear [A, capacity): token padding and the stale tail of a larger step.
+// The blocks with blockIdx.x >= batch_size clear [A, capacity): token padding and the stale tail of a larger step.
 //
 // Loops are not unrolled and the grid is two-dimensional on purpose: at 1.5 us a launch, instruction fetches and integer
 // divisions show. The unrolled form of this kernel had 640 instructions instead of 180 and took 0.3 us longer.
 //
-// Grid: x = strips, y = batch_size + rows of tail blocks. Block: THREADS. VECTOR: ints per access; with 4, columns,
+// Grid: x = batch_size + columns of tail blocks, y = strips (x has room for 2^31 requests, y for 65,535). Block: THREADS. VECTOR: ints per access; with 4, columns,
 // capacity and both row strides are multiples of 4 and source, table and lens are 16-byte aligned.
 
 constexpr int THREADS = 256;
@@ -33,19 +33,19 @@ __device__ __forceinline__ void flatten(
     int* __restrict__ lens, int* __restrict__ decode_lens, int* __restrict__ table,
     int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride) {
     using Entries = typename Access<VECTOR>::Type;
-    const int b = blockIdx.y;
+    const int b = blockIdx.x;
     if (b < batch_size) {
         const int* row = source + (long long)b * source_stride;
-        int column = (blockIdx.x * THREADS + threadIdx.x) * VECTOR;
+        int column = (blockIdx.y * THREADS + threadIdx.x) * VECTOR;
         Entries entries;
-        const bool early = blockIdx.x == 0 && column < columns;
+        const bool early = blockIdx.y == 0 && column < columns;
         if (early) entries = *reinterpret_cast<const Entries*>(row + column);
 
         const int start = query_start_loc[b], end = query_start_loc[b + 1], seq_len = seq_lens[b];
         // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
         // would wait for these two loads before it issues that of seq_len, and without rows the loops below end at once.
         const int rows = min(end, num_tokens) - start;
-        if (blockIdx.x == 0) {
+        if (blockIdx.y == 0) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < rows; j += THREADS) {
                 lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void flatten(
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without the division.
         bool loaded = early;
 #pragma unroll 1
-        for (; column < columns && column * block_size < seq_len; column += gridDim.x * THREADS * VECTOR, loaded = false) {
+        for (; column < columns && column * block_size < seq_len; column += gridDim.y * THREADS * VECTOR, loaded = false) {
             if (!loaded) entries = *reinterpret_cast<const Entries*>(row + column);
             int* target = first_row + column;
 #pragma unroll 1
@@ -66,7 +66,7 @@ __device__ __forceinline__ void flatten(
     }
 
     const int actual = query_start_loc[batch_size];
-    const int begin = (((b - batch_size) * gridDim.x + blockIdx.x) * THREADS + threadIdx.x) * VECTOR;
+    const int begin = (((b - batch_size) * gridDim.y + blockIdx.y) * THREADS + threadIdx.x) * VECTOR;
     if (begin >= actual && begin >= num_tokens && begin + VECTOR <= capacity) {
         *reinterpret_cast<Entries*>(lens + begin) = Access<VECTOR>::zero();
         return;
