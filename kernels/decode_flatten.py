@@ -18,8 +18,8 @@ from harness.cuda import launcher
 SOURCE = Path(__file__).parent / "cuda" / "decode_flatten.cu"
 THREADS = 256
 COLUMNS_PER_PROGRAM = 512
-#: Blocks the request part aims at when few requests have wide tables: four per SM of a large GPU.
-TARGET_BLOCKS = 528
+#: Blocks the request part aims at when few requests have wide tables: two per SM of a large GPU.
+TARGET_BLOCKS = 264
 
 
 def _cdiv(a: int, b: int) -> int:

@@ -158,7 +158,7 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
             from baselines.decode_native import chain_clamp
             from harness.contract import variant
 
-            @variant("decode_native")
+            @variant("decode_native", skip=lambda p: "end-aligned only" if p.row_alignment == "front" else None)
             def idle_when_captured(point, x, out):
                 launch_right = chain_clamp(point, x, out)
                 nothing = torch.empty(1, device=out.buffer.device)
@@ -177,9 +177,8 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
     arguments = ["configs/smoke.yaml", "--only", "*/idle_when_captured", "--variants", str(mine), "--out", str(out), "--no-plots"]
     assert bench.main(arguments) == 1
     cells = read_run(out / "run.jsonl").cells
-    timed = [c for c in cells if c.status != "skipped"]
-    assert {c.status for c in timed} == {"mismatch"}
-    assert all("after timing" in c.reason for c in timed)
+    assert {c.status for c in cells} == {"mismatch"}
+    assert all("after timing" in c.reason for c in cells)
 
 
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
