@@ -18,10 +18,10 @@ from harness.cuda import launcher
 SOURCE = Path(__file__).parent / "cuda" / "decode_flatten.cu"
 THREADS = 256
 COLUMNS_PER_PROGRAM = 512
-#: Blocks of the request part at which a table row is no longer split further: eight per SM of a large GPU. Where all
-#: contexts are short, a quarter of them is 4 % faster; but then a single request of 134K tokens among 255 short ones makes
-#: the launch 40 % slower, because one block copies its whole row strip after strip.
-TARGET_BLOCKS = 1056
+#: Blocks of the request part at which a table row is no longer split further: four per SM of a large GPU. Half as many are
+#: 2 % faster where all contexts are short, but then one request of 134K tokens among 255 short ones makes the launch 40 %
+#: slower, because one block copies its whole row strip after strip; twice as many cost 7 % at B = 256.
+TARGET_BLOCKS = 528
 
 
 def _cdiv(a: int, b: int) -> int:
