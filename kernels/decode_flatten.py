@@ -3,6 +3,12 @@
     triton_uniform   one program per token, full rows, separate tail fill: uniform batches only (the kernel of vLLM #39458)
     triton_fused     one launch for every batch, request-major, used blocks only
     cuda_fused       the same in CUDA C++: 16-byte copies, table loads issued before the lengths have arrived
+
+On an H200 both fused variants are 0.3 us above the floor at B = 1 and 0.4 to 0.7 us at B = 256 with short contexts; at 64K
+to 128K tokens the CUDA kernel reaches it. The floor is one block that loads and stores; here the destination address
+waits for query_start_loc, and blocks, tail and rows grow with B. Steps that were measured at B = 128 (us): loops unrolled
+1.92, compact 1.62; the same with all loads of a block in flight and requests on the grid's x axis 1.55. Blocks of 64 or
+32 threads, 16 tail entries per thread and no early table load were all slower.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ THREADS = 256
 COLUMNS_PER_PROGRAM = 512
 #: Blocks of the request part at which a table row is no longer split further: four per SM of a large GPU. Half as many are
 #: 2 % faster where all contexts are short, but then one request of 134K tokens among 255 short ones makes the launch 40 %
-#: slower, because one block copies its whole row strip after strip; twice as many cost 7 % at B = 256.
+#: slower, because one block copies its whole row strip after strip; twice as many cost 4 % at B = 256.
 TARGET_BLOCKS = 528
 
 
