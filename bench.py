@@ -77,8 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
     try:
-        from harness import commands
+        from harness.interrupt import leave_on_ctrl_c
 
+        with leave_on_ctrl_c():
+            from harness import commands
         return commands.execute(options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

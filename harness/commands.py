@@ -18,6 +18,7 @@ from harness.console import make_console, print_rows
 from harness.contract import Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.exits import BAD, OK, USAGE
+from harness.interrupt import leave_on_ctrl_c
 from harness.protocol import Job
 from harness.records import RecordError, cell_key, read_run
 from harness.run import RunError
@@ -42,15 +43,16 @@ def execute(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
     """Choose the device and find the variants for it. Triton reads its switch on import, so the order matters."""
-    from harness.environment import choose_device
+    with leave_on_ctrl_c():
+        from harness.environment import choose_device
 
-    try:
-        device = choose_device(options.device)
-    except RuntimeError as error:
-        raise ConfigError(str(error)) from None
-    if device == "cpu":
-        interpreter.enable()
-    return device, discover(options.variants)
+        try:
+            device = choose_device(options.device)
+        except RuntimeError as error:
+            raise ConfigError(str(error)) from None
+        if device == "cpu":
+            interpreter.enable()
+        return device, discover(options.variants)
 
 
 def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[Group]]:
