@@ -83,8 +83,10 @@ def main(arguments: list[str] | None = None) -> int:
             from harness import commands
         return commands.execute(options)
     except KeyboardInterrupt:
+        from harness.exits import INTERRUPTED
+
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

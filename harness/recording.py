@@ -17,7 +17,7 @@ from harness.console import make_console, print_compiled, print_counts, print_en
 from harness.discover import ROOT
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.protocol import Job, Ready
-from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run
+from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run, sources_compile
 from harness.run import RunError, Runner
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
@@ -65,8 +65,7 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
     if stopped:
         make_console(stderr=True).print(Text(f"stopped: {stopped}; {len(cells)} of {total} cells are kept in {writer.path}"))
         return BAD
-    bad_source = any(result != "ok" for results in header.compiled.values() for result in results.values())
-    return BAD if bad_source or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
+    return BAD if not sources_compile(header.compiled) or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
 
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:

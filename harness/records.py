@@ -7,6 +7,7 @@ better statistic can be applied to old runs. Never imports torch.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,6 +126,11 @@ class Run(msgspec.Struct, frozen=True):
 
 def cell_key(operator: str, variant: str, point: str) -> str:
     return f"{operator}/{variant}/{point}"
+
+
+def sources_compile(compiled: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether no CUDA source failed for any architecture; ``compiled`` as in the header."""
+    return all(result == "ok" for results in compiled.values() for result in results.values())
 
 
 def label_parts(point: str) -> dict[str, str]:

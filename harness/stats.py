@@ -78,6 +78,13 @@ def samples(metrics: Metrics, figure: str) -> list[float]:
     return slopes(metrics.graph_us) if figure == "gpu_us" else list(getattr(metrics, figure))
 
 
+def is_timed(cell: Cell, figure: str) -> bool:
+    """Whether the cell passed and has samples of ``figure``. A slope (gpu_us) needs graphs of two lengths."""
+    if cell.status != "passed" or cell.metrics is None:
+        return False
+    return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
+
+
 def interval(cell: Cell, figure: str) -> Interval | None:
     """None where the cell did not pass or has no such samples."""
     if cell.status != "passed" or cell.metrics is None:

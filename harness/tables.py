@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from harness.records import Cell, Header, label_parts
 from harness.serving import Serving, delta, serving_of
-from harness.stats import Interval, floor_us, interval
+from harness.stats import FIGURES, Interval, floor_us, interval, is_timed
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
@@ -126,7 +126,7 @@ def _without_times(variants: Sequence[str], cells: Sequence[Cell]) -> dict[str, 
 
 
 def _timed(cell: Cell) -> bool:
-    return cell.metrics is not None and bool(cell.metrics.graph_us or cell.metrics.eager_us or cell.metrics.cpu_us)
+    return any(is_timed(cell, figure) for figure in FIGURES)
 
 
 def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:

@@ -12,7 +12,7 @@ from harness.contract import Variant
 from harness.discover import Catalog, unavailable
 from harness.proof import Finding, proved_nothing
 from harness.protocol import Job, Proof
-from harness.records import Cell
+from harness.records import Cell, sources_compile
 from harness.run import Runner
 from harness.sweep import Group
 from harness.worker import WorkerDied
@@ -51,7 +51,7 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     slipped = [v.id for v in defects if v.id in findings and not _bad(findings[v.id])]
     for name in slipped:
         console.print(Text(f"{name}: a known defect passed every check", style="red"))
-    broken_source = any(result != "ok" for results in runner.ready.compiled.values() for result in results.values())
+    broken_source = not sources_compile(runner.ready.compiled)
     rejected = any(_bad(findings[v.id]) or proved_nothing(findings[v.id]) for v in healthy if v.id in findings)
     return bool(slipped) or rejected or broken_source or any(cell.status in ("mismatch", "failed") for cell in cells)
 

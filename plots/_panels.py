@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.records import Cell, Run, label_parts
+from harness.stats import is_timed
 from plots._style import device_name, group_by_generation
-
-
-def is_timed(cell: Cell, figure: str) -> bool:
-    """Whether the cell passed and has samples of ``figure``. A slope (gpu_us) needs graphs of two lengths."""
-    if cell.status != "passed" or cell.metrics is None:
-        return False
-    return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 
 from harness import stats
 from harness.records import Cell
-from plots._panels import Panel, Place, is_timed
+from harness.stats import is_timed
+from plots._panels import Panel, Place
 
 _WORDS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
 #: What the short words mean, for the caption.
