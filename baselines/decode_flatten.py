@@ -149,7 +149,7 @@ def _store(out: Outputs, lens: Tensor, rows: Tensor, actual: int, tokens: int) -
     out.decode_lens[:tokens].fill_(1)
 
 
-@variant("decode_flatten", skip=_needs_exact_host_lens)
+@variant("decode_flatten", skip=_needs_exact_host_lens, waives="no_alloc")
 def op_chain(point, x, out):
     """The operator chain of vLLM 0.19: three repeat_interleave, arange arithmetic, full-width rows.
 
@@ -182,7 +182,7 @@ def _merged(x: Inputs, out: Outputs, arange: Tensor, actual: int) -> None:
     _store(out, lens, rows, actual, x.num_decode_tokens)
 
 
-@variant("decode_flatten", skip=_needs_exact_host_lens)
+@variant("decode_flatten", skip=_needs_exact_host_lens, waives="no_alloc")
 def merged_chain(point, x, out):
     """The ragged chain of vLLM 0.22: offsets merged before they are repeated, lengths clamped, full-width rows."""
     arange = _arange(out)
@@ -205,7 +205,7 @@ def _compiled_merged():
     return torch.compile(_merged, dynamic=True)
 
 
-@variant("decode_flatten", requires=COMPILER, skip=_needs_exact_host_lens)
+@variant("decode_flatten", requires=COMPILER, skip=_needs_exact_host_lens, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the merged chain."""
     arange, compiled = _arange(out), _compiled_merged()
@@ -219,7 +219,10 @@ def compiled_chain(point, x, out):
 # --- historic defects -------------------------------------------------------------------------------------------------
 
 
-@variant("decode_flatten", defect="the shared block table is clamped in place to hide -1 (vLLM 0.19)", skip=_needs_exact_host_lens)
+@variant(
+    "decode_flatten", defect="the shared block table is clamped in place to hide -1 (vLLM 0.19)", skip=_needs_exact_host_lens,
+    waives="no_alloc",
+)  # fmt: skip
 def chain_clamps_shared_table(point, x, out):
     chain = op_chain(point, x, out)
 

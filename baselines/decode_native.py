@@ -101,13 +101,13 @@ def _chain(point: Point, x: Inputs, out: Outputs, target: Tensor, clamp: bool):
     return launch
 
 
-@variant("decode_native", skip=_full_rows_only)
+@variant("decode_native", skip=_full_rows_only, waives="no_alloc")
 def chain(point, x, out):
     """The operator chain of vLLM 0.22, without the clamp: right only where every row has L tokens."""
     return _chain(point, x, out, views(point, out)["context_lens"], clamp=False)
 
 
-@variant("decode_native", skip=_end_aligned)
+@variant("decode_native", skip=_end_aligned, waives="no_alloc")
 def chain_clamp(point, x, out):
     """The operator chain with the clamp of vLLM #51538: what runs today."""
     return _chain(point, x, out, views(point, out)["context_lens"], clamp=True)
@@ -149,17 +149,17 @@ def _chain_into_slice(point: Point, x: Inputs, out: Outputs, hand_on):
     return launch
 
 
-@variant("decode_native", defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)", skip=_end_aligned)
+@variant("decode_native", defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)", skip=_end_aligned, waives="no_alloc")
 def strided_slice(point, x, out):
     return _chain_into_slice(point, x, out, lambda view: view)
 
 
-@variant("decode_native", defect=".contiguous() per step: the address moves (vLLM #40989, rejected)", skip=_end_aligned)
+@variant("decode_native", defect=".contiguous() per step: the address moves (vLLM #40989, rejected)", skip=_end_aligned, waives="no_alloc")
 def contiguous_per_step(point, x, out):
     return _chain_into_slice(point, x, out, Tensor.contiguous)
 
 
-@variant("decode_native", defect="no clamp: padding requests get negative lengths (vLLM #51538)", skip=_end_aligned)
+@variant("decode_native", defect="no clamp: padding requests get negative lengths (vLLM #51538)", skip=_end_aligned, waives="no_alloc")
 def missing_clamp(point, x, out):
     return _chain(point, x, out, views(point, out)["context_lens"], clamp=False)
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 #: ``compiler``: a host C++ compiler. Any other name is a Python module that must be importable.
 GPU, COMPILER = "cuda", "compiler"
 
+#: Promises a variant may take back with ``waives=``, as operator chains must. no_alloc: a launch allocates no device memory.
+#: no_sync: a launch never waits for the device. graph_safe: a launch can be captured in a CUDA graph.
+#: What it computes cannot be waived.
+WAIVABLE = ("no_alloc", "no_sync", "graph_safe")
+
 #: dataclass field metadata of an input that stays on the CPU, as engines keep a host copy beside a device tensor.
 HOST = MappingProxyType({"host": True})
 
@@ -170,6 +175,7 @@ class Variant:
     sources:  CUDA C++ files it is built from; without a GPU they are compiled for every supported architecture.
     skip:     (point) -> reason where this variant does not apply, else None. One that skips every hard point has proved
               nothing and is not measured.
+    waives:   promises of WAIVABLE it does not make; a broken promise that is not waived rejects the variant.
     defect:   the historic bug it keeps alive. Such a variant is never timed and must be rejected by verify.
     """
 
@@ -181,6 +187,7 @@ class Variant:
     requires: tuple[str, ...] = ()
     sources: tuple[Path, ...] = ()
     skip: Callable[[Point], str | None] = lambda point: None
+    waives: tuple[str, ...] = ()
     defect: str | None = None
 
     @property
@@ -194,6 +201,7 @@ def variant(
     requires: str | Sequence[str] = (),
     sources: str | Path | Sequence[str | Path] = (),
     skip: Callable[[Point], str | None] = lambda point: None,
+    waives: str | Sequence[str] = (),
     defect: str | None = None,
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``. The function's name is the variant's.
@@ -205,9 +213,12 @@ def variant(
 
     if not isinstance(operator, str):
         raise TypeError("@variant needs the operator's name: @variant('name')")
+    as_tuple = lambda value: (value,) if isinstance(value, (str, Path)) else tuple(value)  # noqa: E731
+    unknown = [name for name in as_tuple(waives) if name not in WAIVABLE]
+    if unknown:
+        raise ValueError(f"waives={unknown[0]!r} is none of {', '.join(WAIVABLE)}")
 
     def mark(setup: Callable) -> Callable:
-        as_tuple = lambda value: (value,) if isinstance(value, (str, Path)) else tuple(value)  # noqa: E731
         folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,
@@ -218,6 +229,7 @@ def variant(
             requires=as_tuple(requires),
             sources=tuple(folder / source for source in as_tuple(sources)),
             skip=skip,
+            waives=as_tuple(waives),
             defect=defect,
         )
         return setup

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.decode_flatten import Inputs as FlattenInputs
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
-from harness.contract import Point
 from harness.discover import discover, unavailable
 from harness.proof import prove
-from harness.verify import Bench, verify_cell
+from tests.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -100,6 +99,7 @@ def test_native_worked_example():
     assert rows(compress_ratio=4) == [[24, 24, 24, 25], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
+SMALL = {"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128}
 decode_batches = st.fixed_dictionaries(
     {
         "batch_size": st.integers(1, 12),
@@ -125,16 +125,10 @@ flatten_batches = st.tuples(
 ).map(lambda pair: pair[0] | pair[1])
 
 
-def legal_point(operator, axes) -> Point:
-    point = operator.complete({"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128, **axes})
-    assert operator.broken_rule(point) is None
-    return point
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@run_examples(100)
 @given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
 def test_flatten_inputs_are_legal(axes, seed):
-    point = legal_point(flatten, axes)
+    point = legal_point(flatten, SMALL | axes)
     x = flatten.make_inputs(point, seed)
     lens = torch.diff(x.query_start_loc)
     assert int(x.query_start_loc[0]) == 0
@@ -150,22 +144,13 @@ def test_flatten_inputs_are_legal(axes, seed):
     assert all(0 < block < 2**24 for block in ids)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@run_examples()
 @given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
 def test_flatten_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(flatten, axes, seed)
+    check_random(flatten, SMALL | axes, seed)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@run_examples()
 @given(axes=decode_batches, ratio=st.sampled_from([1, 4, 128]), alignment=st.sampled_from(["end", "front"]), seed=st.integers(0, 2**32 - 1))
 def test_native_variants_equal_the_reference_on_random_batches(axes, ratio, alignment, seed):
-    check_random(native, axes | {"compress_ratio": ratio, "row_alignment": alignment}, seed)
-
-
-def check_random(operator, axes, seed):
-    point = legal_point(operator, axes)
-    bench = Bench(operator, point, DEVICE, seed)
-    for variant in runnable(DEVICE, defective=False):
-        # Recompiling for every random shape says nothing about torch.compile and takes minutes.
-        if variant.operator == operator.name and not variant.name.startswith("compiled") and variant.skip(point) is None:
-            verify_cell(bench, variant)
+    check_random(native, SMALL | axes | {"compress_ratio": ratio, "row_alignment": alignment}, seed)
