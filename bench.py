@@ -12,13 +12,15 @@ import difflib
 import sys
 from pathlib import Path
 
-COMMANDS = ("run", "verify", "compare", "plot", "list")
+COMMANDS = ("run", "verify", "compare", "merge", "plot", "list", "doctor")
 USAGE = """\
   python bench.py configs/mtp3.yaml            verify, measure, table, record, plots
   python bench.py verify configs/mtp3.yaml     hard points, sequences, historic defects; no timing
   python bench.py compare BASE HEAD            two runs: verdicts, markdown, plot
+  python bench.py merge RUN RUN ... --out DIR  the shards of a sweep as one run
   python bench.py plot RUN [RUN ...]           all figures from records
   python bench.py list                         operators, variants, availability
+  python bench.py doctor                       how far the ruler can be trusted on this machine
 """
 
 
@@ -33,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
     run.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
     run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
+    run.add_argument("--resume", metavar="RUN", help="complete a run that was broken off: its folder or record")
+    run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge")
 
     verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
     _add_sweep_options(verify)
@@ -44,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us")
     compare.add_argument("--out", type=Path, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)")
 
+    merge = commands.add_parser("merge", help="shards of one sweep", allow_abbrev=False)
+    merge.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of the shards")
+    merge.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the merged record, its table and plots go")
+    merge.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
+
     plot = commands.add_parser("plot", help="figures from records", allow_abbrev=False)
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
     plot.add_argument("--out", type=Path, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots")
@@ -51,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="for programs")
     _add_device_options(listing)
+
+    doctor = commands.add_parser("doctor", help="calibrate, and say what is wrong", allow_abbrev=False)
+    doctor.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)")
+    doctor.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
     return top
 
 

@@ -24,15 +24,17 @@ POISONS = (0x7F, 0x71)
 class Guarded:
     """One tensor in its own storage between canaries. ``tensor`` is what a kernel gets; strides are those of ``source``.
 
-    shift: elements by which it starts past an aligned address; a view of a larger buffer may start anywhere.
+    shift:  elements by which it starts past an aligned address; a view of a larger buffer may start anywhere.
+    pinned: a host array that the device reads without waiting for the host, as engines hold them.
     """
 
-    def __init__(self, source: Tensor, device: str, shift: int = 0) -> None:
+    def __init__(self, source: Tensor, device: str, shift: int = 0, pinned: bool = False) -> None:
         span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
         span = span if source.numel() else 0
         offset = GUARD_BYTES // source.element_size() + shift
         self._start = offset * source.element_size()
-        storage = torch.full(((offset + span) * source.element_size() + GUARD_BYTES,), CANARY, dtype=torch.uint8, device=device)
+        size = (offset + span) * source.element_size() + GUARD_BYTES
+        storage = torch.full((size,), CANARY, dtype=torch.uint8, device=device, pin_memory=pinned)
         self._bytes = storage
         self.tensor = storage[: storage.numel() // source.element_size() * source.element_size()].view(source.dtype).as_strided(
             source.shape, source.stride(), offset
@@ -50,11 +52,12 @@ class Guarded:
         return gaps
 
     def fill(self, source: Tensor) -> None:
-        """New contents in place: same address, shape and strides."""
-        self.tensor.copy_(source)
+        """New contents in place: same address, shape and strides. Through ``data``, which raises no version counter: a
+        launch that looks whether its inputs were written to sees nothing."""
+        self.tensor.data.copy_(source)
 
     def poison(self, pattern: int) -> None:
-        self.tensor.copy_(torch.full((self.tensor.element_size(),), pattern, dtype=torch.uint8).view(self.tensor.dtype)[0])
+        self.tensor.data.copy_(torch.full((self.tensor.element_size(),), pattern, dtype=torch.uint8).view(self.tensor.dtype)[0])
 
     def stray_write(self) -> int | None:
         """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
@@ -77,8 +80,8 @@ class Guard:
         for field in dataclasses.fields(source):
             value = getattr(source, field.name)
             if isinstance(value, Tensor):
-                place = "cpu" if field.metadata.get("host") else device
-                self.buffers[field.name] = Guarded(value, place, shift)
+                host = bool(field.metadata.get("host"))
+                self.buffers[field.name] = Guarded(value, "cpu" if host else device, shift, pinned=host and device == "cuda")
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 

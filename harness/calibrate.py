@@ -1,44 +1,99 @@
-"""What the ruler itself reads in this run: a kernel that does nothing, the smallest copy, the copy bandwidth.
+"""What the ruler itself reads in this run: kernels of known duration, the smallest copy, the copy bandwidth, the caches.
 
 Recorded raw, measured with every run, never subtracted from a figure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
+from harness.cache import PROBES, prove
+from harness.clocks import Clocks
 from harness.cuda import launcher
-from harness.cuda_ruler import PROBES, CudaRuler
+from harness.cuda_ruler import CudaRuler
 from harness.marks import mark
-from harness.records import Calibration
+from harness.records import Calibration, Probe
 
-ROUNDS = 30
+ROUNDS = 20
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
+#: Blocks and integers of the wide copy: the grid and the traffic of an expanded block table.
+WIDE_BLOCKS, WIDE_THREADS = 528, 256
+#: Waits of the spin kernels, nanoseconds.
+SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
+EMPTY_PAIRS = 100
 COPY_BYTES = 2**30
 COPY_ROUNDS = 7
 
 
-def calibrate(ruler: CudaRuler) -> Calibration:
-    source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
-    target = torch.empty_like(source)
-    null = launcher(PROBES, "null_kernel", 1, 32)
-    copy = launcher(PROBES, "block_copy", 1, BLOCK_COPY_INTS // 4, source, target)
+class Kernels:
+    """The ruler's own kernels: the kinds of nodes there are in what is measured (own), and spins of a known duration.
+
+    null: nothing. block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch's own.
+    A spin leaves what it took in ``taken`` (nanoseconds).
+    """
+
+    def __init__(self) -> None:
+        self.source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
+        self.target = torch.empty_like(self.source)
+        self.taken = torch.zeros(1, dtype=torch.int64, device="cuda")
+        wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
+        self.own = {
+            "null": launcher(PROBES, "null_kernel", 1, 32),
+            "block_copy": launcher(PROBES, "block_copy", 1, BLOCK_COPY_INTS // 4, self.source, self.target),
+            "wide_copy": launcher(PROBES, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide)),
+            "operator": lambda: self.target.bitwise_xor_(self.source),
+        }
+        self.spins = {ns: launcher(PROBES, "timed_spin", 1, 1, ns, self.taken) for ns in SPINS_NS}
+
+
+def calibrate(ruler: CudaRuler, clocks: Clocks) -> Calibration:
+    """Everything but CUPTI, which another process measures. The clock must be up."""
+    kernels = Kernels()
     with mark("calibrate", "calibrate"):
-        null_watch, copy_watch = ruler.stopwatch(null), ruler.stopwatch(copy)
-        nulls = [null_watch.sample() for _ in range(ROUNDS)]
-        copies = [copy_watch.sample() for _ in range(ROUNDS)]
-        if not torch.equal(source, target):
+        _, launch_host_us = _probe(ruler, kernels.own["block_copy"])
+        if not torch.equal(kernels.source, kernels.target):
             raise RuntimeError("the calibration copy came out wrong; this GPU or driver cannot be trusted")
-        copy_us = _copy_times(ruler)
-    by_copies = lambda taken: {k: [one["graph_us"][k] for one in taken] for k in ruler.graph_copies}  # noqa: E731
-    return Calibration(
-        null_graph_us=by_copies(nulls),
-        block_copy_graph_us=by_copies(copies),
-        launch_host_us=[one["host_us"] for one in copies],
-        copy_bytes=COPY_BYTES,
-        copy_us=copy_us,
-    )
+        return Calibration(
+            own={name: _probe(ruler, launch)[0] for name, launch in kernels.own.items()},
+            spins={ns: _probe(ruler, launch, kernels.taken)[0] for ns, launch in kernels.spins.items()},
+            empty_pair_us=_empty_pairs(ruler),
+            launch_host_us=launch_host_us,
+            copy_bytes=COPY_BYTES,
+            copy_us=_copy_times(ruler),
+            chase_cycles=prove(ruler.cache),
+            sm_clock_mhz=clocks.run_clock_mhz,
+        )
+
+
+def _probe(ruler: CudaRuler, launch: Callable[[], None], taken: torch.Tensor | None = None) -> tuple[Probe, list[float]]:
+    """The probe, and host times of its launch."""
+    watch = ruler.stopwatch(launch)
+    samples: list[Mapping] = []
+    true_us: list[float] = []
+    for _ in range(ROUNDS):
+        samples.append(watch.sample())
+        if taken is not None:
+            true_us.append(int(taken) / 1e3)
+    series = lambda figure: {n: [round(one[figure][n], 4) for one in samples] for n in samples[0][figure]}  # noqa: E731
+    state_us = [one["state_us"] for one in samples if "state_us" in one]
+    probe = Probe(graph_us=series("graph_us"), stream_us=series("stream_us"), state_us=state_us, true_us=true_us)
+    return probe, [one["host_us"] for one in samples]
+
+
+def _empty_pairs(ruler: CudaRuler) -> list[float]:
+    """Two events with nothing in between, behind a kernel that spins until both are queued."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(EMPTY_PAIRS):
+        ruler.spin(50)
+        start.record()
+        end.record()
+        end.synchronize()
+        times.append(round(start.elapsed_time(end) * 1e3, 4))
+    return times
 
 
 def _copy_times(ruler: CudaRuler) -> list[float]:

@@ -7,6 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.text import Text
@@ -20,14 +21,18 @@ from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.exits import BAD, OK, USAGE
 from harness.interrupt import leave_on_ctrl_c
 from harness.protocol import Job
-from harness.records import RecordError, cell_key, read_run
+from harness.record_file import read_run, write_run
+from harness.records import RecordError, Run, cell_key
+from harness.resume import check_same_sweep, lacking, merge, parse_shard, shard_of
 from harness.run import RunError
 from harness.sweep import Group, plan
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run one command; every expected error is one sentence on stderr and the documented exit code."""
-    commands = {"run": _run, "verify": _verify, "compare": _compare, "plot": _plot, "list": _list}
+    commands = {
+        "run": _run, "verify": _verify, "compare": _compare, "merge": _merge, "plot": _plot, "list": _list, "doctor": _doctor,
+    }  # fmt: skip
     try:
         return commands[options.command](options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
@@ -43,16 +48,21 @@ def execute(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
     """Choose the device and find the variants for it. Triton reads its switch on import, so the order matters."""
+    device = _device(options)
+    with leave_on_ctrl_c():
+        if device == "cpu":
+            interpreter.enable()
+        return device, discover(options.variants)
+
+
+def _device(options: argparse.Namespace) -> str:
     with leave_on_ctrl_c():
         from harness.environment import choose_device
 
         try:
-            device = choose_device(options.device)
+            return choose_device(options.device)
         except RuntimeError as error:
             raise ConfigError(str(error)) from None
-        if device == "cpu":
-            interpreter.enable()
-        return device, discover(options.variants)
 
 
 def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[Group]]:
@@ -71,12 +81,28 @@ def _job(options: argparse.Namespace, source: Source, device: str, timed: bool) 
 def _run(options: argparse.Namespace) -> int:
     from harness.recording import record
 
+    resumed = _resumed(options)
     device, catalog = _prepare(options)
     source, groups = _sweep(options, catalog)
+    if options.shard:
+        groups = shard_of(groups, *parse_shard(options.shard))
+    if resumed:
+        check_same_sweep(resumed, source.config, groups, options.seed)
     if options.plan:
-        return _plan(groups)
+        return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
     _print_broken(catalog)
-    return record(make_console(), _job(options, source, device, timed=True), source, groups, options.out, options.no_plots)
+    job = _job(options, source, device, timed=True)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed)
+
+
+def _resumed(options: argparse.Namespace) -> Run | None:
+    if options.resume is None:
+        return None
+    if options.out is not None:
+        raise ConfigError("--resume goes on in the folder of its run; leave --out out")
+    return read_run(_record(options.resume))
 
 
 def _plan(groups: Sequence[Group]) -> int:
@@ -124,6 +150,25 @@ def _compare(options: argparse.Namespace) -> int:
     comparison_console(comparison, console)
     console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
     return comparison.exit_code
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from harness.recording import report
+
+    merged = merge([read_run(_record(path)) for path in options.runs])
+    path = options.out / "run.jsonl"
+    write_run(merged, path)
+    report(make_console(), read_run(path), options.out, options.no_plots)
+    missing = len(merged.header.cells) - len(merged.cells)
+    if missing:
+        make_console(stderr=True).print(Text(f"warning: {missing} planned cells are in none of the shards; complete them with --resume"))
+    return OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from harness.doctor import examine
+
+    return OK if examine(make_console(), _device(options), options.out) else BAD
 
 
 def _plot(options: argparse.Namespace) -> int:

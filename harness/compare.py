@@ -130,6 +130,8 @@ def compare(
     devices = base.header.environment.device, head.header.environment.device
     if devices[0] != devices[1]:
         raise CompareError(f"{base.path} was timed on {devices[0]} and {head.path} on {devices[1]}; CPU and GPU times are never compared")
+    if base.cache != head.cache:
+        raise CompareError(f"{base.path} was timed with a {base.cache} cache and {head.path} with a {head.cache} one; record them alike")
     if unknown := [figure for figure in figures or () if figure not in stats.FIGURES]:
         raise CompareError(f"no figure named {unknown[0]}{did_you_mean(unknown[0], stats.FIGURES)}")
     if not 0 < threshold < 1 or not floor_us >= 0:

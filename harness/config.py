@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
+from harness.records import CacheState
 from harness.serving import Serving
 from harness.wording import did_you_mean
 
@@ -30,6 +31,9 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
     min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us.
+    cache:                what a timed call finds in L2: hot, cold or serving; proved in every run (harness/cache.py).
+    audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
+    timeout_s:            seconds without any sign of life after which a variant counts as hanging.
     interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
     """
 
@@ -38,6 +42,9 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
+    cache: CacheState = "hot"
+    audit: bool = True
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     interpreter_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 8.0
 
 

@@ -68,6 +68,14 @@ def print_environment(console: Console, environment: Environment) -> None:
         console.print(Text(f"note: {note}"))
 
 
+def print_doubts(console: Console, uncalibrated: Sequence[str]) -> None:
+    """A ruler that missed its tolerances says so before any of its figures."""
+    if uncalibrated:
+        console.print(Text("UNCALIBRATED: the ruler of this run missed its tolerances; see `bench.py doctor`", style="bold red"))
+        for reason in uncalibrated:
+            console.print(Text(f"  {reason}", style="red"))
+
+
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
     for table in tables:
         console.print()

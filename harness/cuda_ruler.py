@@ -1,100 +1,57 @@
 """Times of a launch on a GPU.
 
 host_us    CPU time to submit one launch: monotonic clock around a few calls, the device idle before and drained after.
-gpu_us     slope of T(k), the time of a CUDA graph that holds k copies of the launch. Each replay stands behind a kernel
-           that spins until everything is queued, so neither submission nor the host's noise is inside the events.
+graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu_us is its slope. Each replay stands behind a
+           kernel that spins until everything is queued, so neither submission nor the host's noise is inside the events.
            The graphs are captured anew in every round: on an H200 one graph repeats its time to 0.1 %, but two graphs of
            the same launches differ by up to 7 %, so samples of one graph would tell a false story precisely.
+state_us   the one-copy graph once more, in the run's cache state.
+stream_us  launches queued one by one behind the spinning kernel, between two events: the same work on another path.
 eager_us   from submission to completion on an idle device, submission included.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
-from cuda.bindings import driver
 
+from harness.cache import PROBES, Cache
 from harness.cuda import launcher
+from harness.graphs import Graph, check_nodes
+from harness.records import CacheState
+from harness.witness import Witness
 from harness.wording import first_line
 
-PROBES = Path(__file__).with_name("probes.cu")
 WARMUP_CALLS = 3
 #: Launches per host sample: the device is never more than these few behind.
 HOST_CALLS = 5
-#: The spin in front of a replay lasts as long as queueing the graph's first replay did, plus this.
-SPIN_MARGIN_US = 20.0
-#: A replay that began before all was queued is repeated behind a spin twice as long, this many times at most.
+#: Calls between two events, few and many; their difference is free of the events' own cost. Many are fewer where the call
+#: is a long chain: a stream takes about a thousand launches before the host has to wait.
+FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
+#: The spin in front of queued work lasts twice as long as queueing it took before, plus this. Where the GPU finds the last
+#: launches only just queued, the gaps between them come out up to 0.2 us shorter or longer.
+SPIN_MARGIN_US = 40.0
+#: What began before all was queued is repeated behind a longer spin, this many times at most.
 SPIN_TRIES = 6
-
-
-class Graph:
-    """``copies`` launches captured back to back."""
-
-    def __init__(self, launch: Callable[[], Any], copies: int, pool: Any, stream: torch.cuda.Stream) -> None:
-        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
-        stream.wait_stream(torch.cuda.current_stream())
-        # Not torch.cuda.graph(): its garbage collection and cache flush cost more than everything measured here.
-        with torch.cuda.stream(stream):
-            self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                for _ in range(copies):
-                    launch()
-            except Exception:
-                # The capture is void already; ending it raises once more, and the first error is the one to report.
-                with contextlib.suppress(Exception):
-                    self._graph.capture_end()
-                raise
-            self._graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
-        self.nodes = _count_nodes(self._graph.raw_cuda_graph())
-        self._graph.instantiate()
-        self.replay = self._graph.replay
-
-
-def _count_nodes(handle: int) -> dict[str, int]:
-    """Node type -> count, e.g. {"kernel": 4, "memcpy": 1}."""
-    graph = driver.CUgraph(handle)
-    _, _, number = _checked(driver.cuGraphGetNodes(graph))
-    _, nodes, _ = _checked(driver.cuGraphGetNodes(graph, number))
-    counts: dict[str, int] = {}
-    for node in nodes[:number]:
-        kind = _checked(driver.cuGraphNodeGetType(node))[1].name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
-
-
-def _check_nodes(nodes: Mapping[int, Mapping[str, int]]) -> None:
-    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises RuntimeError."""
-    (fewest, first), *others = sorted(nodes.items())
-    if not first:
-        raise RuntimeError("the captured graph is empty: the launch does nothing on the capturing stream")
-    for copies, counts in others:
-        if any(counts.get(kind, 0) * fewest != first.get(kind, 0) * copies for kind in {*counts, *first}):
-            raise RuntimeError(f"the graph of {copies} copies holds {dict(counts)} nodes, that of {fewest} holds {dict(first)}")
-
-
-def _checked(result: tuple) -> tuple:
-    if result[0] != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the CUDA driver answered {result[0].name}")
-    return result
+#: Share of rounds in which every node of every graph is compared, not only counted.
+SIGNATURE_SHARE = 0.1
 
 
 class CudaRuler:
-    """Makes stopwatches for one process; owns the capture stream, the graph pool and the spin kernel."""
+    """Makes stopwatches for one process; owns the capture stream, the graph pool, the spin kernel and the cache state."""
 
-    def __init__(self, graph_copies: Sequence[int]) -> None:
+    def __init__(self, graph_copies: Sequence[int], cache: CacheState = "hot") -> None:
         self.graph_copies = tuple(graph_copies)
+        self.cache = Cache(cache)
         self.stream = torch.cuda.Stream()
         self._sink = torch.zeros(1, device="cuda")
         self.renew_pool()
         self._spins: dict[int, Callable[[], None]] = {}
-        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._busy = launcher(PROBES, "busy", sms * 4, 256, self._sink, 100_000)
 
     def renew_pool(self) -> None:
@@ -108,8 +65,8 @@ class CudaRuler:
 
     def ramp(self, seconds: float) -> None:
         """Keep all SMs busy until the clock has had this long to rise."""
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
+        end = perf_counter() + seconds
+        while perf_counter() < end:
             self._busy()
             torch.cuda.synchronize()
 
@@ -120,23 +77,29 @@ class CudaRuler:
             self._spins[steps] = launcher(PROBES, "spin", 1, 1, steps * 10_000)
         self._spins[steps]()
 
-    def stopwatch(self, launch: Callable[[], Any]) -> CudaStopwatch:
-        return CudaStopwatch(self, launch)
+    def stopwatch(
+        self, launch: Callable[[], Any], witness: Witness | None = None, rewrite_inputs: Callable[[], None] = lambda: None
+    ) -> CudaStopwatch:
+        """witness: watches that timed calls do their work. rewrite_inputs: the step before this one, for cache: serving."""
+        return CudaStopwatch(self, launch, witness, rewrite_inputs)
 
 
 class CudaStopwatch:
-    def __init__(self, ruler: CudaRuler, launch: Callable[[], Any]) -> None:
-        self._ruler, self._launch = ruler, launch
+    def __init__(
+        self, ruler: CudaRuler, launch: Callable[[], Any], witness: Witness | None, rewrite_inputs: Callable[[], None]
+    ) -> None:
+        self._ruler, self._launch, self._witness, self._rewrite_inputs = ruler, launch, witness, rewrite_inputs
         for _ in range(WARMUP_CALLS):
             launch()
         torch.cuda.synchronize()
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._queueing_us: dict[Any, float] = {}
         self._graphs: dict[int, Graph] = {}
         self.no_graph: str | None = None
         try:
             self._capture()
         except Exception as error:  # not capturable is a finding, whatever the reason
-            self.no_graph = first_line(error)
+            self._graphs, self.no_graph = {}, first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
     def _capture(self) -> None:
@@ -148,29 +111,67 @@ class CudaStopwatch:
             torch.cuda.synchronize()
             self._ruler.renew_pool()
             raise
-        _check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
+        check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
+        if not self._graphs or random.random() < SIGNATURE_SHARE:
+            check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
+        one = order[0]
+        if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
+            raise RuntimeError(f"captured anew, the graph holds {fresh[one].nodes} nodes, before it held {self._graphs[one].nodes}")
         self._graphs = {copies: fresh[copies] for copies in self._ruler.graph_copies}
 
-    def _queue(self, graph: Graph) -> float:
-        """Queue one replay between the events; the host time that took, in microseconds."""
-        start = time.perf_counter()
-        self._start.record()
-        graph.replay()
-        self._end.record()
-        return (time.perf_counter() - start) * 1e6
+    def _stream_calls(self) -> tuple[int, ...]:
+        """How many calls to put between two events; none where two calls are too long a queue already."""
+        many = min(MANY_CALLS, STREAM_LAUNCHES // self.facts()["launches"])
+        return (FEW_CALLS, many) if many > FEW_CALLS else ()
 
-    def _replay_us(self, graph: Graph) -> float:
-        """The second replay, as the first one uploads the graph; that one also tells how long queueing takes at most."""
-        spin_us = self._queue(graph) + SPIN_MARGIN_US
-        for _ in range(SPIN_TRIES):
+    def _queue(self, work: Callable[[], Any]) -> float:
+        """Queue work between the events; the host time that took, in microseconds."""
+        start = perf_counter()
+        self._start.record()
+        work()
+        self._end.record()
+        return (perf_counter() - start) * 1e6
+
+    def _blocked_us(self, name: Any, work: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> float:
+        """Device time of work that was queued as a whole before any of it began. ``name`` remembers how long queueing takes."""
+        for attempt in range(SPIN_TRIES):
+            prepare()
+            spin_us = (2 * self._queueing_us.get(name, 0.0) + SPIN_MARGIN_US) * 2**attempt
             self._ruler.spin(spin_us)
-            self._queue(graph)
-            in_time = not self._start.query()
+            queueing_us = self._queue(work)
+            in_time = name in self._queueing_us and not self._start.query()
+            self._queueing_us.setdefault(name, queueing_us)
             self._end.synchronize()
             if in_time:
                 return self._start.elapsed_time(self._end) * 1e3
-            spin_us *= 2
-        raise RuntimeError(f"the host took longer than {spin_us / 2:.0f} us to queue one graph, {SPIN_TRIES} times in a row")
+        raise RuntimeError(
+            f"the host took longer than {spin_us:.0f} us to queue the work, {SPIN_TRIES} times in a row; "
+            "does the launch wait for the device?"
+        )
+
+    def _replay_us(self, copies: int) -> float:
+        """The second replay, as the first one uploads the graph."""
+        replay = self._graphs[copies].replay
+        self._queue(replay)
+        return self._blocked_us("replay", replay)
+
+    def _graphs_us(self) -> dict[int, float]:
+        """Every graph of the set once, in random order, so that nobody knows whose work is checked afterwards."""
+        taken = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
+        return {copies: taken[copies] for copies in self._graphs}
+
+    def _state_us(self) -> float:
+        replay = self._graphs[min(self._graphs)].replay
+        return self._blocked_us("state", replay, lambda: self._ruler.cache.prepare(self._rewrite_inputs))
+
+    def _stream_us(self, calls: int) -> float:
+        launch = self._launch
+
+        def work() -> None:
+            for _ in range(calls):
+                launch()
+
+        return self._blocked_us(calls, work)
 
     @property
     def replay(self) -> Callable[[], None] | None:
@@ -179,25 +180,39 @@ class CudaStopwatch:
     def _host_us(self) -> float:
         launch = self._launch
         torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = perf_counter()
         for _ in range(HOST_CALLS):
             launch()
-        elapsed = time.perf_counter() - start
+        elapsed = perf_counter() - start
         torch.cuda.synchronize()
         return elapsed * 1e6 / HOST_CALLS
 
     def _eager_us(self) -> float:
         torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = perf_counter()
         self._launch()
         torch.cuda.synchronize()
-        return (time.perf_counter() - start) * 1e6
+        return (perf_counter() - start) * 1e6
+
+    def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
+        if self._witness is None:
+            return take()
+        self._witness.arm(replayed)
+        taken = take()
+        self._witness.check(stage)
+        return taken
 
     def sample(self) -> Mapping[str, Any]:
-        figures: dict[str, Any] = {"host_us": self._host_us(), "eager_us": self._eager_us()}
+        figures: dict[str, Any] = {
+            "host_us": self._watched("host", self._host_us),
+            "eager_us": self._watched("eager", self._eager_us),
+        }
         if self._graphs:
+            figures["stream_us"] = self._watched("queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()})
             self._capture()
-            figures["graph_us"] = {copies: self._replay_us(graph) for copies, graph in self._graphs.items()}
+            figures["graph_us"] = self._watched("graph", self._graphs_us, replayed=True)
+            if self._ruler.cache.state != "hot":
+                figures["state_us"] = self._watched("graph", self._state_us, replayed=True)
         return figures
 
     def facts(self) -> Mapping[str, Any]:

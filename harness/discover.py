@@ -10,7 +10,7 @@ import importlib.util
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -41,8 +41,8 @@ class Catalog:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
 
 
-def discover(extra: Sequence[str | Path] = ()) -> Catalog:
-    """Import everything there is. Raises DiscoveryError for a file of ``extra`` only."""
+def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] = lambda module: None) -> Catalog:
+    """Import everything there is; ``imported`` is told each module's name. Raises DiscoveryError for a file of ``extra`` only."""
     catalog = Catalog()
     modules: list[tuple[str, ModuleType]] = []
     for folder in FOLDERS:
@@ -51,7 +51,10 @@ def discover(extra: Sequence[str | Path] = ()) -> Catalog:
                 modules.append((f"{folder}/{path.name}", importlib.import_module(f"{folder}.{path.stem}")))
             except (Exception, SystemExit) as error:  # whatever a kernel file raises on import is its own affair
                 catalog.broken[f"{folder}/{path.name}"] = _reason(error, path)
-    modules += [(str(path), _import_file(Path(path))) for path in extra]
+            imported(f"{folder}.{path.stem}")
+    for path in extra:
+        modules.append((str(path), _import_file(Path(path))))
+        imported(modules[-1][1].__name__)
     for _, module in modules:
         for value in vars(module).values():
             if isinstance(value, Operator):

@@ -71,16 +71,6 @@ def describe(device: str) -> Environment:
     )
 
 
-def sm_clock_mhz() -> int | None:
-    """The SM clock right now; None where NVML refuses."""
-    import pynvml
-
-    try:
-        return pynvml.nvmlDeviceGetClockInfo(_handle(torch.cuda.get_device_properties(0)), pynvml.NVML_CLOCK_SM)
-    except pynvml.NVMLError:
-        return None
-
-
 def _handle(gpu):
     """NVML's handle of torch's current device: by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs."""
     import pynvml

@@ -1,13 +1,13 @@
-"""What parent and worker say to each other. Never imports torch.
+"""What parent and workers say to each other. Never imports torch.
 
-Parent: one Job, then Task or Proof messages, then None. Worker: Ready or Refused, then for each message its events as
-they happen (Begin, Cell, Finding), then Done.
+Parent: one Job, then Task or Proof messages, then None. Worker: Ready, AuditReady or Refused, then for each message its
+events as they happen (Begin, Cell, Finding, Audited), then Done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.config import Measure
@@ -16,13 +16,14 @@ from harness.records import Calibration, Environment
 
 @dataclass(frozen=True)
 class Job:
-    """What a session is told once. timed: whether to measure what passed."""
+    """What a worker is told once. timed: whether to measure what passed. audit: this is the second process, for CUPTI."""
 
     device: str
     variant_files: tuple[str, ...]
     seed: int
     measure: Measure
     timed: bool
+    audit: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Begin:
-    """A variant gets control; if the process dies now, that was it. In the measure phase all variants take turns."""
+    """A variant gets control; if the process dies or falls silent now, that was it. In the measure phase variants take turns."""
 
     variant: str
-    phase: Literal["verify", "measure"]
+    phase: Literal["verify", "measure", "audit"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,25 @@ class Ready:
     environment: Environment
     calibration: Calibration | None
     compiled: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class AuditReady:
+    """First answer of an auditor. own, spins: CUPTI durations of the ruler's kernels; blocked: why there are none."""
+
+    environment: Environment
+    own: dict[str, list[float]]
+    spins: dict[int, list[float]]
+    blocked: str | None
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Counts and CUPTI times of one variant at the task's point, as fields of Metrics; rejection: (status, reason)."""
+
+    variant: str
+    counts: dict[str, Any] = field(default_factory=dict)
+    rejection: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,38 +12,53 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from harness import trust
 from harness.config import Source
-from harness.console import make_console, print_compiled, print_counts, print_environment, print_tables, progress_bar
+from harness.console import make_console, print_compiled, print_counts, print_doubts, print_environment, print_tables, progress_bar
 from harness.discover import ROOT
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.protocol import Job, Ready
-from harness.records import SCHEMA_VERSION, Header, RecordError, Run, Writer, read_run, sources_compile
-from harness.run import RunError, Runner
+from harness.record_file import Writer, read_run
+from harness.records import SCHEMA_VERSION, Header, RecordError, Run, sources_compile
+from harness.resume import cell_keys, check_same_machine, lacking
+from harness.run import RunError, Runner, segment
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
 
 REFERENCE = ROOT / "results" / "reference"
 
 
-def record(console: Console, job: Job, source: Source, groups: Sequence[Group], out: Path | None, no_plots: bool) -> int:
-    """Measure all groups into ``out``/run.jsonl; the exit code. Ctrl-C keeps what is there and reports it."""
-    folder = out or Path("results") / f"{source.config.name}-{job.device}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
-    writer = Writer(folder / "run.jsonl")
-    total = sum(len(group.variants) for group in groups)
-    header, interrupted, stopped = None, False, None
+def record(
+    console: Console, job: Job, source: Source, groups: Sequence[Group], out: Path | None, no_plots: bool,
+    shard: str | None = None, resumed: Run | None = None,
+) -> int:  # fmt: skip
+    """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
+
+    Ctrl-C keeps what is there and reports it.
+    """
+    folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device)
+    missing = list(lacking(groups, resumed.cells)) if resumed else list(groups)
+    writer = Writer(Path(resumed.path) if resumed else folder / "run.jsonl", resume=resumed is not None)
+    total = sum(len(group.variants) for group in missing)
+    begun, interrupted, stopped = resumed is not None and not missing, False, None
 
     try:
         with progress_bar(console, total) as update:
             runner = None
             try:
-                runner = Runner(job, writer.cell, lambda progress: update(progress.done, progress.doing))
-                header = _header(source, job, groups, runner.ready)
-                writer.header(header)
-                runner.run(groups)
+                if missing:
+                    runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing))
+                    if resumed:
+                        check_same_machine(resumed, runner.ready.environment)
+                        writer.write(segment(runner.ready, "resumed", job.measure.cache))
+                    else:
+                        writer.write(_header(source, job, groups, runner.ready, shard))
+                    begun = True
+                    runner.run(missing)
             except KeyboardInterrupt:
                 interrupted = True
             except RunError as error:
-                if header is None:
+                if not begun:
                     raise
                 stopped = str(error)
             finally:
@@ -51,24 +66,27 @@ def record(console: Console, job: Job, source: Source, groups: Sequence[Group], 
                     runner.close(wait_s=0 if interrupted else 30)
     finally:
         writer.close()
-    if header is None:
+    if not begun:
         raise KeyboardInterrupt
     # What is on disk counts, not what was about to be noted when Ctrl-C came.
-    cells = read_run(writer.path).cells
+    run = read_run(writer.path)
     try:
-        _report(console, Run(str(writer.path), header, cells), folder, no_plots)
+        report(console, run, folder, no_plots)
     except OSError as error:
         raise RecordError(f"cannot write {error.filename}: {error.strerror}; the record {writer.path} is complete") from None
-    if interrupted:
-        make_console(stderr=True).print(Text(f"interrupted: {len(cells)} of {total} cells are kept in {writer.path}"))
-        return INTERRUPTED
-    if stopped:
-        make_console(stderr=True).print(Text(f"stopped: {stopped}; {len(cells)} of {total} cells are kept in {writer.path}"))
-        return BAD
-    return BAD if not sources_compile(header.compiled) or any(cell.status in ("mismatch", "failed") for cell in cells) else OK
+    planned = sum(len(group.variants) for group in groups)
+    if interrupted or stopped:
+        kept = f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
+        make_console(stderr=True).print(Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"))
+        return INTERRUPTED if interrupted else BAD
+    return BAD if not sources_compile(run.header.compiled) or any(cell.status in ("mismatch", "failed") for cell in run.cells) else OK
 
 
-def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> Header:
+def _default_folder(name: str, device: str) -> Path:
+    return Path("results") / f"{name}-{device}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+
+
+def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
     return Header(
         schema=SCHEMA_VERSION,
         name=source.config.name,
@@ -79,13 +97,18 @@ def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready) -> 
         config=msgspec.to_builtins(source.config),
         environment=ready.environment,
         calibration=ready.calibration,
+        uncalibrated=trust.doubts(ready.calibration, job.measure.cache) if ready.calibration else (),
         compiled=ready.compiled,
+        cells=cell_keys(groups),
+        shard=shard,
     )
 
 
-def _report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
-    tables = result_tables(run.header, run.cells)
+def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside them."""
+    tables = result_tables(run)
     print_environment(console, run.header.environment)
+    print_doubts(console, run.uncalibrated)
     print_tables(console, tables)
     console.print()
     print_compiled(console, run.header.compiled)

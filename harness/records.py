@@ -1,23 +1,24 @@
-"""What a run leaves behind: JSONL, one header line, then one line per cell, written at once and never rewritten.
+"""What a run leaves behind: JSONL, one header line, then one line per cell. ``record_file`` writes and reads them.
 
-Only raw samples are stored. Medians, slopes, intervals, ratios are derived by whoever reads (``stats``), so that a
-better statistic can be applied to old runs. Never imports torch.
+Only raw samples are stored. Medians, slopes, intervals, ratios are derived by whoever reads (``stats``, ``trust``), so that
+a better statistic can be applied to old runs. Never imports torch.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: passed: verified, and timed where it can be. mismatch: verification rejected it. failed: it raised or could not be
 #: measured. skipped: does not apply at this point. unavailable: this machine lacks what it needs.
 Status = Literal["passed", "mismatch", "failed", "skipped", "unavailable"]
+
+#: What memory a call finds in L2 when it is timed; see harness/cache.py.
+CacheState = Literal["hot", "cold", "serving"]
 
 
 class RecordError(Exception):
@@ -50,18 +51,48 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     notes: tuple[str, ...] = ()
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """The ruler of this run, raw: graph replays of a null kernel and of a one-block copy, device-to-device copies."""
+class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One kernel of the ruler's own, timed by each estimator; the fields are those of Metrics.
 
-    null_graph_us: dict[int, list[float]]
-    block_copy_graph_us: dict[int, list[float]]
+    true_us: what the kernel itself read off the GPU's global timer, where it waits for a known time.
+    """
+
+    graph_us: dict[int, list[float]]
+    stream_us: dict[int, list[float]]
+    state_us: list[float] = []
+    cupti_us: list[float] = []
+    true_us: list[float] = []
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ruler of this run, raw.
+
+    own:             kernels of the kinds that are measured: "null", "block_copy" (one block), "wide_copy", "operator".
+    spins:           nanoseconds asked for -> a kernel that waits so long.
+    empty_pair_us:   two events with nothing between them, behind a blocking kernel; their grid is the event quantum.
+    launch_host_us:  CPU time of a bare cuda-core launch of two arguments (the block copy).
+    copy_us:         device-to-device copies of copy_bytes.
+    chase_cycles:    memory state -> clock cycles per hop of a pointer chase through 256 KiB in that state: "l2" and "memory"
+                     are what the two levels take; the others prove a cache state (see harness/cache.py).
+    sm_clock_mhz:    the clock under load that samples are held to; 0 where NVML refuses.
+    """
+
+    own: dict[str, Probe]
+    spins: dict[int, Probe]
+    empty_pair_us: list[float]
     launch_host_us: list[float]
     copy_bytes: int
     copy_us: list[float]
+    chase_cycles: dict[str, list[float]] = {}
+    sm_clock_mhz: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="line"):
-    """First line of a run. ``variants``: operator/variant in catalogue order, the order of columns and bars."""
+    """First line of a run. ``variants``: operator/variant in catalogue order, the order of columns and bars.
+
+    uncalibrated: why the ruler of this run missed its tolerances; empty where it did not (always on a CPU).
+    cells: keys of the whole plan, in order: what --resume completes. shard: "2/8" where this is one piece of it.
+    """
 
     schema: int
     name: str
@@ -72,27 +103,58 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     config: dict[str, Any]
     environment: Environment
     calibration: Calibration | None = None
+    uncalibrated: tuple[str, ...] = ()
     compiled: dict[str, dict[str, str]] = {}
+    cells: tuple[str, ...] = ()
+    shard: str | None = None
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
+    """From here on cells come from another process: a resumed run, a replaced worker, another shard of a merged run."""
+
+    started: str
+    why: str
+    environment: Environment
+    calibration: Calibration | None = None
+    uncalibrated: tuple[str, ...] = ()
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Raw samples of one cell, microseconds.
+    """Raw samples of one cell, microseconds, and counts.
 
-    graph_us: copies of the launch in one CUDA graph -> time of each replay, one per round; gpu_us is its slope.
-    cpu_us:   wall time of one launch of a PyTorch variant on a CPU; never a GPU time.
+    graph_us:  copies of the launch in one CUDA graph -> time of each replay, one per round; gpu_us is its slope.
+    state_us:  replays of the one-copy graph in the run's cache state, where that is not "hot", one per round.
+    stream_us: launches queued one by one behind a blocking kernel -> time between the events around them.
+    cupti_us:  kernel, memcpy and memset durations of one call summed, from CUPTI; one per replay in the cache state.
+    cpu_us:    wall time of one launch of a PyTorch variant on a CPU; never a GPU time.
+    launches, graph_nodes: of the captured graph. cupti_launches: what CUPTI saw of one call of the graph;
+    eager_launches: of one call outside of it. allocations, synchronizations: of one eager call; memcpys: direction -> count.
+    discarded: samples taken again, by reason (a throttled or slow clock); disturbed: samples kept although retries ran out.
     """
 
     bytes_moved: int
     host_us: list[float] = []
     eager_us: list[float] = []
     graph_us: dict[int, list[float]] = {}
+    state_us: list[float] = []
+    stream_us: dict[int, list[float]] = {}
+    cupti_us: list[float] = []
     cpu_us: list[float] = []
     launches: int | None = None
     graph_nodes: dict[str, int] = {}
     no_graph: str | None = None
+    no_audit: str | None = None
+    cupti_launches: int | None = None
+    eager_launches: int | None = None
+    allocations: int | None = None
+    synchronizations: int | None = None
+    memcpys: dict[str, int] | None = None
     rounds: int = 0
     stopped: str | None = None
+    discarded: dict[str, int] = {}
+    disturbed: int = 0
     sm_clock_mhz: list[int] = []
+    power_w: list[float] = []
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
@@ -118,10 +180,36 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
 
 
 class Run(msgspec.Struct, frozen=True):
+    """A record as read. segments: (number of cells before it, segment), in order."""
+
     path: str
     header: Header
     cells: list[Cell]
     truncated: bool = False
+    segments: list[tuple[int, Segment]] = []
+
+    def calibration_of(self, cell: Cell) -> Calibration | None:
+        """The ruler that measured this cell."""
+        if not self.segments:
+            return self.header.calibration
+        return self._rulers().get(cell.key, self.header.calibration)
+
+    def _rulers(self) -> dict[str, Calibration | None]:
+        starts = [start for start, _ in self.segments]
+        return {
+            cell.key: next((s.calibration for start, s in reversed(self.segments) if start <= i), self.header.calibration)
+            for i, cell in enumerate(self.cells)
+            if i >= starts[0]
+        }
+
+    @property
+    def uncalibrated(self) -> tuple[str, ...]:
+        """Why a ruler of this run missed its tolerances, each reason once."""
+        return tuple(dict.fromkeys([*self.header.uncalibrated, *(r for _, segment in self.segments for r in segment.uncalibrated)]))
+
+    @property
+    def cache(self) -> str:
+        return self.header.config.get("measure", {}).get("cache", "hot")
 
 
 def cell_key(operator: str, variant: str, point: str) -> str:
@@ -136,65 +224,3 @@ def sources_compile(compiled: Mapping[str, Mapping[str, str]]) -> bool:
 def label_parts(point: str) -> dict[str, str]:
     """The label of a point taken apart: axis -> value as text, for the axes that are not at their default."""
     return dict(part.split("=", 1) for part in point.split(",") if "=" in part)
-
-
-class Writer:
-    """Appends to one run file; every line reaches the disk before the next cell starts."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "xb")  # noqa: SIM115 - lives as long as the run
-        except FileExistsError:
-            raise RecordError(f"{path} exists already and records are never overwritten; choose another folder with --out") from None
-        except OSError as error:
-            raise RecordError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
-
-    def header(self, header: Header) -> None:
-        self._append(header)
-
-    def cell(self, cell: Cell) -> None:
-        self._append(cell)
-
-    def _append(self, line: Header | Cell) -> None:
-        try:
-            self._file.write(msgspec.json.encode(line) + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise RecordError(f"cannot write {self.path}: {error.strerror}; what was written before is kept") from None
-
-    def close(self) -> None:
-        """Close the file; one to which nothing was written is removed."""
-        self._file.close()
-        if self.path.stat().st_size == 0:
-            self.path.unlink()
-
-
-def read_run(path: str | Path) -> Run:
-    """Read one run file. A torn last line (a killed run) is dropped and reported in ``truncated``."""
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
-    decoder = msgspec.json.Decoder(Header | Cell)
-    decoded: list[Header | Cell] = []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            decoded.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
-            if number == len(lines) and decoded:
-                return Run(str(path), *_split(path, decoded), truncated=True)
-            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
-    return Run(str(path), *_split(path, decoded))
-
-
-def _split(path: str | Path, lines: list[Header | Cell]) -> tuple[Header, list[Cell]]:
-    if not lines or not isinstance(lines[0], Header):
-        raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
-    if lines[0].schema != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; record the run again")
-    return lines[0], [line for line in lines[1:] if isinstance(line, Cell)]

@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.records import Cell, Header, label_parts
+from harness.records import Cell, Header, Run, label_parts
 from harness.serving import Serving, delta, serving_of
 from harness.stats import FIGURES, Interval, floor_us, interval, is_timed
+from harness.trust import untrusted
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
+#: Untrusted cells that a table names with their values.
+DOUBTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,13 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def result_tables(header: Header, cells: Sequence[Cell]) -> list[Table]:
+def result_tables(run: Run) -> list[Table]:
     """Per operator: what was measured, then (with a ``serving:`` section and GPU times) what it is worth, modelled."""
     tables = []
-    serving = serving_of(header)
+    header, cells, serving = run.header, run.cells, serving_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):
         mine = [cell for cell in cells if cell.operator == operator]
-        tables.append(_measured(header, operator, mine))
+        tables.append(_measured(run, operator, mine))
         if serving is not None and header.environment.device == "cuda":
             tables.append(_worth(header, serving, operator, mine))
     return tables
@@ -129,7 +132,8 @@ def _timed(cell: Cell) -> bool:
     return any(is_timed(cell, figure) for figure in FIGURES)
 
 
-def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
+def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
+    header = run.header
     gpu = header.environment.device == "cuda"
     figure = "gpu_us" if gpu else "cpu_us"
     variants, grid = _grid(header, cells)
@@ -137,15 +141,17 @@ def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
     variants = [name for name in variants if name not in silent]
     axes, labels, shared = point_columns(cells)
     reasons, rows = Reasons(), []
+    doubted = {cell.key: why for cell in cells if (why := untrusted(cell.metrics, run.calibration_of(cell)))}
     for point, row in grid.items():
         times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
         fastest = min(times, key=lambda name: times[name].median, default=None)
-        boxes = [_time_box(row.get(name), times, name == fastest, reasons) for name in variants]
-        boxes += [_floor_box(header, row)] if gpu else []
+        boxes = [_time_box(row.get(name), times, name == fastest, reasons, doubted) for name in variants]
+        boxes += [_floor_box(run, row)] if gpu else []
         rows.append((labels[point], tuple(boxes)))
     baseline = cells[0].baseline
+    cache = "" if run.cache == "hot" else f", {run.cache} cache"
     if gpu:
-        what = f"GPU µs (times faster than {baseline}); below: host µs · launches"
+        what = f"GPU µs{cache} (times faster than {baseline}); below: host µs · launches"
         columns = (*variants, "floor")
     else:
         what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
@@ -155,6 +161,9 @@ def _measured(header: Header, operator: str, cells: Sequence[Cell]) -> Table:
         ruler = f"Times of PyTorch variants, one thread, on {header.environment.processor}"
     notes = [*_shared_note(shared), f"* fastest of its row. {ruler}"]
     notes += [f"{name}: {fate}" for name, fate in silent.items()]
+    notes += [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
+    notes += [f"? {key.partition('/')[2]} {why}" for key, why in list(doubted.items())[:DOUBTS_SHOWN]]
+    notes += [f"? and {len(doubted) - DOUBTS_SHOWN} more untrusted cells"] if len(doubted) > DOUBTS_SHOWN else []
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
 
@@ -162,7 +171,7 @@ def _shared_note(shared: str) -> list[str]:
     return [f"unless a row says otherwise: {shared}"] if shared else []
 
 
-def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons) -> Box:
+def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, doubted: Mapping[str, str]) -> Box:
     if cell is None or cell.variant not in times:
         return reasons.box(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
@@ -170,14 +179,16 @@ def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reas
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [micro(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    return Box(f"{micro(mine.median)}{faster}{'*' if best else ''}", NBSP.join(second), best)
+    marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}"
+    return Box(f"{micro(mine.median)}{faster}{marks}", NBSP.join(second), best)
 
 
-def _floor_box(header: Header, row: Mapping[str, Cell]) -> Box:
-    known = next((cell.metrics for cell in row.values() if cell.metrics is not None), None)
-    if header.calibration is None or known is None:
+def _floor_box(run: Run, row: Mapping[str, Cell]) -> Box:
+    known = next((cell for cell in row.values() if cell.metrics is not None), None)
+    calibration = run.calibration_of(known) if known is not None else None
+    if calibration is None:
         return Box("", muted=True)
-    return Box(micro(floor_us(header.calibration, known.bytes_moved)), muted=True)
+    return Box(micro(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
 
 
 def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell]) -> Table:

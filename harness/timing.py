@@ -2,12 +2,14 @@
 
 Variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour meets all of them
 alike. A cell ends when the bootstrap interval of its leading figure's median is within SETTLED of the median, when the
-point's time budget is spent, or after max_rounds; the record says which. No sample is ever dropped.
+point's time budget is spent, or after max_rounds; the record says which. No sample is dropped for its value; one taken while
+the GPU held back is taken again, and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,6 +20,8 @@ from harness.stats import median_interval, samples
 SETTLED = 0.01
 #: Decimals of a microsecond that a sample keeps: 0.1 ns, far below any clock here, and half the size of a record.
 DIGITS = 4
+#: How often one sample is taken again while the GPU holds back; the last one is kept, and counted as disturbed.
+RETRIES = 3
 #: Rounds between two looks at the intervals; a look costs about as much as a round.
 LOOK_EVERY = 5
 
@@ -45,9 +49,21 @@ class Timing:
     rounds: int = 0
     stopped: str | None = None
     error: BaseException | None = None
+    discarded: dict[str, int] = field(default_factory=dict)
+    disturbed: int = 0
 
-    def take(self) -> None:
-        for figure, value in self.stopwatch.sample().items():
+    def take(self, trouble: Callable[[], str | None]) -> None:
+        """One sample; again while ``trouble`` gives a reason why the one just taken does not count."""
+        for left in range(RETRIES, -1, -1):
+            sample = self.stopwatch.sample()
+            reason = trouble()
+            if reason is None:
+                break
+            if left:
+                self.discarded[reason] = self.discarded.get(reason, 0) + 1
+            else:
+                self.disturbed += 1
+        for figure, value in sample.items():
             if isinstance(value, Mapping):
                 series = self.figures.setdefault(figure, {})
                 for copies, one in value.items():
@@ -58,27 +74,30 @@ class Timing:
 
     def metrics(self, bytes_moved: int, **more: Any) -> Metrics:
         return Metrics(
-            bytes_moved=bytes_moved, rounds=self.rounds, stopped=self.stopped, **self.figures, **self.stopwatch.facts(), **more
-        )
+            bytes_moved=bytes_moved, rounds=self.rounds, stopped=self.stopped, discarded=self.discarded, disturbed=self.disturbed,
+            **self.figures, **self.stopwatch.facts(), **more,
+        )  # fmt: skip
 
     def settled(self) -> bool:
         leading = samples(Metrics(bytes_moved=0, **self.figures), self.stopwatch.leading)
         return len(leading) > 1 and median_interval(leading).relative_half_width <= SETTLED
 
 
-def measure(
+def rounds(
     stopwatches: Mapping[str, Stopwatch],
     *,
     min_rounds: int,
     max_rounds: int,
     budget_s: float,
     now_s: Callable[[], float],
-    before: Callable[[str], Any] | None = None,
-) -> dict[str, Timing]:
-    """Sample all variants of one point in interleaved rounds until each has stopped.
+    around: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
+    trouble: Callable[[], str | None] = lambda: None,
+) -> Iterator[dict[str, Timing]]:
+    """Sample all variants of one point in interleaved rounds until each has stopped; yields the timings after every round.
 
-    before(name) returns a context manager around each sample (an NVTX range). An exception inside a sample ends that
-    variant alone and is kept in ``error``. min_rounds are taken even when the budget is spent already.
+    around(name): a context manager around each sample (an NVTX range, checks). trouble(): why the sample just taken must be
+    taken again. An exception inside a sample ends that variant alone and is kept in ``error``. min_rounds are taken even when
+    the budget is spent already.
     """
     timings = {name: Timing(stopwatch) for name, stopwatch in stopwatches.items()}
     start = now_s()
@@ -89,22 +108,19 @@ def measure(
         for name in active if round_number % 2 else reversed(active):
             timing = timings[name]
             try:
-                if before is None:
-                    timing.take()
-                else:
-                    with before(name):
-                        timing.take()
+                with around(name):
+                    timing.take(trouble)
             except Exception as error:  # a variant's launch may raise anything; the others go on
                 timing.error, timing.stopped = error, "error"
-        if round_number < min_rounds:
-            continue
-        spent = now_s() - start > budget_s
-        look = round_number % LOOK_EVERY == 0 or spent
-        for timing in timings.values():
-            if timing.stopped is None and look and timing.settled():
-                timing.stopped = "settled"
-            elif timing.stopped is None and spent:
-                timing.stopped = "budget"
+        if round_number >= min_rounds:
+            spent = now_s() - start > budget_s
+            look = round_number % LOOK_EVERY == 0 or spent
+            for timing in timings.values():
+                if timing.stopped is None and look and timing.settled():
+                    timing.stopped = "settled"
+                elif timing.stopped is None and spent:
+                    timing.stopped = "budget"
+        yield timings
     for timing in timings.values():
         timing.stopped = timing.stopped or "rounds"
-    return timings
+    yield timings

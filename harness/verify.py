@@ -1,14 +1,17 @@
 """Is a variant right? Exact equality with the scalar reference, over whole buffers, before any timing.
 
 For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps;
-then launch, compare, launch again on top of the first result, replace the inputs once more, poison with another pattern,
-launch, compare. After each launch the inputs must be unchanged and every canary around every buffer must stand.
+then launch, compare, launch again on top of the first result, poison again under the same inputs (a launch that remembers
+its inputs fails here), then other inputs under another poison. After each launch the inputs must be unchanged, every canary
+around every buffer must stand, and the settings of the process must be as before. On a GPU one more launch is queued with
+its inputs behind a sleeping kernel: work that does not wait in the launching stream runs too early and is wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,9 +19,12 @@ from torch import Tensor
 
 from harness.buffers import POISONS, Guard
 from harness.contract import Expected, Operator, Point, Variant
+from harness.integrity import ProcessState
 
 #: How many differing elements a mismatch names.
 SHOWN = 5
+#: GPU clock cycles that the queue sleeps while inputs and launch are queued: about two milliseconds.
+SLEEP_CYCLES = 4_000_000
 
 
 class Mismatch(Exception):
@@ -59,16 +65,18 @@ class Bench:
         shift: int = 0,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
+        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
         self.cases = [self._case(seed + i, edit) for i in range(cases)]
         self.inputs = Guard(self.cases[0].inputs, device, shift)
-        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
+        self._staged: dict[str, Tensor] | None = None
 
     def _case(self, seed: int, edit: Callable[[Any], None] | None) -> Case:
         inputs = self.operator.make_inputs(self.point, seed)
         if edit is not None:
             edit(inputs)
+        places = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
         expected = {
-            name: Expected(*(None if t is None else t.to(self.device) for t in (e.value, e.untouched, e.slack)))
+            name: Expected(*(None if t is None else t.to(places[name]) for t in (e.value, e.untouched, e.slack)))
             for name, e in self.operator.reference(self.point, inputs).items()
         }
         return Case(inputs, expected)
@@ -76,8 +84,19 @@ class Bench:
     def setup(self, variant: Variant) -> Callable[[], Any]:
         return variant.setup(self.point, self.inputs.view, self.outputs.view)
 
-    def check(self, launch: Callable[[], Any], case: int, poison: int | None) -> None:
-        """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything."""
+    def rewrite_inputs(self) -> None:
+        """Queue what the step before this one does: the inputs of case 0, written on the device."""
+        if self._staged is None:
+            on_device = {name: buffer.tensor for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device}
+            self._staged = {name: getattr(self.cases[0].inputs, name).to(self.device) for name in on_device}
+        for name, staged in self._staged.items():
+            self.inputs.buffers[name].tensor.data.copy_(staged)
+
+    def check(self, launch: Callable[[], Any], case: int, poison: int | None, replayed: bool = False) -> None:
+        """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything.
+
+        replayed: ``launch`` replays a graph, which holds none of the host's own work: outputs on the host are left out.
+        """
         self.inputs.fill(self.cases[case].inputs)
         if poison is not None:
             self.outputs.poison(poison)
@@ -92,7 +111,38 @@ class Bench:
         if handed_on is not None:
             self._check_handed_on(handed_on)
         for name, expected in self.cases[case].expected.items():
-            compare(name, self.outputs.buffers[name].tensor, before_outputs[name], expected)
+            if not (replayed and expected.value.device.type != self.device):
+                compare(name, self.outputs.buffers[name].tensor, before_outputs[name], expected)
+
+    def check_queued(self, launch: Callable[[], Any], case: int, poison: int) -> None:
+        """CUDA: inputs, poison, launch and a copy of the outputs, queued without a wait behind a sleeping kernel.
+
+        A launch whose work is ordered by the current stream is right; what runs beside it sees the inputs of before, and
+        what it writes is poisoned.
+        """
+        for name, buffer in self.inputs.buffers.items():
+            if not buffer.tensor.is_cuda:
+                buffer.fill(getattr(self.cases[case].inputs, name))
+        on_device = {name: buffer.tensor for name, buffer in self.outputs.buffers.items() if buffer.tensor.is_cuda}
+        staged = {n: getattr(self.cases[case].inputs, n).to(self.device) for n, b in self.inputs.buffers.items() if b.tensor.is_cuda}
+        self.outputs.poison(poison)
+        poisoned = {name: tensor.clone() for name, tensor in on_device.items()}
+        after = {name: torch.empty_like(tensor) for name, tensor in poisoned.items()}
+        torch.cuda.synchronize()
+        torch.cuda._sleep(SLEEP_CYCLES)
+        for name, tensor in staged.items():
+            self.inputs.buffers[name].tensor.data.copy_(tensor)
+        for name, tensor in poisoned.items():
+            on_device[name].data.copy_(tensor)
+        launch()
+        for name, tensor in after.items():
+            tensor.copy_(on_device[name])
+        torch.cuda.synchronize()
+        for name, tensor in after.items():
+            try:
+                compare(name, tensor, poisoned[name], self.cases[case].expected[name])
+            except Mismatch as mismatch:
+                raise Mismatch("stream_ordered", f"right when waited for, wrong when queued: {mismatch.args[0]}") from None
 
     def _check_guards(self) -> None:
         for kind, guard in (("input", self.inputs), ("output", self.outputs)):
@@ -106,12 +156,15 @@ class Bench:
 
     def _check_handed_on(self, handed_on: Mapping[str, Tensor]) -> None:
         """What the launch returned must be exactly the persistent views a consumer was promised."""
-        if not isinstance(handed_on, Mapping):
+        # No subclass: one could compute when it is looked at.
+        if type(handed_on) not in (dict, MappingProxyType):
             raise Mismatch("handed_on", f"launch() returned a {type(handed_on).__name__}; it returns None or a mapping of name to tensor")
         for name, view in self.operator.views(self.point, self.outputs.view).items():
             if name not in handed_on:
                 raise Mismatch("handed_on", f"launch() returned no {name!r}")
             got = handed_on[name]
+            if type(got) is not Tensor:
+                raise Mismatch("handed_on", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
             if got.dtype != view.dtype or got.shape != view.shape:
                 raise Mismatch("handed_on", f"{name} is {got.dtype} {tuple(got.shape)}, expected {view.dtype} {tuple(view.shape)}")
             if got.stride() != view.stride():
@@ -164,11 +217,20 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
     """
     bench.inputs.fill(bench.cases[1].inputs)
     bench.outputs.poison(POISONS[1])
-    launch = bench.setup(variant)
-    bench.check(launch, case=0, poison=POISONS[0])
-    if not once:
-        bench.check(launch, case=0, poison=None)
-        bench.check(launch, case=2, poison=POISONS[1])
+    settings = ProcessState(bench.device)
+    try:
+        launch = bench.setup(variant)
+        bench.check(launch, case=0, poison=POISONS[0])
+        if not once:
+            bench.check(launch, case=0, poison=None)
+            bench.check(launch, case=0, poison=POISONS[1])
+            bench.check(launch, case=2, poison=POISONS[0])
+            if bench.device == "cuda":
+                bench.check_queued(launch, case=1, poison=POISONS[1])
+        if changed := settings.changed():
+            raise Mismatch("process_state", f"{changed}; a launch leaves the process as it was")
+    finally:
+        settings.restore()
     bench.inputs.fill(bench.cases[0].inputs)
     return launch
 

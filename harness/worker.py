@@ -2,61 +2,80 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.protocol import Done, Job, Proof, Ready, Refused
+from harness.protocol import AuditReady, Done, Job, Proof, Ready, Refused
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
 CONTEXT_LOST = 70
-
-
-#: Seconds without any event after which a variant counts as hanging. torch.compile and the interpreter need minutes.
-ANSWER_LIMIT_S = 600.0
+#: Seconds a worker may take to import torch, bring the device up and calibrate.
+START_LIMIT_S = 600.0
 
 
 class WorkerDied(Exception):
     """The process ended without finishing its message."""
 
 
-def _serve(connection: Connection, device: str) -> None:
+def _serve(connection: Connection, device: str, audit: bool, parent: int) -> None:
     """Body of the process. Ctrl-C is ignored here: the parent stops asking, and ends this process."""
+    _die_with(parent)
     if device == "cpu":
         from harness import interpreter
 
         interpreter.enable()
-    from harness.session import ContextLost, Session
     from harness.wording import first_line
 
+    if audit:
+        from harness.audit import Auditor as Owner
+    else:
+        from harness.session import Session as Owner
+    from harness.measuring import ContextLost
+
     try:
-        session = Session(connection.recv())
-        connection.send(session.ready())
+        owner = Owner(connection.recv())
+        connection.send(owner.ready())
     except Exception as error:  # told to the parent as one line; it has nothing to clean up yet
         connection.send(Refused(first_line(error)))
         return
-    while (message := connection.recv()) is not None:
-        events = session.prove(message.operator, message.variant) if isinstance(message, Proof) else session.group(message)
-        try:
+    try:
+        while (message := connection.recv()) is not None:
+            events = owner.prove(message.operator, message.variant) if isinstance(message, Proof) else owner.group(message)
             for event in events:
                 connection.send(event)
-        except ContextLost:
-            connection.close()
-            os._exit(CONTEXT_LOST)
-        connection.send(Done())
-    session.close()
+            connection.send(Done())
+        owner.close()
+    except ContextLost:
+        connection.close()
+        os._exit(CONTEXT_LOST)
+    except (EOFError, BrokenPipeError):  # the parent is gone, and with it everybody who could use an answer
+        os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """A worker whose parent was killed must not go on holding the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 class Worker:
-    """The parent's handle on one worker process."""
+    """The parent's handle on one worker process. It starts at once; ``ready`` hands it the job and waits for its answer."""
 
     def __init__(self, job: Job) -> None:
+        self._job = job
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, job.device), name="device worker", daemon=True)
+        arguments = (theirs, job.device, job.audit, os.getpid())
+        self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
         # The child inherits this, so that a Ctrl-C while it is still importing is the parent's alone, too.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
@@ -64,23 +83,34 @@ class Worker:
         finally:
             signal.signal(signal.SIGINT, previous)
         theirs.close()
-        self._connection.send(job)
-        self.ready: Ready | Refused = self._receive()
+
+    @cached_property
+    def ready(self) -> Ready | AuditReady | Refused:
+        """Raises WorkerDied."""
+        try:
+            self._connection.send(self._job)
+        except OSError:
+            raise WorkerDied(self._epitaph()) from None
+        return self._receive(START_LIMIT_S)
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.pid
 
     def ask(self, message: Any) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied when the process ends before Done."""
+        """Events of one message. Raises WorkerDied when the process ends, or is silent for too long, before Done."""
         try:
             self._connection.send(message)
         except OSError:
             raise WorkerDied(self._epitaph()) from None
-        while not isinstance(event := self._receive(), Done):
+        while not isinstance(event := self._receive(self._job.measure.timeout_s), Done):
             yield event
 
-    def _receive(self) -> Any:
+    def _receive(self, limit_s: float) -> Any:
         try:
-            if not self._connection.poll(ANSWER_LIMIT_S):
+            if not self._connection.poll(limit_s):
                 self._process.kill()
-                raise WorkerDied(f"no answer within {ANSWER_LIMIT_S:g} s; the worker process was ended")
+                raise WorkerDied(f"no sign of life for {limit_s:g} s (measure.timeout_s); the worker process was ended")
             return self._connection.recv()
         except (EOFError, OSError):
             raise WorkerDied(self._epitaph()) from None

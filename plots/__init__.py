@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.records import Run
 
 #: The figures that any set of runs may have. plots.regression needs a pair of runs and stands apart.
-FIGURES = ("latency", "speedup", "worth")
+FIGURES = ("latency", "speedup", "worth", "calibration")
 
 
 def draw_all(runs: Sequence[Run], folder: Path) -> list[Path]:

@@ -111,6 +111,15 @@ def caption(fig: Figure, text: str) -> None:
     fig.text(0.01, y, wrapped, fontsize=SMALL_PT, color="#555555", ha="left", va="top")
 
 
+def stamp(fig: Figure, runs: Iterable[Run]) -> None:
+    """A red line above the figure where a run's ruler missed its tolerances: such a figure must not pass for a good one."""
+    doubts = [f"{run.header.name}: {reason}" for run in runs for reason in run.uncalibrated]
+    if doubts:
+        text = f"UNCALIBRATED — {doubts[0]}" + (f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else "")
+        wrapped = textwrap.fill(text, int(fig.get_figwidth() * 13))
+        fig.text(0.01, 1.01, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
+
+
 def _frame(fig: Figure) -> Bbox:
     """In inches: the full width, and as high as the figure with legend and caption really is."""
     fig.draw_without_rendering()

@@ -13,10 +13,13 @@ from matplotlib.figure import Figure
 
 from harness import stats
 from harness.records import Run
+from harness.trust import untrusted
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
-from plots._style import FLOOR_STYLE, LABEL_PT, caption, environment_caption, legend_below, save, variant_style
+from plots._style import FLOOR_STYLE, LABEL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
 
+#: A ring around what the estimators do not agree on.
+UNTRUSTED_STYLE = {"s": 90, "facecolors": "none", "edgecolors": "#B00020", "linewidths": 1.2, "zorder": 5}
 Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per call (µs)"}
 
 
@@ -34,10 +37,13 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     handles: dict[str, object] = {}
     for ax, panel in zip(axes, found, strict=True):
         handles |= _draw_panel(ax, panel)
-    handles |= {"floor": handles.pop("floor")} if "floor" in handles else {}  # last in the legend
+    for last in ("untrusted", "floor"):
+        handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
     note = "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n" if "floor" in handles else ""
+    note += "untrusted: slope, queued events and CUPTI differ by more than 3 % and 100 ns\n" if "untrusted" in handles else ""
     caption(fig, note + environment_caption(runs_of(found)))
+    stamp(fig, runs_of(found))
     return fig
 
 
@@ -57,6 +63,10 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
             **variant_style(variant), markersize=4.5, linewidth=1.3, capsize=2,
         )  # fmt: skip
+        doubted = [place for place in timed if untrusted(place.cells[variant].metrics, place.run.calibration_of(place.cells[variant]))]
+        if doubted:
+            ringed = [stats.interval(place.cells[variant], panel.figure).median for place in doubted]
+            handles["untrusted"] = ax.scatter([place.axes[x_axis] for place in doubted], ringed, **UNTRUSTED_STYLE)
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
     floors = {place.axes[x_axis]: floor for place in places if (floor := _floor_us(place, panel.figure)) is not None}
     if floors:
@@ -73,6 +83,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
 def _floor_us(place: Place, figure: str) -> float | None:
     """The physical floor at this point; every variant has the same bytes to move. None on a CPU or without calibration."""
     timed = place.timed(figure)
-    if figure != "gpu_us" or not timed or place.run.header.calibration is None:
+    calibration = place.run.calibration_of(place.cells[timed[0]]) if timed else None
+    if figure != "gpu_us" or calibration is None:
         return None
-    return stats.floor_us(place.run.header.calibration, place.cells[timed[0]].metrics.bytes_moved)
+    return stats.floor_us(calibration, place.cells[timed[0]].metrics.bytes_moved)

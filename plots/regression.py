@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from harness.compare import CORRELATED, VERDICTS, Comparison, Row
 from harness.records import Run
-from plots._style import caption, save
+from plots._style import caption, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
 WIDTH_IN = 7.8
@@ -75,6 +75,7 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
         title_fontproperties={"size": TITLE_PT, "weight": "bold"}, fontsize=TEXT_PT, frameon=False,
     )  # fmt: skip
     caption(figure, _notes(comparison, rows, drawn))
+    stamp(figure, (comparison.base, comparison.head))
     return save(figure, path_stem)
 
 

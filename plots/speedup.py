@@ -22,7 +22,7 @@ from harness.records import Run
 from plots._axes import plain, title_panel
 from plots._panels import panels, runs_of
 from plots._rows import MEANINGS, Row, Table, table
-from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save
+from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save, stamp
 
 ROW_IN, TITLE_IN, LINE_IN, COLORBAR_IN = 0.2, 0.6, 0.13, 0.6
 #: Width of a letter at SMALL_PT, and of the narrowest box that its text fits into.
@@ -64,6 +64,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     used = {word for one in tables for row in one.rows for word in row.words.values()}
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used)
     caption(fig, "\n".join(filter(None, (meanings, environment_caption(runs_of(found))))))
+    stamp(fig, runs_of(found))
     return fig
 
 

@@ -18,7 +18,7 @@ from harness.records import Run
 from harness.serving import Delta, Serving, delta, serving_of
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
-from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, variant_style
+from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
 
 #: Share of the space between two batch sizes that the dots of one take.
 SPREAD = 0.6
@@ -48,6 +48,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         title_panel(ax, one.panel, ", ".join(filter(None, details)))
     legend_below(fig, handles)
     caption(fig, environment_caption(runs_of(one.panel for one in found)))
+    stamp(fig, runs_of(one.panel for one in found))
     return fig
 
 

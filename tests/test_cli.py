@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import bench
-from harness.records import read_run
+from harness.record_file import read_run
 
 ROOT = Path(__file__).parent.parent
 TINY = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import read_run
+from harness.record_file import read_run
 from harness.stats import FIGURES, interval
 
 ROOT = Path(__file__).parent.parent

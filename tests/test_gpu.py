@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.records import read_run
+from harness.record_file import read_run
 from harness.stats import fit, slopes
 
 pytestmark = pytest.mark.gpu

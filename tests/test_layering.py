@@ -23,6 +23,9 @@ WITHOUT_TORCH = {
         "config",
         "sweep",
         "records",
+        "record_file",
+        "resume",
+        "trust",
         "stats",
         "compare",
         "serving",
@@ -33,7 +36,7 @@ WITHOUT_TORCH = {
         "timing",
     )
 } | {name for path in MODULES if path.parts[0] == "plots" for name in [".".join(path.with_suffix("").parts).removesuffix(".__init__")]}
-READERS = {f"harness.{name}" for name in ("records", "stats", "compare", "serving", "tables", "wording")}
+READERS = {f"harness.{name}" for name in ("records", "stats", "compare", "serving", "tables", "trust", "wording")}
 
 
 def module_name(path: Path) -> str:
@@ -122,7 +125,7 @@ def test_layers(path):
         wrong = {name for name in used if name not in READERS and name.split(".")[0] != "plots"}
     else:
         wrong = {name for name in used if name.split(".")[0] in ("baselines", "kernels", "bench", "tests")}
-        if path.name not in ("commands.py", "recording.py"):
+        if path.name not in ("commands.py", "recording.py", "doctor.py"):
             wrong |= {name for name in used if name.split(".")[0] == "plots"}
     assert wrong == set()
 
@@ -132,11 +135,11 @@ def importers(name: str) -> set[str]:
 
 
 def test_only_the_commands_drive_a_run():
-    assert importers("harness.run") <= {"harness/commands.py", "harness/recording.py", "harness/verification.py"}
+    assert importers("harness.run") <= {"harness/commands.py", "harness/doctor.py", "harness/recording.py", "harness/verification.py"}
 
 
 def test_only_the_loop_and_its_verification_know_the_worker():
-    assert importers("harness.worker") <= {"harness/run.py", "harness/verification.py"}
+    assert importers("harness.worker") <= {"harness/run.py", "harness/auditing.py", "harness/verification.py"}
 
 
 def test_only_the_command_line_imports_the_commands():

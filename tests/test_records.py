@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.records import Cell, Metrics, RecordError, Writer, read_run
+from harness.record_file import Writer, read_run
+from harness.records import Cell, Metrics, RecordError
 from tests import factory
 
 
@@ -94,7 +95,7 @@ def test_what_is_no_record_is_refused(tmp_path, content):
 def test_a_file_without_header_or_of_another_schema_is_refused(written):
     written.path.write_bytes(written.content.split(b"\n", 1)[1])
     assert "header" in refused(written.path)
-    written.path.write_bytes(written.content.replace(b'"schema":1', b'"schema":99', 1))
+    written.path.write_bytes(written.content.replace(b'"schema":2', b'"schema":99', 1))
     assert "99" in refused(written.path)
 
 
@@ -111,9 +112,9 @@ def test_one_bad_file_among_many_is_named(written, tmp_path):
 def test_every_record_is_on_disk_before_the_next(tmp_path):
     run = factory.run(factory.gpu_environment(), [factory.cell("o", "v", {"n": n}, gpu=1.0) for n in range(3)])
     writer = Writer(tmp_path / "a" / "run.jsonl")
-    writer.header(run.header)
+    writer.write(run.header)
     for count, cell in enumerate(run.cells, 1):
-        writer.cell(cell)
+        writer.write(cell)
         assert read_run(writer.path).cells == run.cells[:count]
     writer.close()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.stats import fit, median_interval, slopes
-from harness.timing import measure
+from harness.timing import rounds
 
 
 class FakeGpu:
@@ -45,7 +45,7 @@ class FakeStopwatch:
 
 def run(gpu, *stopwatches, **settings):
     settings = {"min_rounds": 5, "max_rounds": 40, "budget_s": 1e9} | settings
-    return measure({s.name: s for s in stopwatches}, now_s=gpu.now_s, **settings)
+    return list(rounds({s.name: s for s in stopwatches}, now_s=gpu.now_s, **settings))[-1]
 
 
 def test_recovers_a_known_cost_and_stops_as_soon_as_it_is_settled():
@@ -131,7 +131,7 @@ def test_every_sample_is_taken_inside_its_own_range():
         def __exit__(self, *_):
             assert gpu.log[-1] == self.name
 
-    run(gpu, FakeStopwatch(gpu, "a", 1.0), FakeStopwatch(gpu, "b", 2.0), before=Range, max_rounds=5)
+    run(gpu, FakeStopwatch(gpu, "a", 1.0), FakeStopwatch(gpu, "b", 2.0), around=Range, max_rounds=5)
     assert opened == gpu.log
 
 

@@ -1,0 +1,84 @@
+"""CUDA graphs of a launch: captured, counted, compared node by node."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+#: What a node does, as far as it can be told apart: its type, and for a kernel the function and the shape of its grid.
+Signature = tuple[Any, ...]
+
+
+class Graph:
+    """``copies`` launches captured back to back. nodes: type -> count, e.g. {"kernel": 4, "memcpy": 1}."""
+
+    def __init__(self, launch: Callable[[], Any], copies: int, pool: Any, stream: torch.cuda.Stream) -> None:
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        stream.wait_stream(torch.cuda.current_stream())
+        # Not torch.cuda.graph(): its garbage collection and cache flush cost more than everything measured here.
+        with torch.cuda.stream(stream):
+            self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                for _ in range(copies):
+                    launch()
+            except Exception:
+                # The capture is void already; ending it raises once more, and the first error is the one to report.
+                with contextlib.suppress(Exception):
+                    self._graph.capture_end()
+                raise
+            self._graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._nodes = _nodes(self._graph.raw_cuda_graph())
+        self.nodes = dict(Counter(_kind(node) for node in self._nodes))
+        self._graph.instantiate()
+        self.replay = self._graph.replay
+
+    def signatures(self) -> Counter[Signature]:
+        """How many nodes do what. Slower than ``nodes``: a query for each kernel."""
+        return Counter(_signature(node) for node in self._nodes)
+
+
+def check_nodes(nodes: Mapping[int, Mapping[Any, int]]) -> None:
+    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises RuntimeError.
+
+    nodes: copies -> counts, by type (Graph.nodes) or by what they do (Graph.signatures).
+    """
+    (fewest, first), *others = sorted(nodes.items())
+    if not first:
+        raise RuntimeError("the captured graph is empty: the launch does nothing on the capturing stream")
+    for copies, counts in others:
+        if any(counts.get(kind, 0) * fewest != first.get(kind, 0) * copies for kind in {*counts, *first}):
+            raise RuntimeError(
+                f"the graph of {copies} copies does not hold {copies // fewest} times the nodes of that of {fewest}: "
+                f"{sum(counts.values())} against {sum(first.values())}, or others in their place"
+            )
+
+
+def _nodes(handle: int) -> list[driver.CUgraphNode]:
+    graph = driver.CUgraph(handle)
+    _, _, number = checked(driver.cuGraphGetNodes(graph))
+    return checked(driver.cuGraphGetNodes(graph, number))[1][:number]
+
+
+def _kind(node: driver.CUgraphNode) -> str:
+    return checked(driver.cuGraphNodeGetType(node))[1].name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+
+
+def _signature(node: driver.CUgraphNode) -> Signature:
+    kind = _kind(node)
+    if kind != "kernel":
+        return (kind,)
+    p = checked(driver.cuGraphKernelNodeGetParams(node))[1]
+    return kind, int(p.func), int(p.kern), p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ
+
+
+def checked(result: tuple) -> tuple:
+    """The answer of a driver call. Raises RuntimeError with the driver's word for what went wrong."""
+    if result[0] != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the CUDA driver answered {result[0].name}")
+    return result

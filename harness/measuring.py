@@ -1,0 +1,164 @@
+"""The variants of one point, timed in turns: what stands around every sample, and what is asked after the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.buffers import POISONS
+from harness.contract import Operator, Point, Variant
+from harness.cpu_ruler import CpuStopwatch
+from harness.discover import Catalog
+from harness.integrity import TAMPERED, Integrity, ProcessState
+from harness.marks import mark
+from harness.protocol import Begin, Job
+from harness.records import Cell, Metrics, cell_key
+from harness.timing import rounds
+from harness.verify import Bench, Mismatch
+from harness.witness import Witness
+from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.clocks import Clocks
+    from harness.cuda_ruler import CudaRuler
+
+#: Seconds of full load before each point, and before a sample is taken again.
+RAMP_S = 0.02
+
+#: (status, reason) of a cell.
+Rejection = tuple[str, str]
+
+
+class ContextLost(Exception):
+    """A variant destroyed the CUDA context; only a new process can go on."""
+
+
+def check_context(device: str) -> None:
+    """Raises ContextLost."""
+    if device == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:  # whatever CUDA answers, the context is gone
+            raise ContextLost(first_line(error)) from error
+
+
+def rejected(error: Exception) -> Rejection:
+    return ("mismatch", str(error)) if isinstance(error, Mismatch) else ("failed", first_line(error))
+
+
+@dataclass(frozen=True)
+class Here:
+    """An operator at a point: makes its cells and their keys."""
+
+    operator: Operator
+    point: Point
+
+    def key(self, variant: Variant) -> str:
+        return cell_key(self.operator.name, variant.name, self.operator.label(self.point))
+
+    def bytes_moved(self, bench: Bench) -> int:
+        return self.operator.bytes_moved(self.point, bench.cases[0].inputs)
+
+    def cell(self, variant: Variant, status: str, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
+        return Cell(
+            operator=self.operator.name, variant=variant.name, baseline=self.operator.baseline,
+            point=self.operator.label(self.point), axes=dict(self.point), status=status, reason=reason, metrics=metrics,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What one process measures with: ruler and clocks are None on a CPU."""
+
+    job: Job
+    catalog: Catalog
+    integrity: Integrity
+    ruler: CudaRuler | None
+    clocks: Clocks | None
+
+    def time(self, here: Here, bench: Bench, verified: Mapping[str, Callable[[], Any]], budget_s: float) -> Iterator[Begin | Cell]:
+        stopwatches, variants = {}, {name: self.catalog.find(here.operator.name, name) for name in verified}
+        if self.ruler:
+            with mark("ramp", "ramp"):
+                self.ruler.ramp(RAMP_S)
+        readings = [self.clocks.read()] if self.clocks else []
+        witness = Witness(bench)
+        for name, launch in verified.items():
+            yield Begin(name, "measure")
+            try:
+                with self._watched(here.key(variants[name]), "warmup"):
+                    stopwatches[name] = self._stopwatch(launch, witness, bench)
+            except Exception as error:  # a variant may raise anything
+                yield here.cell(variants[name], *rejected(error))
+                check_context(self.job.device)
+
+        if not stopwatches:
+            return
+
+        def trouble() -> str | None:
+            reading = self.clocks.read() if self.clocks else None
+            readings.append(reading)
+            found = self.clocks.trouble(reading) if self.clocks else None
+            if found:
+                self.ruler.ramp(RAMP_S)
+            return found
+
+        measure = self.job.measure
+        for timings in rounds(
+            stopwatches, min_rounds=measure.min_rounds, max_rounds=measure.max_rounds, budget_s=budget_s,
+            now_s=time.perf_counter, around=lambda name: self._watched(here.key(variants[name]), "measure"), trouble=trouble,
+        ):  # fmt: skip
+            yield Begin(next(iter(timings)), "measure")
+        if len(timings) > 1 and any(timing.error for timing in timings.values()):
+            # Before any cell is told: where one took the context along, all are asked for again, one by one.
+            check_context(self.job.device)
+        seen = [reading for reading in [*readings[:1], *readings[-1:]] if reading]
+        state = {"sm_clock_mhz": [r.sm_clock_mhz for r in seen], "power_w": [r.power_w for r in seen]}
+        for name, timing in timings.items():
+            error, when = timing.error, "during timing"
+            if error is None:
+                error, when = self._spoiled(here, bench, variants[name], verified[name], timing.stopwatch.replay), "after timing"
+            if error is not None:
+                status, text = rejected(error)
+                yield here.cell(variants[name], status, f"{when}: {text}")
+                check_context(self.job.device)
+            else:
+                metrics = timing.metrics(here.bytes_moved(bench), **state)
+                yield here.cell(variants[name], "passed", timing.stopwatch.facts().get("no_graph"), metrics)
+
+    def _stopwatch(self, launch: Callable[[], Any], witness: Witness, bench: Bench) -> Any:
+        return self.ruler.stopwatch(launch, witness, bench.rewrite_inputs) if self.ruler else CpuStopwatch(launch, witness)
+
+    @contextmanager
+    def _watched(self, key: str, phase: str) -> Iterator[None]:
+        """Around everything that is timed: the NVTX range, then whether the process and the ruler's tools are as before."""
+        settings = ProcessState(self.job.device)
+        try:
+            with mark(key, phase):
+                yield
+            if (changed := settings.changed()) is not None:
+                raise Mismatch("process_state", f"{changed}; a launch leaves the process as it was")
+        finally:
+            settings.restore()
+            if (tool := self.integrity.tampered()) is not None:
+                raise Mismatch("ruler", TAMPERED.format(tool))
+
+    def _spoiled(
+        self, here: Here, bench: Bench, variant: Variant, launch: Callable[[], Any], replay: Callable[[], None] | None
+    ) -> Exception | None:
+        """What is wrong with the closure that was timed, or with its graph, on contents that neither was timed on."""
+        try:
+            with self._watched(here.key(variant), "verify"):
+                bench.check(launch, case=1, poison=POISONS[0])
+                bench.check(launch, case=1, poison=POISONS[1])
+                if replay is not None:
+                    bench.check(replay, case=2, poison=POISONS[1], replayed=True)
+                bench.inputs.fill(bench.cases[0].inputs)
+        except Exception as error:  # a variant may raise anything
+            return error
+        return None

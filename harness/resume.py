@@ -1,0 +1,102 @@
+"""One sweep in several runs: what a broken-off run still lacks, which part is a shard's, how shards become one record.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+from msgspec import structs
+
+from harness.config import Config, ConfigError
+from harness.records import Cell, Environment, RecordError, Run, Segment, cell_key
+from harness.sweep import Group
+
+#: What must not differ between processes whose cells stand in one record.
+SAME = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty")
+
+
+def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Keys of all cells of a plan, in its order."""
+    return tuple(cell_key(group.operator.name, variant.name, group.label) for group in groups for variant in group.variants)
+
+
+def lacking(groups: Sequence[Group], cells: Sequence[Cell]) -> Iterator[Group]:
+    """The groups with the variants that have no cell yet."""
+    there = {cell.key for cell in cells}
+    for group in groups:
+        left = tuple(v for v in group.variants if cell_key(group.operator.name, v.name, group.label) not in there)
+        if left:
+            yield replace(group, variants=left)
+
+
+def check_same_sweep(run: Run, config: Config, groups: Sequence[Group], seed: int | None) -> None:
+    """Raises ConfigError where the command describes another sweep than the record that it is to complete."""
+    if run.header.config != msgspec.to_builtins(config):
+        changed = [name for name, value in msgspec.to_builtins(config).items() if run.header.config.get(name) != value]
+        raise ConfigError(f"--resume {run.path}: it was recorded with another {', '.join(changed) or 'configuration'}; give the same one")
+    if run.header.cells != cell_keys(groups):
+        raise ConfigError(f"--resume {run.path}: it was recorded with other cells; give the same --only, --set, --shard and --variants")
+    if seed is not None and seed != run.header.seed:
+        raise ConfigError(f"--resume {run.path}: it was recorded with seed {run.header.seed}; leave --seed out")
+
+
+def check_same_machine(run: Run, environment: Environment) -> None:
+    """Raises RecordError where cells of this process must not stand beside those of the record."""
+    for name in SAME:
+        before, now = getattr(run.header.environment, name), getattr(environment, name)
+        if before != now:
+            raise RecordError(f"{run.path} was recorded with {name} {before}, this is {now}; record the run again")
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``2/8`` -> (2, 8). Raises ConfigError."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard {text}: expected PIECE/PIECES such as 2/8, counted from 1")
+    return int(found[1]), int(found[2])
+
+
+def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
+    """Every ``pieces``-th point: neighbours of a sweep cost alike, so the pieces take about as long as each other."""
+    return list(groups[piece - 1 :: pieces])
+
+
+def merge(runs: Sequence[Run]) -> Run:
+    """Shards of one sweep as one run: each piece keeps its own ruler. Raises RecordError.
+
+    Cells stand in the order of the pieces. Pieces may come from several GPUs of one model.
+    """
+    first = runs[0]
+    for run in runs[1:]:
+        for name in ("name", "config", "seed"):
+            if getattr(run.header, name) != getattr(first.header, name):
+                raise RecordError(f"{run.path} has another {name} than {first.path}; only shards of one sweep can be merged")
+        for name in SAME:
+            values = getattr(first.header.environment, name), getattr(run.header.environment, name)
+            if values[0] != values[1]:
+                raise RecordError(f"{run.path} was recorded with {name} {values[1]}, {first.path} with {values[0]}; not of one run")
+    cells: list[Cell] = []
+    segments: list[tuple[int, Segment]] = []
+    seen: dict[str, str] = {}
+    for run in runs:
+        if run is not first:
+            h = run.header
+            segments.append((len(cells), Segment(
+                started=h.started, why=f"shard {h.shard or run.path}", environment=h.environment,
+                calibration=h.calibration, uncalibrated=h.uncalibrated,
+            )))  # fmt: skip
+        segments += [(len(cells) + start, one) for start, one in run.segments]
+        for cell in run.cells:
+            if cell.key in seen:
+                raise RecordError(f"{run.path} and {seen[cell.key]} both hold {cell.key}; were they shards of one sweep?")
+            seen[cell.key] = run.path
+        cells += run.cells
+    planned = tuple(key for run in runs for key in run.header.cells)
+    variants = tuple(dict.fromkeys(name for run in runs for name in run.header.variants))
+    header = structs.replace(first.header, shard=None, cells=planned, variants=variants)
+    return Run(first.path, header, cells, False, segments)

@@ -1,0 +1,336 @@
+"""Broken and cheating variants that any device must reject before a time is printed. Each keeps the promise of looking right.
+
+``honest`` is the yardstick: the same work without a trick. Every docstring says what the trick would win.
+"""
+
+import gc
+import itertools
+import os
+import queue
+import sys
+import threading
+import time
+
+import torch
+
+from baselines.decode_native import chain_clamp
+from harness.contract import variant
+
+
+def front_aligned(point):
+    return "end-aligned rows only" if point.row_alignment == "front" else None
+
+
+def cheat(function):
+    return variant("decode_native", skip=front_aligned, waives="no_alloc")(function)
+
+
+def view(point, out):
+    rows, width = point.batch_size, point.max_decode_len
+    return out.buffer[: rows * width].view(rows, width)
+
+
+@cheat
+def honest(point, x, out):
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def cached_by_version(point, x, out):
+    """Works only when it sees that its inputs were written to: no work in all timed calls but the first."""
+    work, seen = chain_clamp(point, x, out), []
+
+    def launch():
+        if seen != [x.seq_lens._version]:
+            seen[:] = [x.seq_lens._version]
+            work()
+
+    return launch
+
+
+@cheat
+def cached_by_outputs(point, x, out):
+    """Works only when the outputs were written to by somebody."""
+    work, seen = chain_clamp(point, x, out), []
+
+    def launch():
+        if seen != [out.buffer._version]:
+            work()
+            seen[:] = [out.buffer._version]
+
+    return launch
+
+
+@cheat
+def answer_of_setup(point, x, out):
+    """Computes in set-up, copies in the launch."""
+    chain_clamp(point, x, out)()
+    answer = view(point, out).clone()
+
+    def launch():
+        view(point, out).copy_(answer)
+
+    return launch
+
+
+@cheat
+def every_second_call(point, x, out):
+    """Half the time for the same answer, as long as nobody looks between the calls."""
+    work, turn = chain_clamp(point, x, out), itertools.count()
+
+    def launch():
+        if next(turn) % 2 == 0:
+            work()
+
+    return launch
+
+
+@cheat
+def every_third_call(point, x, out):
+    work, turn = chain_clamp(point, x, out), itertools.count()
+
+    def launch():
+        if next(turn) % 3 == 0:
+            work()
+
+    return launch
+
+
+@cheat
+def stops_when_timed(point, x, out):
+    """Honest for the calls of verification, idle in the many calls of a stopwatch."""
+    work, turn = chain_clamp(point, x, out), itertools.count()
+
+    def launch():
+        if next(turn) <= 60:
+            work()
+
+    return launch
+
+
+@cheat
+def knows_its_caller(point, x, out):
+    """Idle when the function that called it belongs to a ruler."""
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        if "ruler" not in sys._getframe(1).f_code.co_filename:
+            work()
+
+    return launch
+
+
+@cheat
+def lazy_output(point, x, out):
+    """Hands on an object that computes when somebody looks at it."""
+
+    class Lazy(dict):
+        def __getitem__(self, name):
+            chain_clamp(point, x, out)()
+            return view(point, out)
+
+        def __contains__(self, name):
+            return True
+
+    return Lazy
+
+
+@cheat
+def late_by_one_call(point, x, out):
+    """Each call finishes the work of the one before it, with the inputs of then."""
+    kept = [x.seq_lens.clone()]
+    offsets = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
+
+    def launch():
+        view(point, out).copy_((kept[0][:, None] + offsets).clamp_(min=0) // point.compress_ratio)
+        kept[0] = x.seq_lens.clone()
+
+    return launch
+
+
+@cheat
+def background_thread(point, x, out):
+    """A thread of its own does the work; the timed call only rings a bell."""
+    work, bell = chain_clamp(point, x, out), queue.SimpleQueue()
+
+    def serve():
+        while True:
+            bell.get()
+            time.sleep(0.01)
+            work()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return lambda: bell.put(None)
+
+
+@cheat
+def returns_a_promise(point, x, out):
+    """Returns a generator that would do the work."""
+    work = chain_clamp(point, x, out)
+
+    def promise():
+        yield work()
+
+    return promise
+
+
+@cheat
+def output_aliases_input(point, x, out):
+    """Hands on its input as output."""
+
+    def launch():
+        chain_clamp(point, x, out)()
+        return {"context_lens": x.seq_lens[:, None].expand(point.batch_size, point.max_decode_len)}
+
+    return launch
+
+
+@cheat
+def fresh_output(point, x, out):
+    """Hands on a new tensor each time: no copy into the persistent buffer."""
+
+    def launch():
+        chain_clamp(point, x, out)()
+        return {"context_lens": view(point, out).clone()}
+
+    return launch
+
+
+@cheat
+def shortens_its_inputs(point, x, out):
+    """Leaves itself less to do the next time."""
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        x.seq_lens.zero_()
+
+    return launch
+
+
+@cheat
+def writes_past_its_output(point, x, out):
+    work = chain_clamp(point, x, out)
+    beyond = out.buffer.as_strided((1,), (1,), out.buffer.storage_offset() + out.buffer.numel())
+
+    def launch():
+        work()
+        beyond.zero_()
+
+    return launch
+
+
+@cheat
+def half_the_rows(point, x, out):
+    """Right for the rows a sloppy check would look at."""
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        before = out.buffer.clone()
+        work()
+        keep = point.batch_size * point.max_decode_len // 2
+        out.buffer[keep:].copy_(before[keep:])
+
+    return launch
+
+
+@cheat
+def patches_the_clock(point, x, out):
+    """A clock that runs slowly."""
+    honest_clock = time.perf_counter
+    time.perf_counter = lambda: honest_clock() / 10
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def patches_the_clock_in_the_launch(point, x, out):
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        time.perf_counter = lambda: 0.0
+
+    return launch
+
+
+@cheat
+def patches_the_judge(point, x, out):
+    """A comparison that is always content."""
+    import harness.verify
+
+    harness.verify.compare = lambda *arguments: None
+    return lambda: None
+
+
+@cheat
+def patches_the_stopwatch(point, x, out):
+    """A stopwatch of its own making."""
+    from harness.cpu_ruler import CpuStopwatch
+
+    CpuStopwatch.sample = lambda self: {"cpu_us": 0.001}
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def patches_equality(point, x, out):
+    torch.equal = lambda one, other: True
+    return lambda: None
+
+
+@cheat
+def takes_more_threads(point, x, out):
+    """All cores for itself, against baselines that have one."""
+    torch.set_num_threads(max(2, torch.get_num_threads() * 2))
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def stops_the_collector(point, x, out):
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        gc.disable()
+
+    return launch
+
+
+@cheat
+def raises_in_the_launch(point, x, out):
+    def launch():
+        raise RuntimeError("no luck today")
+
+    return launch
+
+
+@cheat
+def exits_the_process(point, x, out):
+    return lambda: sys.exit(0)
+
+
+@cheat
+def ends_the_process(point, x, out):
+    return lambda: os._exit(0)
+
+
+@cheat
+def segfaults(point, x, out):
+    import ctypes
+
+    return lambda: ctypes.string_at(0)
+
+
+@cheat
+def hangs(point, x, out):
+    return lambda: time.sleep(3600)
+
+
+@cheat
+def skips_every_hard_point(point, x, out):
+    """Proved nothing, so it is not measured."""
+    return lambda: None
+
+
+skips_every_hard_point.__variant__ = type(skips_every_hard_point.__variant__)(
+    **{**vars(skips_every_hard_point.__variant__), "skip": lambda point: None if point.batch_size == 2 else "two requests only"}
+)

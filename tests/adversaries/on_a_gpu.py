@@ -1,0 +1,251 @@
+"""Cheats that need a GPU: streams, graphs, events, device memory. Every docstring says what the trick would win."""
+
+import itertools
+from pathlib import Path
+
+import torch
+
+from baselines.decode_native import chain_clamp
+from harness.contract import GPU, variant
+from harness.cuda import launcher
+
+NOWHERE = Path(__file__).with_name("nowhere.cu")
+
+
+def front_aligned(point):
+    return "end-aligned rows only" if point.row_alignment == "front" else None
+
+
+def cheat(function):
+    return variant("decode_native", skip=front_aligned, waives="no_alloc", requires=GPU)(function)
+
+
+@cheat
+def side_stream(point, x, out):
+    """The work runs beside the timed stream, after which nobody waits."""
+    work, side = chain_clamp(point, x, out), torch.cuda.Stream()
+
+    def launch():
+        with torch.cuda.stream(side):
+            work()
+
+    return launch
+
+
+@cheat
+def side_stream_never_joined(point, x, out):
+    """Waits for the timed stream, which does not wait for it."""
+    work, side = chain_clamp(point, x, out), torch.cuda.Stream()
+
+    def launch():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(200_000)
+            work()
+
+    return launch
+
+
+@cheat
+def moves_the_current_stream(point, x, out):
+    """Events recorded afterwards stand in another stream than the work."""
+    work, side = chain_clamp(point, x, out), torch.cuda.Stream()
+
+    def launch():
+        work()
+        side.wait_stream(torch.cuda.current_stream())
+        torch.cuda.set_stream(side)
+
+    return launch
+
+
+@cheat
+def idle_when_captured(point, x, out):
+    """Right when launched, idle when captured: its graph would be the fastest of all."""
+    work, nothing = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device)
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing():
+            nothing.zero_()
+        else:
+            work()
+
+    return launch
+
+
+@cheat
+def empty_when_captured(point, x, out):
+    """Captures nothing at all."""
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        if not torch.cuda.is_current_stream_capturing():
+            work()
+
+    return launch
+
+
+@cheat
+def captured_beside_the_graph(point, x, out):
+    """In a capture the work goes to a stream that is not being captured, and runs once, there and then."""
+    work, side, nothing = chain_clamp(point, x, out), torch.cuda.Stream(), torch.empty(1, device=out.buffer.device)
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing():
+            nothing.zero_()
+            with torch.cuda.stream(side):
+                work()
+        else:
+            work()
+
+    return launch
+
+
+@cheat
+def node_missing_from_long_graphs(point, x, out):
+    """The first copy in a graph is whole, the others lack a node: the slope would be that of the rest."""
+    work, nothing, copies = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device), itertools.count()
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing() and next(copies) % 31 > 0:
+            nothing.zero_()
+        else:
+            work()
+
+    return launch
+
+
+@cheat
+def dummies_in_long_graphs(point, x, out):
+    """As many nodes in every copy, but most of them do nothing."""
+    nothing = torch.empty(1, dtype=torch.int32, device=out.buffer.device)
+    rows, width = point.batch_size, point.max_decode_len
+    view = out.buffer[: rows * width].view(rows, width)
+    offsets = torch.arange(1 - width, 1, dtype=torch.int32, device=out.buffer.device)
+    last = [None]
+
+    def launch():
+        graph = torch.cuda.is_current_stream_capturing()
+        if graph and last[0]:
+            nothing.add_(1)
+            nothing.clamp_(min=0)
+            nothing.floor_divide_(1)
+        else:
+            torch.add(x.seq_lens[:, None], offsets, out=view)
+            view.clamp_(min=0)
+            view.floor_divide_(point.compress_ratio)
+        last[0] = graph
+
+    return launch
+
+
+@cheat
+def graph_of_its_own(point, x, out):
+    """Eager calls replay a graph captured in set-up; under capture it launches less than that."""
+    work, nothing = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device)
+    work()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.graph(graph, stream=side):
+        work()
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing():
+            nothing.zero_()
+        else:
+            graph.replay()
+
+    return launch
+
+
+@cheat
+def returns_before_completion(point, x, out):
+    """The copy that completes the answer is queued in the next call only."""
+    answer = torch.zeros_like(out.buffer[: point.batch_size * point.max_decode_len])
+    offsets = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
+
+    def launch():
+        out.buffer[: answer.numel()].copy_(answer)
+        lens = (x.seq_lens[:, None] + offsets).clamp_(min=0) // point.compress_ratio
+        answer.copy_(lens.view(-1))
+
+    return launch
+
+
+@variant("decode_native", skip=front_aligned, requires=GPU)
+def allocates_in_the_launch(point, x, out):
+    """Promises that it does not."""
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def keeps_memory(point, x, out):
+    """Every launch keeps a tensor: a server would run out of memory."""
+    work, kept = chain_clamp(point, x, out), []
+
+    def launch():
+        work()
+        if not torch.cuda.is_current_stream_capturing():
+            kept.append(torch.empty(1024, device=out.buffer.device))
+
+    return launch
+
+
+@cheat
+def waits_for_the_device(point, x, out):
+    """A hidden synchronisation in every eager launch."""
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        if not torch.cuda.is_current_stream_capturing():
+            int(x.seq_lens[0].item())
+
+    return launch
+
+
+@cheat
+def other_work_in_a_graph(point, x, out):
+    """The same answer by fewer launches, in a graph only: its host time would belong to another kernel than its GPU time."""
+    chain, rows, width = chain_clamp(point, x, out), point.batch_size, point.max_decode_len
+    view = out.buffer[: rows * width].view(rows, width)
+    offsets = torch.arange(1 - width, 1, dtype=torch.int32, device=out.buffer.device)
+
+    def launch():
+        if torch.cuda.is_current_stream_capturing():
+            torch.add(x.seq_lens[:, None], offsets, out=view)
+            view.clamp_(min=0)
+            view.floor_divide_(point.compress_ratio)
+        else:
+            chain()
+
+    return launch
+
+
+@cheat
+def patches_the_event(point, x, out):
+    torch.cuda.Event.elapsed_time = lambda self, other: 1e-6
+    return chain_clamp(point, x, out)
+
+
+@cheat
+def patches_synchronize(point, x, out):
+    work = chain_clamp(point, x, out)
+
+    def launch():
+        work()
+        torch.cuda.synchronize = lambda *arguments: None
+
+    return launch
+
+
+@cheat
+def writes_to_nowhere(point, x, out):
+    """An illegal access: the CUDA context is lost."""
+    return launcher(NOWHERE, "nowhere", 1, 1, 1)
+
+
+@cheat
+def never_ends(point, x, out):
+    """A kernel that spins for minutes."""
+    return lambda: [torch.cuda._sleep(2**40), None][1]
