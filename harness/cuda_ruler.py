@@ -23,6 +23,7 @@ from harness.cache import PROBES, Cache
 from harness.cuda import launcher
 from harness.graphs import Graph, check_nodes
 from harness.records import CacheState
+from harness.verify import Mismatch
 from harness.witness import Witness
 from harness.wording import first_line
 
@@ -98,6 +99,8 @@ class CudaStopwatch:
         self.no_graph: str | None = None
         try:
             self._capture()
+        except Mismatch:
+            raise
         except Exception as error:  # not capturable is a finding, whatever the reason
             self._graphs, self.no_graph = {}, first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
@@ -116,7 +119,7 @@ class CudaStopwatch:
             check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
         one = order[0]
         if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
-            raise RuntimeError(f"captured anew, the graph holds {fresh[one].nodes} nodes, before it held {self._graphs[one].nodes}")
+            raise Mismatch("same_work", f"captured anew, the graph holds {fresh[one].nodes}, before it held {self._graphs[one].nodes}")
         self._graphs = {copies: fresh[copies] for copies in self._ruler.graph_copies}
 
     def _stream_calls(self) -> tuple[int, ...]:

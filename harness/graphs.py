@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
+from harness.verify import Mismatch
+
 #: What a node does, as far as it can be told apart: its type, and for a kernel the function and the shape of its grid.
 Signature = tuple[Any, ...]
 
@@ -44,18 +46,19 @@ class Graph:
 
 
 def check_nodes(nodes: Mapping[int, Mapping[Any, int]]) -> None:
-    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises RuntimeError.
+    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises Mismatch.
 
     nodes: copies -> counts, by type (Graph.nodes) or by what they do (Graph.signatures).
     """
     (fewest, first), *others = sorted(nodes.items())
     if not first:
-        raise RuntimeError("the captured graph is empty: the launch does nothing on the capturing stream")
+        raise Mismatch("same_work", "the captured graph is empty: the launch does nothing on the capturing stream")
     for copies, counts in others:
         if any(counts.get(kind, 0) * fewest != first.get(kind, 0) * copies for kind in {*counts, *first}):
-            raise RuntimeError(
+            raise Mismatch(
+                "same_work",
                 f"the graph of {copies} copies does not hold {copies // fewest} times the nodes of that of {fewest}: "
-                f"{sum(counts.values())} against {sum(first.values())}, or others in their place"
+                f"{sum(counts.values())} against {sum(first.values())}, or others in their place",
             )
 
 

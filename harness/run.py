@@ -131,12 +131,13 @@ class Runner:
                 left = [name for name in batch if name in waiting]
                 if len(left) > 1 and last is not None and last.phase == "measure":
                     batches = [[name] for name in left]  # they took turns: one by one, only the guilty one dies again
-                elif left:
-                    guilty = last.variant if last is not None and last.variant in left else left[0]
+                else:
+                    guilty = last.variant if last is not None else batch[0]
                     self._deaths[f"{group.operator.name}/{guilty}"] += 1
                     self._last_words[f"{group.operator.name}/{guilty}"] = str(death)
-                    waiting.remove(guilty)
-                    self._on_line(_failed(group, guilty, str(death)))
+                    if guilty in waiting:  # else its cell was told before its process went down
+                        waiting.remove(guilty)
+                        self._on_line(_failed(group, guilty, str(death)))
                     batches.insert(0, left)
                 self._replace(str(death))
         timing_s = 0.0 if measuring is None else time.monotonic() - measuring

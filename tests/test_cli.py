@@ -385,7 +385,8 @@ def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
     code, _, err = call(config, "--out", "out")
     assert code == 2
     assert (
-        " ".join(err.split()) == "error: out/run.jsonl exists already and records are never overwritten; choose another folder with --out"
+        " ".join(err.split()) == "error: out/run.jsonl exists already and records are never overwritten; choose another folder with --out, "
+        "or complete it with --resume"
     )
     assert (tmp_path / "out" / "run.jsonl").read_text() == "precious\n"
 
@@ -517,6 +518,6 @@ def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
     with contextlib.redirect_stdout(shown):
         console = make_console()
         print_environment(console, hostile.run.header.environment)
-        print_tables(console, result_tables(hostile.run.header, hostile.run.cells))
+        print_tables(console, result_tables(hostile.run))
         print_counts(console, hostile.run.cells)
     assert max(map(len, shown.getvalue().splitlines())) <= 60

@@ -119,7 +119,7 @@ def test_nothing_timed_draws_nothing_but_its_ruler(runs, tmp_path):
 def test_draw_all_and_the_same_bytes_twice(tmp_path):
     runs = [factory.sweep_run(batch_sizes=(1, 8))]
     first, second = (plots.draw_all(runs, tmp_path / folder) for folder in ("first", "second"))
-    assert {path.stem for path in first} == set(FIGURES)
+    assert {path.stem for path in first} == {*FIGURES, "calibration"}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert all(path.stat().st_size > 10_000 for path in first)
 
