@@ -245,8 +245,8 @@ operator = Operator(
         *axes.DECODE_STEP_RULES,
         Rule("atoms ({atoms}) must not exceed max_decode_len ({max_decode_len})", lambda p: p.atoms <= p.max_decode_len),
         Rule(
-            f"batch_size ({{batch_size}}) requests of max_model_len ({{max_model_len}}) in {{atoms}} atoms must make fewer than {MAX_UNITS} "
-            f"segments of {SEGMENT}",
+            "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in {atoms} atoms must make fewer than "
+            f"{MAX_UNITS} segments of {SEGMENT} tokens",
             lambda p: p.batch_size * p.atoms * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
         ),
     ),
