@@ -6,8 +6,8 @@ consumer handles together). Requests, their atoms and their segments in lexicogr
     schedule[s] = (query, segment)          s = 0 .. num_sms, int32 (num_sms + 1, 2)
 
 is the first unit of SM s and the end (exclusive) of SM s - 1; query = request * atoms + atom. Every SM gets N div num_sms
-units, and N mod num_sms of them one more: the first ones (``remainder: front``, DeepGEMM up to 2.5.0) or the last ones
-(``back``, its SM90 kernel since June 2026). Where no unit is left the row is (B * atoms, 0). The consumer skips requests
+units, and N mod num_sms of them one more: the first ones (``remainder: front``, DeepGEMM 2.5.0) or the last ones
+(``back``, DeepGEMM's SM90 kernel since June 2026). Where no unit is left the row is (B * atoms, 0). The consumer skips requests
 without segments, so no row names one. Tables of different conventions are not interchangeable.
 
 ``context_lens`` is a matrix (B, L) whose last column is the request's length, or one length per request; a flattened
@@ -191,9 +191,10 @@ def negative_length_unsigned(point, x, out):
     waives="no_alloc",
 )
 def search_past_prefix(point, x, out):
-    """The prefix has room for B rounded up to 32; only an unused entry stops the search where no unit is left, and a full
-    chunk of 32 has none. Upstream faults there; here the search finds 32 zeros that belong to somebody else, so that
-    nothing outside an allocation is read. The last row needs no search."""
+    """Upstream's search ends at B where no unit is left, and then reads prefix[B] of an array of B rounded up to 32 entries:
+    an unused entry, unless B fills its last chunk. There it faults; here 32 zeros that belong to somebody else follow the
+    array, so that nothing outside an allocation is read, and the search runs on through them. The last row is written
+    without a search."""
     room, size = cdiv(point.batch_size, 32) * 32, point.batch_size
     prefix = torch.zeros(room + 32, dtype=torch.int32, device=out.schedule.device)
     prefix[size:room] = torch.iinfo(torch.int32).max
