@@ -1,0 +1,255 @@
+"""paged_mqa_schedule: cut the paged-MQA-logits work of a batch into num_sms contiguous, nearly equal pieces.
+
+A request of ``len`` KV tokens has ceil(len / 256) segments, each of them once per query atom (the query tokens that the
+consumer handles together). Requests, their atoms and their segments in lexicographic order are the N units of the step.
+
+    schedule[s] = (query, segment)          s = 0 .. num_sms, int32 (num_sms + 1, 2)
+
+is the first unit of SM s and the end (exclusive) of SM s - 1; query = request * atoms + atom. Every SM gets N div num_sms
+units, and N mod num_sms of them one more: the first ones (``remainder: front``, DeepGEMM 2.5.0) or the last ones
+(``back``, DeepGEMM's SM90 kernel since June 2026). Where no unit is left the row is (B * atoms, 0). The consumer skips requests
+without segments, so no row names one. Tables of different conventions are not interchangeable.
+
+``context_lens`` is a matrix (B, L) whose last column is the request's length, or one length per request; a flattened
+batch is one of T requests with next_n = 1. Lengths below zero (padding rows that no chain has clamped) count as zero: read
+as uint32 they are 16.7 million segments (vLLM #51538). All lengths may be zero: a dummy run of length 1 is
+1 // compress_ratio 4 = 0 tokens.
+
+Built once per decode step into a persistent table and read by every indexer layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from baselines import _axes as axes
+from baselines._axes import cdiv
+from baselines._batches import make_batch
+from baselines._paged_mqa_schedule_points import HARD_POINTS, SEQUENCES
+from harness.contract import COMPILER, Axis, Expected, Operator, Point, Rule, variant
+
+#: KV tokens of one segment: four blocks of 64.
+SEGMENT = 256
+#: Units of a step stay below this, so that kernels divide by num_sms with one 64-bit product. A batch of 8192 requests of a
+#: million tokens has 2^26.
+MAX_UNITS = 2**30
+
+LENS_LAYOUT = Axis(
+    "lens_layout", axes.choice("2d", "1d"), "2d", "context_lens as (B, L), the last column being the request's length, or as [B]"
+)
+ATOMS = Axis(
+    "atoms",
+    axes.whole(1),
+    lambda p: 1 if p.lens_layout == "1d" else cdiv(p.max_decode_len, 2),
+    "query atoms per request, the factor on its segments; two tokens make an atom in DeepGEMM 2.5.0",
+)
+NUM_SMS = Axis("num_sms", axes.whole(1), 132, "pieces: SMs of the GPU (H200 132, H20 78, B200 148), half of them with 2-CTA clusters")
+REMAINDER = Axis("remainder", axes.choice("front", "back"), "front", "which SMs get one unit more where num_sms does not divide the work")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    context_lens: Tensor  # int32 [B] or [B, L], contiguous
+
+
+@dataclass(frozen=True)
+class Outputs:
+    schedule: Tensor  # int32 [num_sms + 1, 2]
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    seq_lens = make_batch(point, seed).seq_lens
+    if point.lens_layout == "2d":
+        shifts = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32)
+        seq_lens = (seq_lens[:, None] + shifts).clamp_(min=0)
+    return Inputs(seq_lens // point.compress_ratio)
+
+
+def make_outputs(point: Point) -> Outputs:
+    return Outputs(torch.empty(point.num_sms + 1, 2, dtype=torch.int32))
+
+
+def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+    return {"schedule": out.schedule[: point.num_sms + 1]}
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    lens = [row[-1] if isinstance(row, list) else row for row in x.context_lens.tolist()]
+    segments = [cdiv(max(length, 0), SEGMENT) for length in lens]
+    share, rest = divmod(sum(segments) * point.atoms, point.num_sms)
+    longer = range(rest) if point.remainder == "front" else range(point.num_sms - rest, point.num_sms)
+    rows, start, request, passed = [], 0, 0, 0
+    for sm in range(point.num_sms + 1):
+        while request < len(lens) and passed + segments[request] * point.atoms <= start:
+            passed += segments[request] * point.atoms
+            request += 1
+        atom, segment = divmod(start - passed, segments[request]) if request < len(lens) else (0, 0)
+        rows.append((request * point.atoms + atom, segment))
+        start += share + (sm in longer)
+    return {"schedule": Expected(torch.tensor(rows, dtype=torch.int32))}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """One length per request, all rows of the table."""
+    return 4 * (point.batch_size + 2 * (point.num_sms + 1))
+
+
+# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
+
+
+def _lens(x: Inputs) -> Tensor:
+    """One length per request, [B]: a view."""
+    return x.context_lens if x.context_lens.dim() == 1 else x.context_lens[:, -1]
+
+
+def _slots(point: Point, out: Outputs) -> Tensor:
+    return torch.arange(point.num_sms + 1, dtype=torch.int32, device=out.schedule.device)
+
+
+def _segments(lens: Tensor) -> Tensor:
+    """ceil(lens / 256) without a sum that overflows near 2^31."""
+    return -(-lens.clamp(min=0) >> 8)
+
+
+def _starts(units: Tensor, slots: Tensor, num_sms: int, back: bool) -> Tensor:
+    """First unit of every SM, and N. units: N, a 0-d tensor: it never leaves the device."""
+    share, rest = units // num_sms, units % num_sms
+    return slots * share + ((slots - num_sms + rest).clamp(min=0) if back else torch.minimum(slots, rest))
+
+
+def _table(segments: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+    """The schedule as a fresh tensor from segments [B]: scan, search, split offsets into atom and segment."""
+    before = pad(torch.cumsum(segments * atoms, 0, dtype=torch.int32), (1, 0))
+    start = _starts(before[-1], slots, num_sms, back)
+    owner = torch.searchsorted(before[1:], start, right=True, out_int32=True)
+    offset = start - before[owner]
+    if atoms == 1:
+        return torch.stack((owner, offset), dim=1)
+    width = pad(segments, (0, 1), value=1)[owner]
+    return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
+
+
+def _table_of_lens(lens: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+    return _table(_segments(lens), slots, num_sms, atoms, back)
+
+
+def _chain(point: Point, x: Inputs, out: Outputs, table):
+    """``table`` makes a fresh tensor, as upstream's call does; a copy puts it into the persistent one."""
+    lens, slots, target, back = _lens(x), _slots(point, out), views(point, out)["schedule"], point.remainder == "back"
+
+    def launch():
+        target.copy_(table(lens, slots, point.num_sms, point.atoms, back))
+
+    return launch
+
+
+@variant("paged_mqa_schedule", waives="no_alloc")
+def op_chain(point, x, out):
+    """Scan and searchsorted over whole tensors into a fresh table, copied into the persistent one."""
+    return _chain(point, x, out, _table_of_lens)
+
+
+@lru_cache(maxsize=1)
+def _compiled_table():
+    """One compiled function per process, shared by all points, as an engine would hold it.
+
+    Size 1, atoms 1 and both remainders are compiled apart; past Dynamo's default limit it would run the plain operators
+    unsaid, and those must not be timed under this name.
+    """
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(_table_of_lens, dynamic=True)
+
+
+@variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point, x, out):
+    """torch.compile (Inductor, dynamic shapes) of the chain; the copy stays outside, as in an engine."""
+    return _chain(point, x, out, _compiled_table())
+
+
+# --- historic defects -------------------------------------------------------------------------------------------------
+
+
+@variant("paged_mqa_schedule", defect="negative lengths are read as uint32: 16.7 million segments (vLLM #51538)", waives="no_alloc")
+def negative_length_unsigned(point, x, out):
+    def table(lens, slots, num_sms, atoms, back):
+        segments = ((lens.long() & 0xFFFFFFFF) + (SEGMENT - 1)) >> 8
+        return _table(segments.int(), slots, num_sms, atoms, back)
+
+    return _chain(point, x, out, table)
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="the search goes past the prefix where all lengths are zero and 32 divides B (DeepGEMM #353, vLLM #51970)",
+    waives="no_alloc",
+)
+def search_past_prefix(point, x, out):
+    """Upstream's search ends at B where no unit is left, and then reads prefix[B] of an array of B rounded up to 32 entries:
+    an unused entry, unless B fills its last chunk. There it faults; here 32 zeros that belong to somebody else follow the
+    array, so that nothing outside an allocation is read, and the search runs on through them. The last row is written
+    without a search."""
+    room, size = cdiv(point.batch_size, 32) * 32, point.batch_size
+    prefix = torch.zeros(room + 32, dtype=torch.int32, device=out.schedule.device)
+    prefix[size:room] = torch.iinfo(torch.int32).max
+
+    def table(lens, slots, num_sms, atoms, back):
+        segments = _segments(lens)
+        torch.cumsum(segments * atoms, 0, dtype=torch.int32, out=prefix[:size])
+        start = _starts(prefix[size - 1], slots, num_sms, back)
+        owner = (prefix <= start[:, None]).int().cumprod(dim=1).sum(dim=1)
+        owner[-1] = size
+        offset = start - pad(prefix, (1, 0))[owner]
+        width = pad(segments, (0, room + 33 - size), value=1)[owner]
+        return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
+
+    return _chain(point, x, out, table)
+
+
+def _same_elsewhere(point: Point) -> str | None:
+    if point.lens_layout == "1d" and point.max_decode_len < point.next_n:
+        return "1-D lengths do not depend on max_decode_len"
+    return axes.same_batch_elsewhere(point)
+
+
+operator = Operator(
+    name="paged_mqa_schedule",
+    summary="the KV segments of a batch cut into one contiguous, nearly equal piece per SM, for paged MQA logits",
+    axes=(
+        axes.BATCH_SIZE,
+        axes.NEXT_N,
+        axes.MAX_DECODE_LEN,
+        axes.CONTEXT_LEN,
+        axes.MAX_MODEL_LEN,
+        axes.PADDING,
+        axes.COMPRESS_RATIO,
+        LENS_LAYOUT,
+        ATOMS,
+        NUM_SMS,
+        REMAINDER,
+    ),
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=(
+        *axes.DECODE_STEP_RULES,
+        Rule("atoms ({atoms}) must not exceed max_decode_len ({max_decode_len})", lambda p: p.atoms <= p.max_decode_len),
+        Rule(
+            "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in {atoms} atoms must make fewer than "
+            f"{MAX_UNITS} segments of {SEGMENT} tokens",
+            lambda p: p.batch_size * p.atoms * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
+        ),
+    ),
+    redundant=_same_elsewhere,
+)
