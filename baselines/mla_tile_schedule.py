@@ -57,6 +57,7 @@ from baselines._mla_tile_schedule_points import (
 )
 from harness.contract import Expected, Operator, Point, Rule, variant
 
+
 @dataclass(frozen=True)
 class Inputs:
     seq_lens: Tensor  # [B] int32; 0 = padding request
