@@ -26,10 +26,9 @@ P depends on SMs, heads and query rows alone, hence is constant for a CUDA graph
 the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that now belongs to
 somebody else (vLLM #35175: right tokens at first, garbage after about fifty).
 
-As one sum. With pre[i] = the cost of all requests before i and w = payload - overhead, let a part that starts at block c of
-request i start at x = pre[i] + c. The next one starts at x + w, or at the last pre[j] in [x + w, x + w + overhead] if there
-is one: the loop above is a walk with steps of w that snaps forward onto request boundaries. fresh_copy and the fused kernels
-are built on that.
+Another way to say it: let pre[i] be the cost of all requests before i and w = payload - overhead. A part that starts at block c
+of request i starts at x = pre[i] + c. The next one starts at x + w, or at the last pre[j] in [x + w, x + w + overhead] if there
+is one: a walk in steps of w that snaps forward onto request boundaries. fresh_copy and the fused kernels are built on that.
 """
 
 from __future__ import annotations

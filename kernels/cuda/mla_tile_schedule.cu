@@ -35,10 +35,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) tile_schedule(
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
 
-    int total = 0, padded = 0;
+    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; NEVER stands in ends from the batch up to here
+
+    int total = 0;
 #pragma unroll 1
-    for (; padded < batch_size; padded += TILE) {
-        const int first = padded + threadIdx.x * ITEMS, count = batch_size - first;
+    for (int tile = 0; tile < capacity; tile += TILE) {
+        const int first = tile + threadIdx.x * ITEMS, count = batch_size - first;
         int4 s = make_int4(0, 0, 0, 0);
         if (aligned && count >= ITEMS) {
             s = *reinterpret_cast<const int4*>(seq_lens + first);
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tile_schedule(
         *reinterpret_cast<int4*>(ends + first) = make_int4(
             count > 0 ? before + to_x : NEVER, count > 1 ? before + to_y : NEVER,
             count > 2 ? before + to_z : NEVER, count > 3 ? before + to_w : NEVER);
-        if (threadIdx.x == 0) ends[padded + TILE] = NEVER;
+        if (threadIdx.x == 0) ends[tile + TILE] = NEVER;
         __syncthreads();
     }
 
@@ -85,11 +87,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) tile_schedule(
     for (int p = threadIdx.x; p < num_parts; p += THREADS) {
         const int reach = p * stride + (p ? overhead : 0);
         int found = 0;
+        // Every probe lies inside ends: a guarded load would have its address built anew in each turn of the loop.
 #pragma unroll 1
-        for (int step = 1 << (31 - __clz(batch_size)); step; step >>= 1) {
-            if (found + step <= batch_size && ends[found + step - 1] <= reach) found += step;
+        for (int step = capacity >> 1; step; step >>= 1) {
+            if (ends[found + step - 1] <= reach) found += step;
         }
-        if (p < THREADS && p < 32) reached = found;
+        if (ends[found] <= reach) ++found;
+        if (p < 32) reached = found;
         parts[p].x = found;
     }
     if (num_parts > 32) __syncthreads();
