@@ -173,13 +173,11 @@ def _copied(point: Point, out: Outputs, compute):
     return launch
 
 
+# There is no compiled_chain: the rounds follow from P, so torch.compile makes a graph for every power of two of P and every layout,
+# six seconds each on two cores; and searchsorted, gather, scatter and cumsum, which are most of the chain, do not fuse.
 @variant("mla_tile_schedule", waives="no_alloc")
 def fresh_copy(point, x, out):
-    """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of its kernel.
-
-    There is no compiled_chain: torch.compile makes a graph for every power of two of P and every layout, six seconds each, as
-    the rounds follow from P; and searchsorted, gather, scatter and cumsum, which are most of the chain, do not fuse.
-    """
+    """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of its kernel."""
     return _copied(point, out, _fresh(point, x))
 
 

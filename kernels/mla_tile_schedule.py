@@ -6,8 +6,8 @@
 Greedy over requests is a serial chain of B + P steps, and a search per part is still one of P. Here the starts are taken as an
 arithmetic progression in units of cost, which steps out of line only where a part is stretched by up to ``overhead`` to end on
 a request: a part that must pay the overhead again would get nothing for it. All parts look for that at once, the first that is
-stretched shifts the later ones, and so on: as many rounds as stretched parts, about 6 in 100 where requests are 100 blocks long,
-all P where every request is a block. What a start is, block and request, falls out of the last round.
+stretched shifts the later ones, and so on: as many rounds as stretched parts. Those are about 6 in 100 where requests are 100
+blocks long, but all P where every request is one block, or where all are alike and a part falls just short of whole requests.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
 //      before it did, and moves itself and all later lanes. As many rounds as parts that are stretched, plus one
 //   4. a thread per part: its row. A team of threads per part: num_splits of the requests it finishes
 //
-// Grid: 1. Block: THREADS. MAX_BATCH and MAX_PARTS bound the shared arrays. multiplier and shift divide by num_parts, exactly for
-// dividends below 2^30.
+// Grid: 1. Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
+// multiplier and shift divide by num_parts exactly. No pointer needs more than an int's alignment.
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, ITEMS = 4, TILE = THREADS * ITEMS;
 constexpr int MAX_BATCH = 4096, MAX_PARTS = 512;
@@ -34,7 +34,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) tile_schedule(
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
-
     const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; NEVER stands in ends from the batch up to here
 
     int total = 0;
