@@ -1,6 +1,6 @@
 """k_quant_gather, fused: one launch, cut along requests so that every piece is a contiguous copy.
 
-    triton_fused   units of 8 tokens, 16 of them in a program: searched, looked up and copied side by side as the rows of tensors
+    triton_fused   a unit of 64 tokens for each program, or 16 units of 8 tokens where requests are short
     cuda_fused     a unit of 32 tokens for each warp: eight 16-byte loads per thread before the first store
 
 A unit is some consecutive tokens of one request that never leave their cache block, found by one search over cu_seq_lens, 32
@@ -22,8 +22,10 @@ from harness.cuda import launcher
 
 SOURCE = Path(__file__).parent / "cuda" / "k_quant_gather.cu"
 WARP = 32
-TOKENS_PER_PROGRAM, UNIT_OF_PROGRAM = 128, 8
-UNIT_OF_WARP = 32
+#: (tokens of a program, tokens of a unit). One unit needs no shared memory: what its search finds is the same in all threads.
+LONG_REQUESTS, SHORT_REQUESTS = (64, 64), (128, 8)
+#: Bytes of values that a warp has in flight.
+WARP_BYTES = 4096
 #: Warps of a CUDA block where there are many units, as it takes long to start thousands of small blocks. Few units are
 #: spread over this many blocks, two per SM of a large GPU.
 MOST_WARPS, TARGET_BLOCKS = 4, 264
@@ -46,10 +48,10 @@ def _gather(
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     lanes = tl.arange(0, LANES)[None, :]
     # The last b with cu_seq_lens[b] // UNIT + b <= unit; it lies in [first, first + span). Past it, b clamped, numbers still grow.
-    first = tl.zeros((UNITS,), tl.int32)
+    first = tl.full((UNITS,), 0, tl.int32)
     span = batch_size + 1
     while span > 1:
-        span = tl.cdiv(span, LANES)
+        span = (span + LANES - 1) // LANES
         b = first[:, None] + lanes * span
         reached = tl.load(cu_seq_lens + tl.minimum(b, batch_size)) // UNIT + b <= unit[:, None]
         first += (tl.sum(reached.to(tl.int32), 1) - 1) * span
@@ -75,21 +77,24 @@ def _gather(
 def triton_fused(point, x, out):
     """One launch; copies 4-byte words, which Triton joins to 16 bytes where it sees their alignment, else single bytes.
 
-    Nothing is compiled per chunk size or batch size, and row strides only by whether 16 divides them.
+    Nothing is compiled per chunk size or batch size but these two shapes of a program, and row strides only by whether 16
+    divides them.
     """
     tensors = (x.kv_cache, out.k, out.scale)
     if x.kv_cache.stride(0) % 4 == 0 and all(tensor.data_ptr() % 4 == 0 for tensor in tensors):
         tensors = tuple(tensor.view(torch.int32) for tensor in tensors)
     cache, k, scale = tensors
-    unit = min(UNIT_OF_PROGRAM, point.block_size)
-    units = TOKENS_PER_PROGRAM // unit
+    requests = len(x.cu_seq_lens) - 1
+    tokens, unit = LONG_REQUESTS if x.num_tokens >= 64 * requests else SHORT_REQUESTS
+    unit = min(unit, point.block_size)
+    units = tokens // unit
     grid = (_cdiv(_units(x, unit), units),)
 
     def launch():
         _gather[grid](
             cache, x.block_table, x.cu_seq_lens, k, scale,
-            len(x.cu_seq_lens) - 1, x.num_tokens, x.block_table.stride(0), cache.stride(0),
-            BLOCK_SIZE=point.block_size, VALUES=k.shape[1], SCALES=scale.shape[1], UNIT=unit, UNITS=units, LANES=WARP, num_warps=8,
+            requests, x.num_tokens, x.block_table.stride(0), cache.stride(0),
+            BLOCK_SIZE=point.block_size, VALUES=k.shape[1], SCALES=scale.shape[1], UNIT=unit, UNITS=units, LANES=WARP, num_warps=4,
         )  # fmt: skip
 
     return launch
@@ -98,7 +103,7 @@ def triton_fused(point, x, out):
 @variant("k_quant_gather", requires=GPU, sources=SOURCE)
 def cuda_fused(point, x, out):
     """One launch in CUDA C++; 16-byte copies where cache, its block stride and both workspaces are aligned for them."""
-    unit = min(UNIT_OF_WARP, point.block_size)
+    unit = max(1, min(point.block_size, WARP_BYTES // point.head_dim))
     units, block_stride = _units(x, unit), x.kv_cache.stride(0)
     aligned = block_stride % 16 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in (x.kv_cache, out.k, out.scale))
     warps = max(1, min(MOST_WARPS, units // TARGET_BLOCKS))
