@@ -62,6 +62,7 @@ def _thresholds() -> Iterator[HardPoint]:
 
 
 HARD_POINTS = [
+    HardPoint("ragged", {"batch_size": 5, "chunk_tokens": 400}),
     HardPoint("one token", {"batch_size": 1, "chunk_tokens": 1}),
     HardPoint("B=1", {"batch_size": 1, "chunk_tokens": 700}),
     *(HardPoint(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),

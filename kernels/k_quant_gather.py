@@ -27,7 +27,7 @@ LONG_REQUESTS, SHORT_REQUESTS = (64, 64), (128, 8)
 #: Bytes of values that a warp has in flight.
 WARP_BYTES = 4096
 #: Warps of a CUDA block where there are many units, as it takes long to start thousands of small blocks. Few units are
-#: spread over this many blocks, two per SM of a large GPU.
+#: spread over at least this many blocks, two per SM of a large GPU, if they are that many.
 MOST_WARPS, TARGET_BLOCKS = 4, 264
 
 
@@ -47,7 +47,7 @@ def _gather(
 ):  # fmt: skip
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     lanes = tl.arange(0, LANES)[None, :]
-    # The last b with cu_seq_lens[b] // UNIT + b <= unit; it lies in [first, first + span). Past it, b clamped, numbers still grow.
+    # The last b with cu_seq_lens[b] // UNIT + b <= unit; it lies in [first, first + span). Beyond B the sum still grows with b.
     first = tl.full((UNITS,), 0, tl.int32)
     span = batch_size + 1
     while span > 1:
@@ -59,7 +59,7 @@ def _gather(
     start = tl.load(cu_seq_lens + request)
     end = tl.minimum(tl.load(cu_seq_lens + tl.minimum(request + 1, batch_size)), num_tokens)
     position = (unit - request - start // UNIT) * UNIT
-    # 0 or less in idle units and past the last request: nothing may be read for these.
+    # 0 or less in idle units and past the last request, where start = end: their table entry may be anything.
     tokens = tl.minimum(end - start - position, UNIT)
     block = tl.load(block_table + request.to(tl.int64) * table_stride + position // BLOCK_SIZE, mask=tokens > 0, other=0)
     page = block.to(tl.int64) * block_stride
@@ -75,9 +75,9 @@ def _gather(
 
 @variant("k_quant_gather")
 def triton_fused(point, x, out):
-    """One launch; copies 4-byte words, which Triton joins to 16 bytes where it sees their alignment, else single bytes.
+    """One launch, in words of 4 bytes that Triton joins to 16 where pointers and strides allow it, or in single bytes.
 
-    Nothing is compiled per chunk size or batch size but these two shapes of a program, and row strides only by whether 16
+    Nothing is compiled per chunk or batch size: there are two shapes of a program, and row strides count by whether 16
     divides them.
     """
     tensors = (x.kv_cache, out.k, out.scale)
@@ -106,7 +106,7 @@ def cuda_fused(point, x, out):
     unit = max(1, min(point.block_size, WARP_BYTES // point.head_dim))
     units, block_stride = _units(x, unit), x.kv_cache.stride(0)
     aligned = block_stride % 16 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in (x.kv_cache, out.k, out.scale))
-    warps = max(1, min(MOST_WARPS, units // TARGET_BLOCKS))
+    warps = next((w for w in (MOST_WARPS, MOST_WARPS // 2) if units >= w * TARGET_BLOCKS), 1)
     return launcher(
         SOURCE, "gather_vec16" if aligned else "gather_vec1", _cdiv(units, warps), WARP * warps,
         x.kv_cache, x.block_table, x.cu_seq_lens, out.k, out.scale,
