@@ -6,8 +6,6 @@ with one row of 1 + k tokens per request, nc computed tokens are a context of nc
 
 from __future__ import annotations
 
-import torch
-
 from harness.contract import HardPoint
 
 
