@@ -170,7 +170,7 @@ def _null_slots(x) -> None:
 
 def _one_block_on(x) -> None:
     """The windows overlap: the column written is the one read plus one."""
-    x.block_idx_last_scheduled_token.copy_(x.block_idx_last_scheduled_token_prev_step + 1)
+    x.block_idx_last_scheduled_token_prev_step.copy_(x.block_idx_last_scheduled_token - 1)
 
 
 _BS16 = {"batch_size": 4, "mamba_block_size": 16, "max_model_len": 256, "num_layers": 2}
