@@ -105,6 +105,15 @@ def make_state_table(point: Point, step: Step, seed: int) -> Tensor:
     return torch.from_numpy(storage)[:, :columns]
 
 
+def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
+    """target[b, j] = table[b, columns[b, j]] in one launch. Under torch.compile without out=, which it refuses for dynamic
+    sizes; Inductor fuses the copy."""
+    if torch.compiler.is_compiling():
+        target.copy_(torch.gather(table, 1, columns))
+    else:
+        torch.gather(table, 1, columns, out=target)
+
+
 def last_block(tokens: int, block_size: int) -> int:
     """Column of the block that holds the last of ``tokens`` tokens; 0 where there is none."""
     return max(cdiv(tokens, block_size) - 1, 0)

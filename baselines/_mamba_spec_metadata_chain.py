@@ -48,8 +48,8 @@ def _all_states(
     _store_rows(out.num_accepted_tokens, x.num_accepted_tokens[:n], num_reqs, 1)
 
     reads = out.block_idx_last_scheduled_token_prev_step[:num_reqs, None] + offsets
-    torch.gather(rows[:num_reqs], 1, reads, out=out.input_slots[:num_reqs])
-    torch.gather(rows[:num_reqs], 1, last[:num_reqs, None] + offsets, out=out.output_slots[:num_reqs])
+    mamba.gather_into(out.input_slots[:num_reqs], rows[:num_reqs], reads)
+    mamba.gather_into(out.output_slots[:num_reqs], rows[:num_reqs], last[:num_reqs, None] + offsets)
     out.conv_input_slot[:num_reqs].copy_(out.input_slots[:num_reqs, 0])
     out.conv_output_slot[:num_reqs].copy_(out.output_slots[:num_reqs, 0])
     out.next_anchors[x.request_slots[:n]] = last_scheduled

@@ -74,7 +74,7 @@ HARD_POINTS = [
     HardPoint("everything accepted", _SMALL | {"acceptance": 0.999}),
     HardPoint("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
     HardPoint("one token crosses", _SMALL | {"max_decode_len": 1}),
-    HardPoint("prompt of 3, BS = 4, k = 2", _SMALL | {"batch_size": 1, "mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),
+    HardPoint("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),
     HardPoint("nothing stored", _SMALL, _unknown_columns),
     HardPoint("nc = 0", _SMALL, _first_step),
     HardPoint("the SSM state is in place already", _SMALL, _source_is_target),
@@ -104,7 +104,7 @@ HARD_POINTS = [
     HardPoint("after sampling, BS = 1, k = 5", _AFTER | _BS1),
     HardPoint("after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}),
     HardPoint("after sampling, all rows padding", _AFTER, _all_padding),
-]  # fmt: skip
+]
 
 _BIG, _LITTLE = {"batch_size": 9, "max_num_seqs": 12}, {"batch_size": 2, "max_num_seqs": 12}
 SEQUENCES = {

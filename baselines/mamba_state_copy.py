@@ -53,7 +53,7 @@ def _state_bytes(value):
 
 COPY_AXES = (
     Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
-    Axis("crossing", _share, 0.25, "share of the real requests that copy in this step; in the long run about q / mamba_block_size", axes.plain),
+    Axis("crossing", _share, 0.25, "share of the real requests that copy; q / mamba_block_size in the long run", axes.plain),
     Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
     Axis("ssm_state_bytes", _state_bytes, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
     Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),

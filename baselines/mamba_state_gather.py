@@ -87,8 +87,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 def _gathers(x: Inputs, reads_from: Tensor, offsets: Tensor, reads: Tensor, writes: Tensor) -> None:
     """Two adds, two gathers, into the rows ``reads`` and ``writes``."""
-    torch.gather(x.state_indices, 1, reads_from[:, None] + offsets, out=reads)
-    torch.gather(x.state_indices, 1, x.block_idx_last_scheduled_token[:, None] + offsets, out=writes)
+    mamba.gather_into(reads, x.state_indices, reads_from[:, None] + offsets)
+    mamba.gather_into(writes, x.state_indices, x.block_idx_last_scheduled_token[:, None] + offsets)
 
 
 def _offsets(point: Point, x: Inputs) -> Tensor:
