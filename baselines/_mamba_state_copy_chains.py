@@ -20,12 +20,13 @@ Copy = tuple[int, int, int, int]
 
 
 def _decide_on_host(point: Point, x: Any) -> tuple[list[Copy], list[int], list[int]]:
-    """(copies, accepted counts, state columns); waits for the device, as the counts come from the sampler."""
+    """(copies, accepted counts, state columns); waits for the device, as the counts come from the sampler.
+
+    An engine has host copies of the rest, which costs it less than the reading back here.
+    """
     size, before = point.mamba_block_size, point.phase == "before_forward"
-    seq_lens, accepted, known, table = (
-        tensor.tolist() for tensor in (x.seq_lens, x.num_accepted_tokens, x.state_columns, x.block_table)
-    )
-    starts, drafts = x.query_start_loc.tolist(), x.num_draft_tokens.tolist()
+    seq_lens, accepted, known = x.seq_lens.tolist(), x.num_accepted_tokens.tolist(), x.state_columns.tolist()
+    starts, drafts, table = x.query_start_loc.tolist(), x.num_draft_tokens.tolist(), x.block_table.cpu().numpy()
     copies, columns = [], [(seq_len - 1) // size for seq_len in seq_lens]
     for b, seq_len in enumerate(seq_lens):
         if seq_len == 0:
@@ -41,9 +42,9 @@ def _decide_on_host(point: Point, x: Any) -> tuple[list[Copy], list[int], list[i
             source, shift, target = known[b], blocks * size - running, blocks - 1
             moves = shift >= 0
         if moves:
-            slots = table[b]
-            copies.append((slots[source], slots[target], shift, slots[source + shift]))
-            if before or slots[source] == slots[target]:
+            conv_source, conv_target, ssm_source = table[b, [source, target, source + shift]].tolist()
+            copies.append((conv_source, conv_target, shift, ssm_source))
+            if before or conv_source == conv_target:
                 accepted[b] = 1
     return copies, accepted, columns
 

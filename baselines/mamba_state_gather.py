@@ -190,7 +190,7 @@ HARD_POINTS = [
     HardPoint("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),
     HardPoint("ragged", _BS16 | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4, "context_len": {"uniform": [4, 256]}}),
     HardPoint("padding rows", _BS16 | {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 256]}}),
-    HardPoint("all rows padding", _BS16 | {"padding": 0.5}, _all_padding),
+    HardPoint("all rows padding", _BS16 | {"padding": 0.5, "context_len": 100}, _all_padding),
     HardPoint("rows of NULL slots", _BS16 | {"context_len": 100}, _null_slots),
     HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
     HardPoint("B = max_num_seqs", _BS16 | {"batch_size": 33, "max_num_seqs": 33, "context_len": {"uniform": [4, 256]}}),
