@@ -1,0 +1,141 @@
+"""How PyTorch copies states at block boundaries: lists built on the host, and a chain that decides on the device.
+
+``x`` and ``out`` are the operator's Inputs and Outputs. Every copy reads its source completely before it writes, so that one
+pool may be passed as both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from baselines._mamba_state_copy_batches import conv_columns, time_first
+from harness.contract import Point
+
+#: slot from, slot to, shift of a request's convolution; slot from of its SSM state
+Copy = tuple[int, int, int, int]
+
+
+def _decide_on_host(point: Point, x: Any) -> tuple[list[Copy], list[int], list[int]]:
+    """(copies, accepted counts, state columns); waits for the device, as the counts come from the sampler.
+
+    An engine has host copies of the rest, which costs it less than the reading back here.
+    """
+    size, before = point.mamba_block_size, point.phase == "before_forward"
+    seq_lens, accepted, known = x.seq_lens.tolist(), x.num_accepted_tokens.tolist(), x.state_columns.tolist()
+    starts, drafts, table = x.query_start_loc.tolist(), x.num_draft_tokens.tolist(), x.block_table.cpu().numpy()
+    copies, columns = [], [(seq_len - 1) // size for seq_len in seq_lens]
+    for b, seq_len in enumerate(seq_lens):
+        if seq_len == 0:
+            continue
+        if before:
+            computed = seq_len - starts[b + 1] + starts[b]
+            source = known[b] if known[b] >= 0 else (computed - 1) // size
+            shift, target = accepted[b] - 1, columns[b]
+            moves = source not in (-1, target)
+        else:
+            running = seq_len - drafts[b]
+            blocks = (running + accepted[b] - 1) // size
+            source, shift, target = known[b], blocks * size - running, blocks - 1
+            moves = shift >= 0
+        if moves:
+            conv_source, conv_target, ssm_source = table[b, [source, target, source + shift]].tolist()
+            copies.append((conv_source, conv_target, shift, ssm_source))
+            if before or conv_source == conv_target:
+                accepted[b] = 1
+    return copies, accepted, columns
+
+
+def _store_counts(point: Point, out: Any, accepted: list[int], columns: list[int]) -> None:
+    device = out.num_accepted_tokens.device
+    out.num_accepted_tokens[: point.batch_size].copy_(torch.tensor(accepted, dtype=torch.int32, device=device))
+    if point.phase == "before_forward":
+        out.state_columns[: point.batch_size].copy_(torch.tensor(columns, dtype=torch.int32, device=device))
+
+
+def pointer_lists_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
+    columns, device, layers = conv_columns(point), out.ssm_states.device, range(point.num_layers)
+
+    def launch():
+        copies, accepted, state_columns = _decide_on_host(point, x)
+        _store_counts(point, out, accepted, state_columns)
+        whole = [(layer, source, target) for _, target, _, source in copies for layer in layers if source != target]
+        # (layer, slot from, time from, slot to, time to): a convolution is a list of columns, as shifts differ.
+        shifted = [
+            (layer, source, time + shift, target, time)
+            for source, target, shift, _ in copies
+            for layer in layers
+            if source != target or shift
+            for time in range(columns - shift)
+        ]
+        if whole:
+            layer, source, target = torch.tensor(whole, device=device).unbind(1)
+            out.ssm_states[layer, target] = x.ssm_states[layer, source]
+        if shifted:
+            layer, source, begin, target, time = torch.tensor(shifted, device=device).unbind(1)
+            time_first(point, out.conv_states)[layer, target, time] = time_first(point, x.conv_states)[layer, source, begin]
+
+    return launch
+
+
+def _decide_on_device(point: Point, x: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(moves, column from, shift, column to, column of the step's last token), int32 or bool [B]; 0 where nothing moves."""
+    size, last = point.mamba_block_size, (x.seq_lens - 1) // point.mamba_block_size
+    if point.phase == "before_forward":
+        computed = x.seq_lens - torch.diff(x.query_start_loc)
+        source = torch.where(x.state_columns >= 0, x.state_columns, (computed - 1) // size)
+        shift, target = x.num_accepted_tokens - 1, last
+        moves = (source >= 0) & (source != target) & (x.seq_lens > 0)
+    else:
+        running = x.seq_lens - x.num_draft_tokens
+        blocks = (running + x.num_accepted_tokens - 1) // size
+        source, shift, target = x.state_columns, blocks * size - running, blocks - 1
+        moves = (shift >= 0) & (x.seq_lens > 0)
+    return moves, source * moves, shift * moves, target * moves, last
+
+
+def masked_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
+    """A request that stays copies the null slot of the destination onto itself."""
+    num_reqs, time = point.batch_size, torch.arange(conv_columns(point), device=out.ssm_states.device)
+    conv_source, conv_target = time_first(point, x.conv_states), time_first(point, out.conv_states)
+
+    def launch():
+        moves, source, shift, target, last = _decide_on_device(point, x)
+        columns = torch.stack((source, source + shift, target), 1).long()
+        conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
+        states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
+        out.ssm_states.index_copy_(1, to, states)
+        begin = time + shift[:, None]
+        inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
+        shifted = conv_source[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
+        conv_target[:, to] = torch.where(inside[None, :, :, None], shifted, conv_target[:, to])
+        settled = moves if point.phase == "before_forward" else moves & (conv_from == to)
+        out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
+        if point.phase == "before_forward":
+            out.state_columns[:num_reqs].copy_(last)
+
+    return launch
+
+
+def in_place(point: Point, x: Any, out: Any, shift_conv: Callable[[Tensor, int, int, int], None]) -> Callable[[], None]:
+    """For the defects: works inside a copy of the pool, as engines do inside theirs, then hands the destinations on.
+
+    shift_conv: (conv states [layers, slots, columns, channels], slot from, slot to, shift), of one request.
+    """
+
+    def launch():
+        copies, accepted, columns = _decide_on_host(point, x)
+        _store_counts(point, out, accepted, columns)
+        conv, handed_on = time_first(point, x.conv_states.clone()), time_first(point, out.conv_states)
+        for source, target, shift, ssm_source in copies:
+            if source != target or shift:
+                shift_conv(conv, source, target, shift)
+                kept = conv_columns(point) - shift
+                handed_on[:, target, :kept] = conv[:, target, :kept]
+            if ssm_source != target:
+                out.ssm_states[:, target] = x.ssm_states[:, ssm_source]
+
+    return launch

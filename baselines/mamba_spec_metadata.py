@@ -1,0 +1,256 @@
+"""mamba_spec_metadata: which state slots each request of a decode step reads and writes, in Mamba layers with draft tokens.
+
+With q the request's tokens of this step, nc = seq_lens - q the computed ones, BS the Mamba block size, k the drafts:
+
+    last_computed  = max(ceil(nc / BS) - 1, 0)              last_scheduled = max(ceil(seq_lens / BS) - 1, 0)
+    prev_step      = last_scheduled of the request's step before; last_computed where that step is unknown
+    input_slots[b, j]  = table[b, prev_step + j]            output_slots[b, j] = table[b, last_scheduled + j]    j = 0 .. k
+    conv_input_slot    = input_slots[b, 0]                  conv_output_slot   = output_slots[b, 0]
+
+An SSM layer starts from input_slots[b, num_accepted - 1] and writes the state after its j-th token to output_slots[b, j]; a
+convolution keeps all states of a step in one slot. The table is cdiv(max_model_len, BS) + k wide: its last column is read.
+
+That is cache mode ``all``. In ``align`` one table (B, 1 + k) serves both ways, input_slots[b, j] = table[b, s + j] with
+s = last_scheduled, and in ``none`` the table has 1 + k columns, all of them wanted.
+
+The anchor prev_step lives on the device, in an array over stable request slots: a request that moves to another batch row
+keeps it, the mask ``fresh`` hides what an earlier owner of the slot left. ``anchors`` and ``next_anchors`` may be one array.
+vLLM 0.22 keeps it in a dictionary on the host, and every layer does the gathers anew.
+
+Requests num_decodes .. B - 1 are padding up to a captured batch size: slots NULL, indices 0, accepted 1, whatever their inputs
+hold. Rows from B on keep what they held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines import _axes as axes
+from baselines import _mamba as mamba
+from baselines._batches import NULL_BLOCK_ID
+from baselines._mamba_spec_metadata_chain import chain, compiled
+from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
+from harness.contract import COMPILER, Axis, Expected, Operator, Point, variant
+
+CACHE_MODE = Axis(
+    "cache_mode", axes.choice("all", "align", "none"), "all",
+    "which states are kept: all (one per block), align (the running one, at block boundaries), none (1 + k slots)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inputs:
+    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
+    query_start_loc: Tensor  # [B + 1] int32
+    num_accepted_tokens: Tensor  # [B] int32, of the step before: accepted drafts + 1
+    request_slots: Tensor  # [B] int32, stable while a request lives; 0 = padding request
+    fresh: Tensor  # [B] bool, new or resumed: the anchor in its slot is somebody else's
+    anchors: Tensor  # [max_num_seqs + 1] int32 by request slot, -1 = unknown
+    block_table: Tensor  # [B, W] int32, or [B, 1 + k] in mode none; stride(0) >= its width
+    num_decodes: int  # requests before padding
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """int32, per request unless said. Modes align and none have no indices and one set of slots."""
+
+    input_slots: Tensor  # [max_num_seqs, 1 + k]
+    num_accepted_tokens: Tensor
+    output_slots: Tensor | None = None  # [max_num_seqs, 1 + k]
+    conv_input_slot: Tensor | None = None
+    conv_output_slot: Tensor | None = None
+    block_idx_last_scheduled_token: Tensor | None = None
+    block_idx_last_computed_token: Tensor | None = None
+    block_idx_last_scheduled_token_prev_step: Tensor | None = None
+    next_anchors: Tensor | None = None  # [max_num_seqs + 1] by request slot
+
+
+#: The fields of mode ``all`` that hold one number per request.
+PER_REQUEST = (
+    "conv_input_slot", "conv_output_slot", "block_idx_last_scheduled_token", "block_idx_last_computed_token",
+    "block_idx_last_scheduled_token_prev_step",
+)  # fmt: skip
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step, rng = mamba.make_step(point, seed), np.random.default_rng([seed, 4])
+    table = mamba.make_state_table(point, step, seed)
+    if point.cache_mode == "none":
+        table = table[:, : 1 + point.num_speculative_blocks].clone()
+    live = (step.seq_lens > 0).numpy()
+    slots = np.where(live, 1 + rng.permutation(point.max_num_seqs)[: point.batch_size], 0)
+    # Slots of nobody, and of fresh rows, hold a column of the table too: an owner before left it.
+    anchors = rng.integers(-1, table.shape[1] - point.num_speculative_blocks, point.max_num_seqs + 1)
+    known = step.anchors.numpy() >= 0
+    anchors[slots[known]] = step.anchors.numpy()[known]
+    anchors[0] = -1
+    return Inputs(
+        seq_lens=step.seq_lens,
+        query_start_loc=step.query_start_loc,
+        num_accepted_tokens=step.num_accepted,
+        request_slots=mamba.int32(slots),
+        fresh=torch.from_numpy(live & ~known),
+        anchors=mamba.int32(anchors),
+        block_table=table,
+        num_decodes=point.batch_size - axes.num_padding_requests(point),
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    per_request = lambda *more: torch.empty(point.max_num_seqs, *more, dtype=torch.int32)  # noqa: E731
+    slots = 1 + point.num_speculative_blocks
+    if point.cache_mode != "all":
+        return Outputs(per_request(slots), per_request())
+    return Outputs(
+        input_slots=per_request(slots),
+        num_accepted_tokens=per_request(),
+        output_slots=per_request(slots),
+        next_anchors=torch.empty(point.max_num_seqs + 1, dtype=torch.int32),
+        **{name: per_request() for name in PER_REQUEST},
+    )
+
+
+def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+    """What the layers are handed: the rows of the step's B requests, padding included; not of its tokens."""
+    rows = {"input_slots": out.input_slots, "num_accepted_tokens": out.num_accepted_tokens}
+    rows["output_slots"] = out.output_slots if point.cache_mode == "all" else out.input_slots
+    if point.cache_mode == "all":
+        rows |= {name: getattr(out, name) for name in PER_REQUEST}
+    return {name: buffer[: point.batch_size] for name, buffer in rows.items()}
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    k, size, capacity = point.num_speculative_blocks, point.mamba_block_size, point.max_num_seqs
+    start, table = x.query_start_loc.tolist(), x.block_table.tolist()
+    value = {"input_slots": [[NULL_BLOCK_ID] * (1 + k) for _ in range(capacity)], "num_accepted_tokens": [1] * capacity}
+    if point.cache_mode == "all":
+        value["output_slots"] = [[NULL_BLOCK_ID] * (1 + k) for _ in range(capacity)]
+        value |= {name: [0] * capacity for name in PER_REQUEST}
+    anchors, kept = [0] * (capacity + 1), [True] * (capacity + 1)
+    for b in range(x.num_decodes):
+        seq_len, slot = int(x.seq_lens[b]), int(x.request_slots[b])
+        computed = seq_len - (start[b + 1] - start[b])
+        value["num_accepted_tokens"][b] = int(x.num_accepted_tokens[b])
+        scheduled = mamba.last_block(seq_len, size)
+        if point.cache_mode != "all":
+            first = scheduled if point.cache_mode == "align" else 0
+            value["input_slots"][b] = table[b][first : first + 1 + k]
+            continue
+        anchor = -1 if bool(x.fresh[b]) else int(x.anchors[slot])
+        previous = anchor if anchor >= 0 else max((computed - 1) // size, 0)
+        assert max(previous, scheduled) + k < len(table[b]), "a step addresses a column that the table does not have"
+        value["input_slots"][b] = table[b][previous : previous + 1 + k]
+        value["output_slots"][b] = table[b][scheduled : scheduled + 1 + k]
+        value["conv_input_slot"][b], value["conv_output_slot"][b] = table[b][previous], table[b][scheduled]
+        value["block_idx_last_scheduled_token"][b] = scheduled
+        value["block_idx_last_computed_token"][b] = mamba.last_block(computed, size)
+        value["block_idx_last_scheduled_token_prev_step"][b] = previous
+        if slot != 0:
+            anchors[slot], kept[slot] = scheduled, False
+    spare = torch.arange(capacity) >= point.batch_size
+    expected = {}
+    for name, rows in value.items():
+        tensor = torch.tensor(rows, dtype=torch.int32)
+        expected[name] = Expected(tensor, untouched=spare.view(-1, *[1] * (tensor.dim() - 1)).expand(tensor.shape))
+    if point.cache_mode == "all":
+        nobody = torch.arange(capacity + 1) == 0
+        expected["next_anchors"] = Expected(mamba.int32(anchors), untouched=torch.tensor(kept) & ~nobody, slack=nobody)
+    return expected
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Per request: length, start, accepted count in and out, its slots in and out; in mode all slot, mask and anchor too."""
+    slots = 1 + point.num_speculative_blocks
+    if point.cache_mode == "none":
+        return point.batch_size * 4 * (2 + 2 * slots)
+    if point.cache_mode == "align":
+        return point.batch_size * 4 * (3 + 2 * slots)
+    return 4 * (1 + point.batch_size * (3 + 1 + 4 * slots + len(PER_REQUEST) + 1)) + point.batch_size + 8 * x.num_decodes
+
+
+# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
+
+
+@variant("mamba_spec_metadata", waives="no_alloc")
+def op_chain(point, x, out):
+    """The operator chain of vLLM 0.22: 19 element-wise launches, 5 persistent copies, 5 fills where there is padding; and 9
+    for what it does elsewhere: 2 read the anchors and 1 stores them (a host dictionary there), 6 gather the slots (4 there,
+    in every layer)."""
+    return chain(point, x, out)
+
+
+@variant("mamba_spec_metadata", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point, x, out):
+    """torch.compile (Inductor, dynamic shapes) of the operator chain."""
+    all_states, window = compiled()
+    return chain(point, x, out, all_states=all_states, window=window)
+
+
+# --- historic defects -------------------------------------------------------------------------------------------------
+
+
+def _mode_all(point: Point) -> str | None:
+    return "mode all only" if point.cache_mode != "all" else None
+
+
+@variant("mamba_spec_metadata", defect="the table lacks + num_speculative_blocks (vLLM #39809)", skip=_mode_all, waives="no_alloc")
+def table_without_speculative_blocks(point, x, out):
+    """Columns that the persistent copy does not have stay zero here; on a GPU the gather left the row."""
+    return chain(point, x, out, narrower=point.num_speculative_blocks)
+
+
+@variant("mamba_spec_metadata", defect="views and pads are sized by tokens, not by requests (vLLM #39809)", waives="no_alloc")
+def padded_by_tokens(point, x, out):
+    fill = chain(point, x, out)
+    rows = min(point.batch_size * (1 + point.num_speculative_blocks), point.max_num_seqs)
+
+    def launch():
+        fill()
+        out.input_slots[x.num_decodes : rows].fill_(NULL_BLOCK_ID)
+        out.num_accepted_tokens[x.num_decodes : rows].fill_(1)
+
+    return launch
+
+
+@variant("mamba_spec_metadata", defect="the anchor is guessed from the computed tokens (vLLM #43955)", skip=_mode_all, waives="no_alloc")
+def fallback_anchor(point, x, out):
+    return chain(point, x, out, anchor=lambda x: torch.full_like(x.request_slots[: x.num_decodes], -1))
+
+
+@variant("mamba_spec_metadata", defect="a resumed request takes the anchor left in its slot", skip=_mode_all, waives="no_alloc")
+def anchor_outlives_its_request(point, x, out):
+    return chain(point, x, out, anchor=lambda x: x.anchors.index_select(0, x.request_slots[: x.num_decodes]))
+
+
+@variant("mamba_spec_metadata", defect="conv reads the last computed column (vLLM 0.22)", skip=_mode_all, waives="no_alloc")
+def conv_reads_computed_column(point, x, out):
+    fill = chain(point, x, out)
+
+    def launch():
+        fill()
+        columns = out.block_idx_last_computed_token[: x.num_decodes, None].long()
+        out.conv_input_slot[: x.num_decodes] = torch.gather(x.block_table[: x.num_decodes], 1, columns)[:, 0]
+
+    return launch
+
+
+operator = Operator(
+    name="mamba_spec_metadata",
+    summary="state slots that a speculative decode step of Mamba layers reads and writes, and the anchor of the next step",
+    axes=(*mamba.DECODE_STEP, mamba.CHURN, CACHE_MODE, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING),
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=(*mamba.RULES, mamba.SEQS_FIT),
+    redundant=lambda p: "anchors matter in mode all alone" if p.churn and p.cache_mode != "all" else axes.same_batch_elsewhere(p),
+)

@@ -1,0 +1,78 @@
+// mamba_spec_metadata in one launch. A group of 2^log_lanes >= slots lanes of one warp per request, a lane per slot.
+//
+// all_states: two loads deep instead of three. The table entry hangs on the anchor, the anchor on the request slot; but the
+// anchor is the last computed column or the next one unless the block size is below the number of drafts, so both entries
+// are loaded before it has arrived and it only chooses. Columns are clamped into the row; what the clamp changes is not
+// chosen, or lies in a lane beyond the slots.
+//
+// Rows from num_decodes on are padding: they load what the last real request does, so that stale slots and anchors are never
+// looked at, and store the padding values. There is at least one real request. Nothing returns before the loads.
+//
+// n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array: neither is
+// __restrict__, and a request's lanes have read it before its first lane writes.
+
+constexpr int THREADS = 128;
+
+__device__ __forceinline__ int divide(int n, int multiplier, int shift) { return (int)(((long long)n * multiplier) >> shift); }
+
+extern "C" __global__ void __launch_bounds__(THREADS) all_states(
+    const int* __restrict__ seq_lens, const int* __restrict__ query_start_loc, const int* __restrict__ accepted,
+    const int* __restrict__ request_slots, const unsigned char* __restrict__ fresh, const int* anchors, const int* __restrict__ table,
+    int* __restrict__ input_slots, int* __restrict__ output_slots, int* __restrict__ conv_input, int* __restrict__ conv_output,
+    int* __restrict__ scheduled_out, int* __restrict__ computed_out, int* __restrict__ previous_out, int* __restrict__ accepted_out,
+    int* next_anchors,
+    int num_decodes, int num_reqs, int width, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x;
+    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
+    const int row = min(b, num_decodes - 1), last_column = width - 1;
+    const int slot = request_slots[row];
+    const int start = query_start_loc[row], end = query_start_loc[row + 1], seq_len = seq_lens[row];
+    const bool resumed = fresh[row];
+    const int count = accepted[row];
+    const int anchor = anchors[slot];
+
+    const int computed = divide(max(seq_len - (end - start) - 1, 0), multiplier, shift);
+    const int scheduled = divide(max(seq_len - 1, 0), multiplier, shift);
+    const int* states = table + (long long)row * table_stride;
+    const int here = states[min(computed + j, last_column)];
+    const int beyond = states[min(computed + 1 + j, last_column)];
+    int written = states[min(scheduled + j, last_column)];
+    int previous = resumed || anchor < 0 ? computed : anchor;
+    int read = previous == computed ? here : beyond;
+    if ((unsigned)(previous - computed) > 1) read = states[min(previous + j, last_column)];
+    __syncwarp();
+
+    if (b >= num_reqs) return;
+    if (b >= num_decodes) read = written = 0;
+    if (j < slots) {
+        input_slots[b * slots + j] = read;
+        output_slots[b * slots + j] = written;
+    }
+    if (j == 0) {
+        const bool live = b < num_decodes;
+        conv_input[b] = read;
+        conv_output[b] = written;
+        scheduled_out[b] = live ? scheduled : 0;
+        computed_out[b] = live ? computed : 0;
+        previous_out[b] = live ? previous : 0;
+        accepted_out[b] = live ? count : 1;
+        if (live) next_anchors[slot] = scheduled;
+    }
+}
+
+// Modes align (the window starts at the last scheduled block) and none (multiplier 0: it starts at column 0).
+extern "C" __global__ void __launch_bounds__(THREADS) window(
+    const int* __restrict__ seq_lens, const int* __restrict__ accepted, const int* __restrict__ table,
+    int* __restrict__ input_slots, int* __restrict__ accepted_out,
+    int num_decodes, int num_reqs, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x;
+    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
+    const int row = min(b, num_decodes - 1);
+    const int seq_len = seq_lens[row], count = accepted[row];
+    const int first = divide(max(seq_len - 1, 0), multiplier, shift);
+    const int entry = table[(long long)row * table_stride + first + min(j, slots - 1)];
+    if (b >= num_reqs) return;
+    const bool live = b < num_decodes;
+    if (j < slots) input_slots[b * slots + j] = live ? entry : 0;
+    if (j == 0) accepted_out[b] = live ? count : 1;
+}

@@ -1,0 +1,136 @@
+// mamba_state_copy in one launch: decides on the device who crosses a block boundary, and copies.
+//
+// Every block goes through the batch, THREADS requests at a time: a thread per request decides, a ballot and the counts of
+// the warps before give each request that crosses its place in the list, so the list is the same in all blocks. Then block i
+// takes the pieces i, i + gridDim.x, ... of list x layers x (pieces of an SSM state and of a convolution).
+//
+// Input and output pools may be the same: no pool is __restrict__. Distinct slots never overlap. A convolution that is shifted
+// inside its slot is moved by threads that own channels, from the first column to the last: what a thread overwrites it
+// has read before. num_accepted is read by all blocks, accepted_out is written by the first: they must be two arrays.
+//
+// n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int ACCESSES = 4;
+
+struct Move {
+    int conv_from, ssm_from, to, shift;
+};
+
+__device__ __forceinline__ int divide(int n, int multiplier, int shift) { return (int)(((long long)n * multiplier) >> shift); }
+
+#define PARAMETERS(Ssm, Conv)                                                                                         \
+    const int *__restrict__ seq_lens, const int *__restrict__ query_start_loc, const int *__restrict__ accepted,      \
+        const int *__restrict__ state_columns, const int *__restrict__ drafts, const int *__restrict__ table,         \
+        const Conv *conv_in, const Ssm *ssm_in, Conv *conv_out, Ssm *ssm_out, int *__restrict__ accepted_out,         \
+        int *__restrict__ columns_out, int num_reqs, int table_stride, int after, int block_size, int multiplier,     \
+        int division_shift, int num_layers, int slots_in, int slots_out, int words, int ssm_pieces, int pieces,       \
+        int columns, int channels, int time_stride, int channel_stride
+#define ARGUMENTS                                                                                                     \
+    seq_lens, query_start_loc, accepted, state_columns, drafts, table, conv_in, ssm_in, conv_out, ssm_out,            \
+        accepted_out, columns_out, num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, \
+        slots_in, slots_out, words, ssm_pieces, pieces, columns, channels, time_stride, channel_stride
+
+template <typename Ssm, typename Conv>
+__device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
+    __shared__ Move moves[THREADS];
+    __shared__ int crossing_in_warp[WARPS];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+
+#pragma unroll 1
+    for (int tile = 0; tile < num_reqs; tile += THREADS) {
+        const int b = tile + threadIdx.x;
+        const int row = min(b, num_reqs - 1);
+        const int seq_len = seq_lens[row], start = query_start_loc[row], end = query_start_loc[row + 1];
+        const int count = accepted[row], known = state_columns[row], num_drafts = drafts[row];
+
+        const int last = seq_len > 0 ? divide(seq_len - 1, multiplier, division_shift) : -1;
+        Move move;
+        int source, target;
+        bool crosses;
+        if (after) {
+            const int running = seq_len - num_drafts;
+            const int blocks = divide(running + count - 1, multiplier, division_shift);
+            source = known;
+            target = blocks - 1;
+            move.shift = blocks * block_size - running;
+            crosses = move.shift >= 0;
+        } else {
+            const int computed = seq_len - (end - start);
+            source = known >= 0 ? known : computed > 0 ? divide(computed - 1, multiplier, division_shift) : -1;
+            target = last;
+            move.shift = count - 1;
+            crosses = source >= 0 && source != target;
+        }
+        crosses = crosses && seq_len > 0 && b < num_reqs;
+        if (crosses) {
+            const int* slots = table + (long long)row * table_stride;
+            move.conv_from = slots[source];
+            move.ssm_from = slots[source + move.shift];
+            move.to = slots[target];
+        }
+        if (blockIdx.x == 0 && b < num_reqs) {
+            accepted_out[b] = crosses && (!after || move.conv_from == move.to) ? 1 : count;
+            if (!after) columns_out[b] = last;
+        }
+
+        const unsigned crossing = __ballot_sync(0xffffffffu, crosses);
+        if (lane == 0) crossing_in_warp[warp] = __popc(crossing);
+        __syncthreads();
+        int place = __popc(crossing & ((1u << lane) - 1)), total = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            if (w < warp) place += crossing_in_warp[w];
+            total += crossing_in_warp[w];
+        }
+        if (crosses) moves[place] = move;
+        // The next tile writes the counts after this barrier and the moves after its own first one, which no thread passes
+        // before all have finished the loop below.
+        __syncthreads();
+
+#pragma unroll 1
+        for (int piece = blockIdx.x; piece < total * num_layers * pieces; piece += gridDim.x) {
+            const int item = piece / pieces, part = piece - item * pieces;
+            const int place_of_item = item / num_layers, layer = item - place_of_item * num_layers;
+            const Move moved = moves[place_of_item];
+            if (part < ssm_pieces) {
+                if (moved.ssm_from == moved.to) continue;
+                const Ssm* read = ssm_in + ((long long)layer * slots_in + moved.ssm_from) * words;
+                Ssm* written = ssm_out + ((long long)layer * slots_out + moved.to) * words;
+                const int begin = part * THREADS * ACCESSES + threadIdx.x;
+                Ssm values[ACCESSES];
+#pragma unroll
+                for (int i = 0; i < ACCESSES; ++i)
+                    if (begin + i * THREADS < words) values[i] = read[begin + i * THREADS];
+#pragma unroll
+                for (int i = 0; i < ACCESSES; ++i)
+                    if (begin + i * THREADS < words) written[begin + i * THREADS] = values[i];
+            } else {
+                const int channel = (part - ssm_pieces) * THREADS + threadIdx.x;
+                if (channel >= channels || (moved.conv_from == moved.to && moved.shift == 0)) continue;
+                const long long state = (long long)columns * channels;
+                const Conv* read = conv_in + ((long long)layer * slots_in + moved.conv_from) * state + (long long)channel * channel_stride +
+                                   moved.shift * time_stride;
+                Conv* written = conv_out + ((long long)layer * slots_out + moved.to) * state + (long long)channel * channel_stride;
+                const int kept = columns - moved.shift;
+#pragma unroll 1
+                for (int time = 0; time < kept; time += ACCESSES) {
+                    Conv values[ACCESSES];
+#pragma unroll
+                    for (int i = 0; i < ACCESSES; ++i)
+                        if (time + i < kept) values[i] = read[(time + i) * time_stride];
+#pragma unroll
+                    for (int i = 0; i < ACCESSES; ++i)
+                        if (time + i < kept) written[(time + i) * time_stride] = values[i];
+                }
+            }
+        }
+    }
+}
+
+// ssm4: 16 bytes of an SSM state per access; conv8: 16 bytes of a column, layout SD.
+extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv8(PARAMETERS(int4, int4)) { copy<int4, int4>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv1(PARAMETERS(int4, short)) { copy<int4, short>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv8(PARAMETERS(int, int4)) { copy<int, int4>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv1(PARAMETERS(int, short)) { copy<int, short>(ARGUMENTS); }

@@ -1,0 +1,16 @@
+// mamba_state_gather in one launch for all layers: 2^log_lanes >= slots lanes per request, a lane per slot and both ways.
+
+constexpr int THREADS = 128;
+
+extern "C" __global__ void __launch_bounds__(THREADS) gather(
+    const int* __restrict__ state_indices, const int* __restrict__ scheduled, const int* __restrict__ previous,
+    int* __restrict__ input_slots, int* __restrict__ output_slots, int num_reqs, int table_stride, int slots, int log_lanes) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x;
+    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
+    if (b >= num_reqs || j >= slots) return;
+    const int* states = state_indices + (long long)b * table_stride + j;
+    const int from = previous[b], to = scheduled[b];
+    const int read = states[from], written = states[to];
+    input_slots[b * slots + j] = read;
+    output_slots[b * slots + j] = written;
+}
