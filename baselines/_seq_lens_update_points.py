@@ -19,7 +19,7 @@ def _rotate(x, by: int) -> None:
 
 
 def _new_between_swapped(x) -> None:
-    """prev_pos [1, -1, 0]: the third survivor of three finished, the others changed places around a new request."""
+    """prev_pos [1, -1, 0]: two requests changed places around a new one; the third old row is finished."""
     x.prev_pos.copy_(torch.tensor([1, -1, 0]))
     for tensor in (x.prev_num_computed[:3], x.valid[:3], x.prev_drafts):
         tensor.copy_(tensor[[2, 0, 1]])
@@ -57,7 +57,7 @@ HARD_POINTS = [
     HardPoint("the batch shrinks", {"batch_size": 5, "num_prev_reqs": 40, "row_order": "permuted"}, _stale_rows_of_the_finished),
     HardPoint("ragged: 0 to k drafts before, 1 to L tokens now", {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.5}),
     HardPoint("10 % without drafts", {"batch_size": 20, "decode_len": "mixed", "row_order": "permuted", "acceptance": 0.5}),
-    HardPoint("no drafts before", {"batch_size": 6, "scheduling": "sync", "prefill_len": 512}, _no_drafts_before),
+    HardPoint("no drafts before", {"batch_size": 6, "scheduling": "sync"}, _no_drafts_before),
     HardPoint("no speculation, next_n = 1", {"batch_size": 6, "next_n": 1}),
     HardPoint("L < next_n", {"batch_size": 6, "max_decode_len": 2, "acceptance": 0.5}),
     HardPoint("k = 5", {"batch_size": 6, "next_n": 6, "decode_len": "ragged", "acceptance": 0.5}),

@@ -16,8 +16,8 @@ none. It may size buffers, bound loops and choose kernels; what is computed per 
 copied seq_lens back, and every step waited for the GPU.
 
 Buffers: the rows of the counts move between steps, so they are held twice. prev_num_computed is the previous step's
-num_computed and is only read; the two change places every step. All the others are at one address for ever. Written into
-itself, a row could be read after another block has overwritten it (the defect permuted_in_place).
+num_computed and is only read; the two change places every step, so a captured consumer reads seq_lens, whose address never
+moves. Written into itself, a row could be read after another block has overwritten it (the defect permuted_in_place).
 
 Host arrays stay on the CPU, in pinned memory where there is a GPU. The three that the device needs stand one behind the
 other in one allocation, so they may be sent by three copies or by one.
@@ -207,9 +207,7 @@ def compiled_chain(point, x, out):
 # --- historic defects -------------------------------------------------------------------------------------------------
 
 
-@variant(
-    "seq_lens_update", defect="the counts are permuted into themselves row by row (the race of vLLM #50432)", waives="no_alloc"
-)
+@variant("seq_lens_update", defect="the counts are permuted into themselves (the kind of race in vLLM #50432)", waives="no_alloc")
 def permuted_in_place(point, x, out):
     """The race made deterministic: rows are written in order, so one whose source stands above it reads a new count."""
 
@@ -224,7 +222,7 @@ def permuted_in_place(point, x, out):
     return _chain(x, out, correct_rows)
 
 
-@variant("seq_lens_update", defect="the host's bound is used as the exact length (vLLM #40772)", waives="no_alloc")
+@variant("seq_lens_update", defect="the host's bound is taken for the exact length (vLLM #40772)", waives="no_alloc")
 def bound_as_exact(point, x, out):
     chain, rows = op_chain(point, x, out), len(x.num_scheduled)
 

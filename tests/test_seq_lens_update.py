@@ -144,7 +144,8 @@ def test_variants_equal_the_reference_on_random_steps(axes, seed):
 # --- a walk over steps ------------------------------------------------------------------------------------------------
 
 
-CAPACITY, TOKENS, CHUNK, STEPS = 16, 256, 20, 150
+CAPACITY, CHUNK, STEPS = 16, 20, 150
+TOKENS = CAPACITY * CHUNK
 
 
 @dataclass(eq=False)
