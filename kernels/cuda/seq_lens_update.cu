@@ -1,0 +1,37 @@
+// seq_lens_update in one launch: counts corrected by what the previous step accepted, lengths, their tail, positions.
+//
+// A warp per request; its lanes read the same words and write one position each. host is [2 * rows + previous rows]:
+// prev_pos, num_computed_cpu, prev_drafts, in device memory or mapped pinned memory. Requests move between rows: before
+// (the previous step's counts) and num_computed are two buffers, so no order between blocks is needed.
+// Rows [rows, capacity) of seq_lens are zeroed by whichever thread counts up to them, before anything has been loaded.
+//
+// Grid: max(ceil(rows / 8), ceil((capacity - rows) / THREADS)) blocks of THREADS.
+
+constexpr int THREADS = 256;
+
+extern "C" __global__ void __launch_bounds__(THREADS) update(
+    const int* __restrict__ host, const int* __restrict__ before, const int* __restrict__ valid,
+    const int* __restrict__ query_start_loc, int* __restrict__ num_computed, int* __restrict__ num_accepted,
+    int* __restrict__ seq_lens, long long* __restrict__ positions, int rows, int capacity) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x;
+    const int b = thread >> 5, lane = thread & 31;
+    if (thread < capacity - rows) seq_lens[rows + thread] = 0;
+    if (b >= rows) return;
+
+    const int p = host[b], believed = host[rows + b];
+    const int start = query_start_loc[b], scheduled = query_start_loc[b + 1] - start;
+    int computed = believed;
+    if (p >= 0) {
+        const int drafts = host[2 * rows + p], old = before[p], produced = valid[p];
+        if (drafts > 0) {
+            computed = old + produced;
+            if (lane == 0) num_accepted[b] = produced;
+        }
+    }
+    if (lane == 0) {
+        num_computed[b] = computed;
+        seq_lens[b] = computed + scheduled;
+    }
+#pragma unroll 1
+    for (int j = lane; j < scheduled; j += 32) positions[start + j] = computed + j;
+}
