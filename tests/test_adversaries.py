@@ -88,7 +88,8 @@ def cells(tmp_path_factory):
 def gpu_cells(tmp_path_factory):
     """The ones that need a GPU, and those that do not, on a GPU."""
     out = tmp_path_factory.mktemp("adversaries") / "run"
-    return run(out, ("anywhere.py", "on_import.py", "on_a_gpu.py"), [*REJECTIONS, *GPU_REJECTIONS, "captured_beside_the_graph", "honest"], "cuda", timeout_s=10)
+    names = [*REJECTIONS, *GPU_REJECTIONS, "captured_beside_the_graph", "honest"]
+    return run(out, ("anywhere.py", "on_import.py", "on_a_gpu.py"), names, "cuda", timeout_s=10)
 
 
 def test_there_are_enough_of_them():
