@@ -25,9 +25,11 @@ from harness.graphs import Graph
 from harness.protocol import Audited, AuditReady, Begin, Job, Task
 from harness.wording import first_line
 
-#: Graphs of a launch and replays of each that a trace covers, eager calls, and calls before either. Several graphs, because
-#: two graphs of the same launch differ by up to 7 %.
-GRAPHS, REPLAYS, CALLS, WARMUP_CALLS = 5, 3, 5, 3
+#: Graphs of a launch that a trace covers, a replay of each, eager calls, and calls before either. Many graphs, because two
+#: graphs of the same launch differ by up to 7 %, and two replays of one graph by next to nothing.
+GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
+#: Graphs of a long chain are fewer, as its launches average among themselves: about so many nodes in all.
+NODES, FEWEST_GRAPHS = 600, 4
 #: Copies of a launch in the traced graph, back to back like those whose slope is set against them. In any other cache state
 #: than hot each replay is one call, as only the first would meet that state.
 COPIES = 4
@@ -139,7 +141,9 @@ class Auditor:
     def _replays(self, launch: Callable[[], Any], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
         """What each replay of the graphs of ``_copies`` calls ran, in the run's cache state."""
         try:
-            graphs = [Graph(launch, self._copies, self._ruler.pool, self._ruler.stream) for _ in range(GRAPHS)]
+            graphs = [self._captured(launch)]
+            nodes = sum(graphs[0].nodes.values())
+            graphs += [self._captured(launch) for _ in range(min(GRAPHS, max(FEWEST_GRAPHS, NODES // max(nodes, 1))) - 1)]
         except Exception:
             torch.cuda.synchronize()
             self._ruler.renew_pool()
@@ -148,7 +152,7 @@ class Auditor:
             graph.replay()
 
         def work() -> None:
-            for graph in graphs * REPLAYS:
+            for graph in graphs:
                 self._ruler.cache.prepare(rewrite_inputs)
                 self._begins()
                 graph.replay()
@@ -163,6 +167,9 @@ class Auditor:
             if inside and one.name != "span_begins":
                 spans[-1].append(one)
         return [span for span in spans if span]
+
+    def _captured(self, launch: Callable[[], Any]) -> Graph:
+        return Graph(launch, self._copies, self._ruler.pool, self._ruler.stream)
 
 
 def _work(operations: list[Operation]) -> Counter[str]:

@@ -32,7 +32,7 @@ class Kernels:
     """The ruler's own kernels: the kinds of nodes there are in what is measured (own), and spins of a known duration.
 
     null: nothing. block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch's own.
-    A spin leaves what it took in ``taken`` (nanoseconds).
+    chain: five of them, one a memcpy. A spin leaves what it took in ``taken`` (nanoseconds).
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,16 @@ class Kernels:
             "block_copy": launcher(PROBES, "block_copy", 1, BLOCK_COPY_INTS // 4, self.source, self.target),
             "wide_copy": launcher(PROBES, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide)),
             "operator": lambda: self.target.bitwise_xor_(self.source),
+            "chain": self._chain,
         }
         self.spins = {ns: launcher(PROBES, "timed_spin", 1, 1, ns, self.taken) for ns in SPINS_NS}
+
+    def _chain(self) -> None:
+        self.target.copy_(self.source)
+        self.target.add_(self.source)
+        self.target.clamp_(min=0)
+        self.target.floor_divide_(7)
+        self.target.fill_(1)
 
 
 def calibrate(ruler: CudaRuler, clocks: Clocks) -> Calibration:
@@ -79,7 +87,9 @@ def _probe(ruler: CudaRuler, launch: Callable[[], None], taken: torch.Tensor | N
             true_us.append(int(taken) / 1e3)
     series = lambda figure: {n: [round(one[figure][n], 4) for one in samples] for n in samples[0][figure]}  # noqa: E731
     state_us = [one["state_us"] for one in samples if "state_us" in one]
-    probe = Probe(graph_us=series("graph_us"), stream_us=series("stream_us"), state_us=state_us, true_us=true_us)
+    probe = Probe(
+        graph_us=series("graph_us"), stream_us=series("stream_us"), state_us=state_us, true_us=true_us, launches=watch.facts()["launches"]
+    )  # fmt: skip
     return probe, [one["host_us"] for one in samples]
 
 

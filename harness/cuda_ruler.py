@@ -33,6 +33,9 @@ HOST_CALLS = 5
 #: Calls between two events, few and many; their difference is free of the events' own cost. Many are fewer where the call
 #: is a long chain: a stream takes about a thousand launches before the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
+#: Copies beyond this many nodes are left out where three numbers of copies remain: the slope of a long chain needs no more,
+#: and capturing it anew in every round is what a sample of it costs.
+MANY_NODES, FEWEST_SIZES = 256, 3
 #: The spin in front of queued work lasts twice as long as queueing it took before, plus this. Where the GPU finds the last
 #: launches only just queued, the gaps between them come out up to 0.2 us shorter or longer.
 SPIN_MARGIN_US = 40.0
@@ -96,9 +99,13 @@ class CudaStopwatch:
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._queueing_us: dict[Any, float] = {}
         self._graphs: dict[int, Graph] = {}
+        self._copies = ruler.graph_copies
         self.no_graph: str | None = None
         try:
             self._capture()
+            nodes = self.facts()["launches"]
+            self._copies = [k for i, k in enumerate(sorted(self._copies)) if i < FEWEST_SIZES or k * nodes <= MANY_NODES]
+            self._graphs = {k: self._graphs[k] for k in self._copies}
         except Mismatch:
             raise
         except Exception as error:  # not capturable is a finding, whatever the reason
@@ -107,7 +114,7 @@ class CudaStopwatch:
 
     def _capture(self) -> None:
         """A new set of graphs, in random order while the old set still lives, so that they do not fall into its place."""
-        order = random.sample(self._ruler.graph_copies, len(self._ruler.graph_copies))
+        order = random.sample(self._copies, len(self._copies))
         try:
             fresh = {copies: Graph(self._launch, copies, self._ruler.pool, self._ruler.stream) for copies in order}
         except Exception:
@@ -120,7 +127,7 @@ class CudaStopwatch:
         one = order[0]
         if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
             raise Mismatch("same_work", f"captured anew, the graph holds {fresh[one].nodes}, before it held {self._graphs[one].nodes}")
-        self._graphs = {copies: fresh[copies] for copies in self._ruler.graph_copies}
+        self._graphs = {copies: fresh[copies] for copies in self._copies}
 
     def _stream_calls(self) -> tuple[int, ...]:
         """How many calls to put between two events; none where two calls are too long a queue already."""

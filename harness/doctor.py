@@ -73,8 +73,12 @@ def _print(console: Console, calibration: Calibration) -> None:
     print_rows(console, rows[0], body)
     console.print()
     facts = [
-        (f"{name.replace('_', ' ')}, µs a launch", ", ".join(f"{e} {value:.2f}" for e, value in trust.measured(probe).items()))
+        (f"{name.replace('_', ' ')}, µs a call", ", ".join(f"{e} {value:.2f}" for e, value in trust.measured(probe).items()))
         for name, probe in c.own.items()
+    ]
+    facts += [
+        (f"{name}: add to be in-graph time", f"{1000 * constant.mean_us:+.0f} ± {1000 * constant.spread_us:.0f} ns a launch")
+        for name, constant in trust.constants(c).items()
     ]
     facts += [
         ("lack of fit of T(k), µs", ", ".join(f"{name.replace('_', ' ')} {fit(p.graph_us).residual:.2f}" for name, p in c.own.items())),

@@ -54,7 +54,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One kernel of the ruler's own, timed by each estimator; the fields are those of Metrics.
 
-    true_us: what the kernel itself read off the GPU's global timer, where it waits for a known time.
+    launches: of one call. true_us: what the kernel itself read off the GPU's global timer, where it waits for a known time.
     """
 
     graph_us: dict[int, list[float]]
@@ -62,12 +62,14 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_us: list[float] = []
     cupti_us: list[float] = []
     true_us: list[float] = []
+    launches: int = 1
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ruler of this run, raw.
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
+    """The ruler of this run, raw. Compared and hashed by identity, so that what is derived from it can be kept beside it.
 
-    own:             kernels of the kinds that are measured: "null", "block_copy" (one block), "wide_copy", "operator".
+    own:             kernels of the kinds that are measured: "null", "block_copy" (one block), "wide_copy", "operator",
+                     "chain" (of operators and a memcpy).
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; their grid is the event quantum.
     launch_host_us:  CPU time of a bare cuda-core launch of two arguments (the block copy).

@@ -10,18 +10,21 @@ A run is calibrated where every residual of every estimator stays within max(50 
 A cell's three values are brought to the in-graph time that gpu_us means. CUPTI sees the same graph without its gaps; events
 around launches that are queued one by one see the gaps of a stream, which are larger:
 
-    graph    the slope                                      cupti    sum of durations + launches * (c_graph - c_cupti)
-    events   slope over queued launches + launches * (c_graph - c_events)
+    graph    the slope                                      cupti    sum of durations + launches * c_cupti
+    events   slope over queued launches + launches * c_events
 
-with each c the mean constant over the kinds of kernels the ruler has of its own: nothing, a copy by one block, a copy by
-hundreds, an operator of PyTorch, the spins. A cell is untrusted where events or CUPTI differ from
-the graph by more than 3 % and by more than 100 ns. Never imports torch.
+with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a copy by
+one block, a copy by hundreds, an operator of PyTorch, a chain of such, the spins. What a launch adds is not quite the same for
+each of them (on an H200 within 130 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
+the mean. A cell is untrusted where events or CUPTI differ from the graph by more than 3 %, and by more than 100 ns, and by more
+than launches * u. Never imports torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -37,7 +40,7 @@ NEAR = 0.35
 
 
 def measured(probe: Probe) -> dict[str, float]:
-    """Estimator -> microseconds of one launch of a ruler's own kernel, constants included; only those that were taken."""
+    """Estimator -> microseconds of one call of a kernel of the ruler's own, constants included; only those that were taken."""
     found = {"graph": fit(probe.graph_us).slope, "events": _marginal(probe.stream_us)}
     if probe.cupti_us:
         found["cupti"] = float(np.median(probe.cupti_us))
@@ -111,21 +114,30 @@ def _cache_doubts(calibration: Calibration, cache: str) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """What to add to an estimator per launch to get in-graph time: mean over the ruler's own kernels, largest deviation from it."""
+
+    mean_us: float
+    spread_us: float
+
+
+@dataclass(frozen=True)
 class Estimates:
-    """The three values of a cell, microseconds of in-graph time; None for an estimator that was not taken."""
+    """The values of a cell, microseconds of in-graph time: ``graph``, and estimator -> (value, how far it may lie off)."""
 
     graph: float
-    events: float | None
-    cupti: float | None
+    others: Mapping[str, tuple[float, float]]
 
     @property
     def agree(self) -> bool:
-        allowed = max(DISAGREEMENT_US, DISAGREEMENT_SHARE * self.graph)
-        return all(other is None or abs(other - self.graph) <= allowed for other in (self.events, self.cupti))
+        return all(abs(value - self.graph) <= allowed for value, allowed in self.others.values())
 
     def __str__(self) -> str:
-        values = {"graph slope": self.graph, "queued events": self.events, "CUPTI": self.cupti}
-        return ", ".join(f"{name} {value:.2f}" for name, value in values.items() if value is not None) + " us"
+        others = [f"{_WORDS[name]} {value:.2f}" for name, (value, _) in self.others.items()]
+        return ", ".join([f"graph slope {self.graph:.2f}", *others]) + " us"
+
+
+_WORDS = {"events": "queued events", "cupti": "CUPTI"}
 
 
 def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estimates | None:
@@ -133,13 +145,17 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
     gpu = samples(metrics, "gpu_us") if metrics is not None else []
     if not gpu or calibration is None or metrics.launches is None:
         return None
-    shift, launches = _shifts(calibration), metrics.launches
     graph = float(np.median(gpu))
-    # Queued launches are always timed hot; what the cache state adds is known from the graph alone.
-    in_state = graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
-    events = _marginal(metrics.stream_us) + in_state + launches * shift["events"] if len(metrics.stream_us) > 1 else None
-    cupti = float(np.median(metrics.cupti_us)) + launches * shift["cupti"] if metrics.cupti_us and "cupti" in shift else None
-    return Estimates(graph, events, cupti)
+    taken = {}
+    if len(metrics.stream_us) > 1:
+        # Queued launches are always timed hot; what the cache state adds is known from the graph alone.
+        taken["events"] = _marginal(metrics.stream_us) + (graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0)
+    if metrics.cupti_us:
+        taken["cupti"] = float(np.median(metrics.cupti_us))
+    known, n = constants(calibration), metrics.launches
+    floor = max(DISAGREEMENT_US, DISAGREEMENT_SHARE * graph)
+    corrected = {name: (taken[name] + n * c.mean_us, max(floor, n * c.spread_us)) for name, c in known.items() if name in taken}
+    return Estimates(graph, corrected)
 
 
 def untrusted(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
@@ -148,15 +164,22 @@ def untrusted(metrics: Metrics | None, calibration: Calibration | None) -> str |
     return None if found is None or found.agree else f"untrusted: {found}"
 
 
-def _shifts(calibration: Calibration) -> dict[str, float]:
-    """Estimator -> mean over the ruler's own kernels of (graph - estimator); the spins together count as one kernel."""
-    own, spins = ([_shift(probe) for probe in probes.values()] for probes in (calibration.own, calibration.spins))
-    shared = set.intersection(*(set(one) for one in (*own, *spins)))
-    return {name: float(np.mean([*(one[name] for one in own), np.mean([one[name] for one in spins])])) for name in shared}
+@cache
+def constants(calibration: Calibration) -> dict[str, Constant]:
+    """Estimator -> its constant; the spins together count as one kernel. Only estimators that saw every kernel."""
+    spins = [_per_launch(probe) for probe in calibration.spins.values()]
+    kinds = [_per_launch(probe) for probe in calibration.own.values()]
+    shared = [name for name in ("events", "cupti") if all(name in one for one in (*kinds, *spins))]
+    found = {}
+    for name in shared:
+        values = [*(one[name] for one in kinds), float(np.mean([one[name] for one in spins]))]
+        mean = float(np.mean(values))
+        found[name] = Constant(mean, max(abs(value - mean) for value in values))
+    return found
 
 
-def _shift(probe: Probe) -> dict[str, float]:
+def _per_launch(probe: Probe) -> dict[str, float]:
     """Estimator -> graph minus estimator. CUPTI looks at calls in the cache state of the run, queued events at hot ones."""
     values = measured(probe)
     in_state = float(np.median(probe.state_us) - np.median(probe.graph_us[min(probe.graph_us)])) if probe.state_us else 0.0
-    return {name: values["graph"] - value + (in_state if name == "cupti" else 0.0) for name, value in values.items()}
+    return {name: (values["graph"] - value + (in_state if name == "cupti" else 0.0)) / probe.launches for name, value in values.items()}

@@ -39,7 +39,7 @@ def refused(path) -> str:
 def test_round_trip(written):
     run = read_run(written.path)
     assert run.cells == written.cells
-    assert run.header == factory.sweep_run(batch_sizes=(1,)).header
+    assert msgspec.to_builtins(run.header) == msgspec.to_builtins(factory.sweep_run(batch_sizes=(1,)).header)
     assert (run.path, run.truncated) == (str(written.path), False)
 
 
