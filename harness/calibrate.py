@@ -32,12 +32,14 @@ class Kernels:
     """The ruler's own kernels: the kinds of nodes there are in what is measured (own), and spins of a known duration.
 
     null: nothing. block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch's own.
-    chain: five of them, one a memcpy. A spin leaves what it took in ``taken`` (nanoseconds).
+    gather: one that reads by index, as from a block table. chain: five operators, one a memcpy.
+    A spin leaves what it took in ``taken`` (nanoseconds).
     """
 
     def __init__(self) -> None:
         self.source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
         self.target = torch.empty_like(self.source)
+        self.order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
         self.taken = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
         self.own = {
@@ -45,6 +47,7 @@ class Kernels:
             "block_copy": launcher(PROBES, "block_copy", 1, BLOCK_COPY_INTS // 4, self.source, self.target),
             "wide_copy": launcher(PROBES, "block_copy", WIDE_BLOCKS, WIDE_THREADS, wide, torch.empty_like(wide)),
             "operator": lambda: self.target.bitwise_xor_(self.source),
+            "gather": lambda: torch.index_select(self.source, 0, self.order, out=self.target),
             "chain": self._chain,
         }
         self.spins = {ns: launcher(PROBES, "timed_spin", 1, 1, ns, self.taken) for ns in SPINS_NS}
@@ -78,7 +81,7 @@ def calibrate(ruler: CudaRuler, clocks: Clocks) -> Calibration:
 
 def _probe(ruler: CudaRuler, launch: Callable[[], None], taken: torch.Tensor | None = None) -> tuple[Probe, list[float]]:
     """The probe, and host times of its launch."""
-    watch = ruler.stopwatch(launch)
+    watch = ruler.stopwatch(launch, stream_rounds=ROUNDS)
     samples: list[Mapping] = []
     true_us: list[float] = []
     for _ in range(ROUNDS):

@@ -33,6 +33,8 @@ HOST_CALLS = 5
 #: Calls between two events, few and many; their difference is free of the events' own cost. Many are fewer where the call
 #: is a long chain: a stream takes about a thousand launches before the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
+#: Rounds in which calls are queued: a cross-check needs fewer samples than the figure, and costs a third of a round.
+STREAM_ROUNDS = 6
 #: Copies beyond this many nodes are left out where three numbers of copies remain: the slope of a long chain needs no more,
 #: and capturing it anew in every round is what a sample of it costs.
 MANY_NODES, FEWEST_SIZES = 256, 3
@@ -82,17 +84,28 @@ class CudaRuler:
         self._spins[steps]()
 
     def stopwatch(
-        self, launch: Callable[[], Any], witness: Witness | None = None, rewrite_inputs: Callable[[], None] = lambda: None
+        self,
+        launch: Callable[[], Any],
+        witness: Witness | None = None,
+        rewrite_inputs: Callable[[], None] = lambda: None,
+        stream_rounds: int = STREAM_ROUNDS,
     ) -> CudaStopwatch:
-        """witness: watches that timed calls do their work. rewrite_inputs: the step before this one, for cache: serving."""
-        return CudaStopwatch(self, launch, witness, rewrite_inputs)
+        """witness: watches that timed calls do their work. rewrite_inputs: the step before this one, for cache: serving.
+        stream_rounds: samples that have stream_us."""
+        return CudaStopwatch(self, launch, witness, rewrite_inputs, stream_rounds)
 
 
 class CudaStopwatch:
     def __init__(
-        self, ruler: CudaRuler, launch: Callable[[], Any], witness: Witness | None, rewrite_inputs: Callable[[], None]
+        self,
+        ruler: CudaRuler,
+        launch: Callable[[], Any],
+        witness: Witness | None,
+        rewrite_inputs: Callable[[], None],
+        stream_rounds: int,
     ) -> None:
         self._ruler, self._launch, self._witness, self._rewrite_inputs = ruler, launch, witness, rewrite_inputs
+        self._stream_rounds = stream_rounds
         for _ in range(WARMUP_CALLS):
             launch()
         torch.cuda.synchronize()
@@ -218,7 +231,9 @@ class CudaStopwatch:
             "eager_us": self._watched("eager", self._eager_us),
         }
         if self._graphs:
-            figures["stream_us"] = self._watched("queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()})
+            if self._stream_rounds:
+                self._stream_rounds -= 1
+                figures["stream_us"] = self._watched("queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()})
             self._capture()
             figures["graph_us"] = self._watched("graph", self._graphs_us, replayed=True)
             if self._ruler.cache.state != "hot":

@@ -69,7 +69,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The ruler of this run, raw. Compared and hashed by identity, so that what is derived from it can be kept beside it.
 
     own:             kernels of the kinds that are measured: "null", "block_copy" (one block), "wide_copy", "operator",
-                     "chain" (of operators and a memcpy).
+                     "gather", "chain" (of operators and a memcpy).
     spins:           nanoseconds asked for -> a kernel that waits so long.
     empty_pair_us:   two events with nothing between them, behind a blocking kernel; their grid is the event quantum.
     launch_host_us:  CPU time of a bare cuda-core launch of two arguments (the block copy).

@@ -37,7 +37,9 @@ def test_a_good_ruler_recovers_every_known_time(calibration):
     assert trust.doubts(calibration) == ()
 
 
-@pytest.mark.parametrize(("ns", "off_us", "calibrated"), [(2000, 0.03, True), (2000, 0.07, False), (20_000, 0.15, True), (20_000, 0.3, False)])
+@pytest.mark.parametrize(
+    ("ns", "off_us", "calibrated"), [(2000, 0.03, True), (2000, 0.07, False), (20_000, 0.15, True), (20_000, 0.3, False)]
+)
 def test_a_known_time_missed_by_more_than_50_ns_and_1_percent_is_a_doubt(calibration, ns, off_us, calibrated):
     spins = {**calibration.spins, ns: moved(calibration.spins[ns], graph_us=off_us)}
     doubts = trust.doubts(structs.replace(calibration, spins=spins))
