@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from harness.blocked_events import BlockedEvents
 from harness.cache import PROBES, prove
 from harness.clocks import Clocks
 from harness.cuda import launcher
@@ -64,16 +65,20 @@ def calibrate(ruler: CudaRuler, clocks: Clocks) -> Calibration:
     """Everything but CUPTI, which another process measures. The clock must be up."""
     kernels = Kernels()
     with mark("calibrate", "calibrate"):
-        _, launch_host_us = _probe(ruler, kernels.own["block_copy"])
+        own = {name: _probe(ruler, launch) for name, launch in kernels.own.items()}
+        kernels.own["block_copy"]()
         if not torch.equal(kernels.source, kernels.target):
             raise RuntimeError("the calibration copy came out wrong; this GPU or driver cannot be trusted")
+        events = BlockedEvents(ruler.spin)
+        source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
         return Calibration(
-            own={name: _probe(ruler, launch)[0] for name, launch in kernels.own.items()},
+            own={name: probe for name, (probe, _) in own.items()},
             spins={ns: _probe(ruler, launch, kernels.taken)[0] for ns, launch in kernels.spins.items()},
-            empty_pair_us=_empty_pairs(ruler),
-            launch_host_us=launch_host_us,
+            empty_pair_us=[round(events.microseconds("empty", lambda: None), 4) for _ in range(EMPTY_PAIRS)],
+            launch_host_us=own["block_copy"][1],
             copy_bytes=COPY_BYTES,
-            copy_us=_copy_times(ruler),
+            copy_us=[events.microseconds("copy", lambda: target.copy_(source)) for _ in range(COPY_ROUNDS)],
             chase_cycles=prove(ruler.cache),
             sm_clock_mhz=clocks.run_clock_mhz,
         )
@@ -94,31 +99,3 @@ def _probe(ruler: CudaRuler, launch: Callable[[], None], taken: torch.Tensor | N
         graph_us=series("graph_us"), stream_us=series("stream_us"), state_us=state_us, true_us=true_us, launches=watch.facts()["launches"]
     )  # fmt: skip
     return probe, [one["host_us"] for one in samples]
-
-
-def _empty_pairs(ruler: CudaRuler) -> list[float]:
-    """Two events with nothing in between, behind a kernel that spins until both are queued."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(EMPTY_PAIRS):
-        ruler.spin(50)
-        start.record()
-        end.record()
-        end.synchronize()
-        times.append(round(start.elapsed_time(end) * 1e3, 4))
-    return times
-
-
-def _copy_times(ruler: CudaRuler) -> list[float]:
-    source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    times = []
-    for _ in range(COPY_ROUNDS + 1):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        ruler.spin(50)
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return times[1:]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from harness.blocked_events import BlockedEvents
 from harness.cache import PROBES, Cache
 from harness.cuda import launcher
 from harness.graphs import Graph, check_nodes
@@ -38,11 +39,6 @@ STREAM_ROUNDS = 6
 #: Copies beyond this many nodes are left out where three numbers of copies remain: the slope of a long chain needs no more,
 #: and capturing it anew in every round is what a sample of it costs.
 MANY_NODES, FEWEST_SIZES = 256, 3
-#: The spin in front of queued work lasts twice as long as queueing it took before, plus this. Where the GPU finds the last
-#: launches only just queued, the gaps between them come out up to 0.2 us shorter or longer.
-SPIN_MARGIN_US = 40.0
-#: What began before all was queued is repeated behind a longer spin, this many times at most.
-SPIN_TRIES = 6
 #: Share of rounds in which every node of every graph is compared, not only counted.
 SIGNATURE_SHARE = 0.1
 
@@ -109,8 +105,7 @@ class CudaStopwatch:
         for _ in range(WARMUP_CALLS):
             launch()
         torch.cuda.synchronize()
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._queueing_us: dict[Any, float] = {}
+        self._events = BlockedEvents(ruler.spin)
         self._graphs: dict[int, Graph] = {}
         self._copies = ruler.graph_copies
         self.no_graph: str | None = None
@@ -147,36 +142,11 @@ class CudaStopwatch:
         many = min(MANY_CALLS, STREAM_LAUNCHES // self.facts()["launches"])
         return (FEW_CALLS, many) if many > FEW_CALLS else ()
 
-    def _queue(self, work: Callable[[], Any]) -> float:
-        """Queue work between the events; the host time that took, in microseconds."""
-        start = perf_counter()
-        self._start.record()
-        work()
-        self._end.record()
-        return (perf_counter() - start) * 1e6
-
-    def _blocked_us(self, name: Any, work: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> float:
-        """Device time of work that was queued as a whole before any of it began. ``name`` remembers how long queueing takes."""
-        for attempt in range(SPIN_TRIES):
-            prepare()
-            spin_us = (2 * self._queueing_us.get(name, 0.0) + SPIN_MARGIN_US) * 2**attempt
-            self._ruler.spin(spin_us)
-            queueing_us = self._queue(work)
-            in_time = name in self._queueing_us and not self._start.query()
-            self._queueing_us.setdefault(name, queueing_us)
-            self._end.synchronize()
-            if in_time:
-                return self._start.elapsed_time(self._end) * 1e3
-        raise RuntimeError(
-            f"the host took longer than {spin_us:.0f} us to queue the work, {SPIN_TRIES} times in a row; "
-            "does the launch wait for the device?"
-        )
-
     def _replay_us(self, copies: int) -> float:
         """The second replay, as the first one uploads the graph."""
         replay = self._graphs[copies].replay
-        self._queue(replay)
-        return self._blocked_us("replay", replay)
+        self._events.queue(replay)
+        return self._events.microseconds("replay", replay)
 
     def _graphs_us(self) -> dict[int, float]:
         """Every graph of the set once, in random order, so that nobody knows whose work is checked afterwards."""
@@ -185,7 +155,7 @@ class CudaStopwatch:
 
     def _state_us(self) -> float:
         replay = self._graphs[min(self._graphs)].replay
-        return self._blocked_us("state", replay, lambda: self._ruler.cache.prepare(self._rewrite_inputs))
+        return self._events.microseconds("state", replay, lambda: self._ruler.cache.prepare(self._rewrite_inputs))
 
     def _stream_us(self, calls: int) -> float:
         launch = self._launch
@@ -194,7 +164,7 @@ class CudaStopwatch:
             for _ in range(calls):
                 launch()
 
-        return self._blocked_us(calls, work)
+        return self._events.microseconds(calls, work)
 
     @property
     def replay(self) -> Callable[[], None] | None:
