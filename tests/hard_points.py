@@ -144,10 +144,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        return int(any([_run(catalog.operators[name], variants, device) for name, variants in selected.items()]))
+        wrong_ones = sum(_run(catalog.operators[name], variants, device) for name, variants in selected.items())
     except ContextLost as error:
         print(f"the CUDA context is lost, so nothing more can run in this process: {error}", file=sys.stderr)
         return 1
+    return 1 if wrong_ones else 0
 
 
 def _run(operator: Operator, variants: list[Variant], device: str) -> bool:
