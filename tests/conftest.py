@@ -19,6 +19,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """The seed of the random batches, where this session drew one."""
+    from tests.random_batches import EXAMPLES, SEED
+
+    if SEED is not None:
+        terminalreporter.write_line(f"random batches: {EXAMPLES} an operator, seed {SEED}; the same again with RANDOM_SEED={SEED}")
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     """Where variants run in tests: the GPU where there is one."""

@@ -1,26 +1,52 @@
-"""Random legal batches: every healthy variant that runs here against the scalar reference, bit for bit."""
+"""Random legal batches: every healthy variant that runs here against the scalar reference, bit for bit.
+
+In the interpreter where there is no GPU, on the GPU where there is one; there with a fresh seed, which the end of the
+session prints: ``RANDOM_SEED=... pytest -k on_random`` draws the same batches again.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
 
-from harness.contract import Operator, Point
+from harness.contract import Operator, Point, Variant
 from harness.discover import discover, unavailable
-from harness.verify import Bench, verify_cell
+from harness.measuring import ContextLost, check_context
+from harness.verify import Bench, Mismatch, verify_cell
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Random batches for each operator; set RANDOM_BATCHES for a quicker or a longer look.
 EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "1000"))
+#: What everything here is drawn from. None: hypothesis' own way, which remembers failures between sessions.
+SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else random.randrange(2**32) if DEVICE == "cuda" else None
+#: On a GPU operator chains take part in one batch of so many: their code is the CPU's, where they take part in each.
+CHAINS_EVERY = 8
+#: On a GPU this many values of an axis that Triton compiles for; with all of them compilation would take minutes.
+COMPILED_VALUES = 2
+#: What destroyed the CUDA context of this process, and where.
+_lost: list[str] = []
 
 
-def run_examples(count: int | None = None):
-    """Hypothesis settings for tests that launch kernels: ``count`` examples (default: EXAMPLES), no deadline."""
-    return settings(max_examples=count or EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def run_examples(count: int | None = None) -> Callable[[Callable], Callable]:
+    """Hypothesis settings for tests that launch kernels: ``count`` examples (default: EXAMPLES), no deadline, SEED."""
+    chosen = settings(max_examples=count or EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    if SEED is None:
+        return chosen
+    return lambda test: seed(SEED)(settings(chosen, derandomize=False, database=None)(test))
+
+
+def compiled_values(*values: Any) -> st.SearchStrategy:
+    """Values of an axis that kernels are compiled for: all in the interpreter, on a GPU a few that SEED chooses."""
+    if DEVICE == "cuda":
+        values = random.Random(f"{SEED} {values}").sample(values, min(COMPILED_VALUES, len(values)))
+    return st.sampled_from(values)
 
 
 def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
@@ -30,12 +56,41 @@ def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
     return point
 
 
-def check_random(operator: Operator, axes: Mapping[str, Any], seed: int) -> None:
-    """Verify all healthy variants of an operator on one batch. Raises Mismatch."""
-    point = legal_point(operator, axes)
-    bench = Bench(operator, point, DEVICE, seed, cases=2)
-    for variant in discover().of(operator.name):
-        # Recompiling for every random shape says nothing about torch.compile and takes minutes.
-        if variant.defect or variant.name.startswith("compiled") or unavailable(variant, DEVICE) or variant.skip(point):
+@cache
+def _healthy(operator: str) -> tuple[Variant, ...]:
+    # Recompiling for every random shape says nothing about torch.compile and takes minutes.
+    found = [v for v in discover().of(operator) if not (v.defect or v.name.startswith("compiled") or unavailable(v, DEVICE))]
+    return tuple(found)
+
+
+def check_random(operator: Operator, axes: Mapping[str, Any], batch_seed: int) -> None:
+    """Verify the healthy variants of an operator on one batch: all, or the kernels alone (CHAINS_EVERY). Raises Mismatch."""
+    if not _lost:
+        _verify_all(operator, legal_point(operator, axes), batch_seed)
+    # Nothing runs in this process any more: hypothesis would shrink to a batch that is innocent, so name the guilty one.
+    assert not _lost, _lost[0]
+
+
+def _verify_all(operator: Operator, point: Point, batch_seed: int) -> None:
+    bench = Bench(operator, point, DEVICE, batch_seed, cases=2)
+    for variant in _healthy(operator.name):
+        chain = variant.origin.startswith("baselines.")
+        if variant.skip(point) or (DEVICE == "cuda" and chain and batch_seed % CHAINS_EVERY):
             continue
-        verify_cell(bench, variant, once=True)
+        try:
+            verify_cell(bench, variant, once=True)
+        except Mismatch as mismatch:
+            raise Mismatch(mismatch.check, f"{variant.id}: {mismatch.args[0]}") from None
+        except Exception as error:
+            if not _context_lost():
+                raise
+            _lost.append(f"{variant.id} destroyed the CUDA context at {point!r}, batch seed {batch_seed}: {error}")
+            return
+
+
+def _context_lost() -> bool:
+    try:
+        check_context(DEVICE)
+    except ContextLost:
+        return True
+    return False

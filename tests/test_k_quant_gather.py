@@ -8,7 +8,7 @@ from baselines._batches import UNUSED_BLOCK_ID
 from baselines.k_quant_gather import Inputs, make_outputs
 from baselines.k_quant_gather import operator as gather
 from harness.discover import discover, unavailable
-from tests.random_batches import DEVICE, check_random, legal_point, run_examples
+from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -100,9 +100,9 @@ chunks = st.fixed_dictionaries(
         "chunk_tokens": st.integers(1, 160),
         "slack": st.sampled_from([0, 1, 3, 64]),
         "seq_lens": st.sampled_from(["ragged", "uniform"]),
-        "block_size": st.sampled_from([4, 16, 64, 128]),
-        "head_dim": st.sampled_from([16, 64, 128]),
-        "groups": st.sampled_from([1, 1, 2, 4]),
+        "block_size": compiled_values(4, 16, 64, 128),
+        "head_dim": compiled_values(16, 64, 128),
+        "groups": compiled_values(1, 2, 4),
         "table_padding": st.integers(0, 5),
         "page_padding": st.sampled_from([0, 1, 4, 16, 256]),
         "max_model_len": st.sampled_from([160, 512]),

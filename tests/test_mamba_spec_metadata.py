@@ -9,7 +9,7 @@ from baselines._mamba import table_columns
 from baselines.mamba_spec_metadata import Inputs, operator
 from harness.discover import discover, unavailable
 from harness.verify import Bench, verify_cell
-from tests.random_batches import DEVICE, check_random, legal_point, run_examples
+from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
 
 
 def int32(*values):
@@ -101,11 +101,11 @@ batches = st.builds(
             "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
             "padding": st.sampled_from([0.0, 0.2, 0.7]),
             "context_len": st.one_of(st.integers(1, 90), st.just({"uniform": [1, 90]})),
-            "mamba_block_size": st.sampled_from([1, 2, 3, 4, 16, 33, 1024]),
+            "mamba_block_size": compiled_values(1, 2, 3, 4, 16, 33, 1024),
             "acceptance": st.sampled_from([0.0, 0.3, 0.8]),
         }
     ),
-    st.sampled_from([1, 2, 3, 5]),
+    compiled_values(1, 2, 3, 5),
     st.integers(1, 6),
 )
 metadata_batches = st.tuples(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines._mamba_state_copy_batches import conv_columns, time_first
 from baselines.mamba_state_copy import Inputs, Outputs, operator
 from harness.discover import discover, unavailable
-from tests.random_batches import DEVICE, check_random, legal_point, run_examples
+from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
 from tests.test_mamba_spec_metadata import batches, int32
 
 TINY = {"num_layers": 1, "ssm_state_bytes": 4, "conv_dim": 1, "mamba_block_size": 4, "max_model_len": 16, "max_num_seqs": 4}
@@ -101,9 +101,9 @@ copy_batches = st.tuples(
             "phase": st.sampled_from(["before_forward", "after_sampling"]),
             "crossing": st.sampled_from([0.0, 0.3, 1.0]),
             "conv_layout": st.sampled_from(["SD", "DS"]),
-            "conv_dim": st.sampled_from([1, 5, 8]),
-            "mamba_block_size": st.sampled_from([1, 3, 4, 16, 33]),
-            "ssm_state_bytes": st.sampled_from([4, 12, 32]),
+            "conv_dim": compiled_values(1, 5, 8),
+            "mamba_block_size": compiled_values(1, 3, 4, 16, 33),
+            "ssm_state_bytes": compiled_values(4, 12, 32),
         }
     ),
 ).map(lambda pair: pair[0] | pair[1])

@@ -1,0 +1,70 @@
+"""Every configuration that ships: it loads, its plan holds cells of every operator it names, and it fits five minutes on an H200."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.config import load
+from harness.sweep import plan
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+#: An H200 measures 100 to 140 cells a minute.
+MOST_CELLS = 350
+
+
+def planned(path, catalog):
+    """(operator, point, variant) of every cell that would be measured where everything is available."""
+    groups = plan(load(path), catalog.operators, catalog.variants)
+    cells = [(group.operator, group.point, variant) for group in groups for variant in group.variants]
+    return [(o, p, v) for o, p, v in cells if not o.redundant(p) and not v.skip(p)]
+
+
+def test_the_named_workloads_are_there():
+    named = {"smoke", "mtp1", "mtp3", "mtp5", "ragged", "native", "mamba_spec", "k_gather", "full"}
+    assert {path.stem for path in CONFIGS} >= named
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_it_plans_cells_of_every_operator_and_variant(path, catalog):
+    config = load(path).config
+    assert config.name == path.stem
+    assert path.read_text(encoding="utf-8").startswith("# ")
+    cells = planned(path, catalog)
+    for name in config.operators:
+        measured = {variant.name for operator, _, variant in cells if operator.name == name}
+        assert catalog.operators[name].baseline in measured, name
+        assert {"triton_fused", "cuda_fused"} <= measured, name
+    assert len(cells) <= MOST_CELLS
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_its_points_can_be_drawn(path, catalog):
+    """The point with the most requests of every operator: its inputs can be made and counted."""
+    largest = {}
+    for operator, point, _ in planned(path, catalog):
+        if point.batch_size > largest.setdefault(operator.name, (operator, point))[1].batch_size:
+            largest[operator.name] = operator, point
+    for operator, point in largest.values():
+        x = operator.make_inputs(point, 1)
+        assert operator.bytes_moved(point, x) > 0
+
+
+def test_mamba_spec_sweeps_the_speculative_blocks(catalog):
+    cells = planned(next(path for path in CONFIGS if path.stem == "mamba_spec"), catalog)
+    for name in ("mamba_spec_metadata", "mamba_state_gather", "mamba_state_copy"):
+        assert {point.num_speculative_blocks for operator, point, _ in cells if operator.name == name} == {1, 2, 3, 5}
+
+
+def test_full_holds_the_points_of_the_targets(catalog):
+    points = [(operator.name, point) for operator, point, _ in planned(next(p for p in CONFIGS if p.stem == "full"), catalog)]
+
+    def holds(operator, **axes):
+        return any(name == operator and axes.items() <= dict(point).items() for name, point in points)
+
+    assert holds("mla_tile_schedule", num_sm_parts=16, batch_size=128)
+    assert holds("mla_tile_schedule", num_sm_parts=16, batch_size=1024)
+    assert holds("mla_tile_schedule", num_sm_parts=132, batch_size=1024)
+    assert holds("k_quant_gather", chunk_tokens=131072)
+    assert holds("k_quant_gather", chunk_tokens=524288)
+    assert holds("decode_flatten", batch_size=256, context_len={"uniform": [65536, 131072]})
+    assert holds("paged_mqa_schedule", batch_size=1024)
