@@ -73,21 +73,22 @@ def _copy(
             destination = tl.sum(tl.where(chosen, to, 0), 0)
             part = piece % PIECES
             from_layer, to_layer = layer.to(tl.int64) * slots_in, layer.to(tl.int64) * slots_out
+            # Names of their own in either branch: compiled, one name has one shape.
             if part < SSM_PIECES:
                 word = part * SSM_WORDS + tl.arange(0, SSM_WORDS)
-                inside = word < tl.where(source != destination, WORDS, 0)
-                state = tl.load(ssm_in + (from_layer + source) * WORDS + word, mask=inside)
-                tl.store(ssm_out + (to_layer + destination) * WORDS + word, state, mask=inside)
+                of_state = word < tl.where(source != destination, WORDS, 0)
+                state = tl.load(ssm_in + (from_layer + source) * WORDS + word, mask=of_state)
+                tl.store(ssm_out + (to_layer + destination) * WORDS + word, state, mask=of_state)
             else:
-                source = tl.sum(tl.where(chosen, conv_from, 0), 0)
+                origin = tl.sum(tl.where(chosen, conv_from, 0), 0)
                 skipped = tl.sum(tl.where(chosen, shift, 0), 0)
                 channel = (part - SSM_PIECES) * CHANNELS + tl.arange(0, CHANNELS)
-                inside = channel < tl.where((source != destination) | (skipped > 0), CONV_DIM, 0)
-                read = conv_in + (from_layer + source) * (COLUMNS * CONV_DIM) + channel * CHANNEL_STRIDE + skipped * TIME_STRIDE
+                inside = channel < tl.where((origin != destination) | (skipped > 0), CONV_DIM, 0)
+                read = conv_in + (from_layer + origin) * (COLUMNS * CONV_DIM) + channel * CHANNEL_STRIDE + skipped * TIME_STRIDE
                 written = conv_out + (to_layer + destination) * (COLUMNS * CONV_DIM) + channel * CHANNEL_STRIDE
                 kept = COLUMNS - skipped
                 for time in range(0, kept, 2):
-                    more = channel < tl.where((time + 1 < kept) & ((source != destination) | (skipped > 0)), CONV_DIM, 0)
+                    more = inside & (time + 1 < kept)
                     first = tl.load(read + time * TIME_STRIDE, mask=inside)
                     second = tl.load(read + (time + 1) * TIME_STRIDE, mask=more)
                     tl.store(written + time * TIME_STRIDE, first, mask=inside)

@@ -123,7 +123,7 @@ def cuda_fused(point, x, out):
 @variant("seq_lens_update", requires=GPU, sources=SOURCE)
 def cuda_mapped(point, x, out):
     """The kernel of cuda_fused reads the pinned host array at its own address: no copy, one launch."""
-    if not x.to_device.is_pinned():
+    if x.to_device.numel() and not x.to_device.is_pinned():
         raise RuntimeError("the host array is not in pinned memory: a kernel cannot read it")
     update, bound = _kernel(x, out, x.to_device), _bound(x, out)
 
