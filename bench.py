@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
     _add_sweep_options(verify, config_required=False)
-    verify.add_argument("--defects", action="store_true", help="the historic defects alone, of CONFIG's operators or of all: who rejects them")
+    verify.add_argument("--defects", action="store_true", help="which check rejects which historic defect, of CONFIG's operators or of all")
 
     compare = commands.add_parser("compare", help="two recorded runs", allow_abbrev=False)
     compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")

@@ -20,6 +20,8 @@ from harness.worker import WorkerDied
 
 #: Columns from which on the table of defects has room for the words of the rejection.
 WIDE = 140
+#: A name is folded from here on.
+NAME_WIDTH = 32
 
 #: Variant id -> what its proof found; a variant that is unavailable here has none.
 Findings = Mapping[str, Sequence[Finding]]
@@ -31,16 +33,17 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     defects = _defects(catalog, {variant.operator for variant in healthy})
     cells: list[Cell] = []
     steps = len(healthy) + len(defects)
-    with progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update:
-        with _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing))) as runner:
-            findings = _prove_each(runner, [*healthy, *defects], job, update)
-            runner.run(groups)
+    with (
+        progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update,
+        _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing))) as runner,
+    ):
+        findings = _prove_each(runner, [*healthy, *defects], job, update)
+        runner.run(groups)
     _print_seed(console, job)
     rows = [_summary(v, findings.get(v.id), [c for c in cells if (c.operator, c.variant) == (v.operator, v.name)], job) for v in healthy]
     print_rows(console, ("variant", "hard points and sequences", "points of the sweep"), rows)
     _print_contracts(console, healthy, findings, job)
     if defects:
-        console.print()
         _print_defects(console, defects, findings, job)
     console.print()
     print_compiled(console, runner.ready.compiled)
@@ -128,23 +131,33 @@ def _print_contracts(console: Console, healthy: Sequence[Variant], findings: Fin
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        print_rows(console, head, ((v.name, *outcomes(v, findings.get(v.id, ()), job.device).values()) for v in mine))
+        rows = ((v.name, *outcomes(v, findings.get(v.id, ()), job.device).values()) for v in mine)
+        print_rows(console, head, rows, first=_longest_name(mine), gap=1)
 
 
 def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:
-    head = ("historic defect", "what was wrong", "rejected by", "first seen at", "as told there")
+    head = ("historic defect", "rejected by", "first seen at", "as told there")
     shown = len(head) if console.width >= WIDE else len(head) - 1
-    print_rows(console, head[:shown], [_fate(v, findings.get(v.id), job)[:shown] for v in defects])
+    for operator in dict.fromkeys(variant.operator for variant in defects):
+        rows = [_fate(v, findings.get(v.id), job)[:shown] for v in defects if v.operator == operator]
+        console.print(Text(f"\n{operator}", style="bold"))
+        print_rows(console, head[:shown], rows, first=_longest_name(defects))
 
 
-def _fate(variant: Variant, findings: Sequence[Finding] | None, job: Job) -> tuple[str, str, str, str, str]:
+def _longest_name(variants: Sequence[Variant]) -> int:
+    return min(max(len(variant.name) for variant in variants), NAME_WIDTH)
+
+
+def _fate(variant: Variant, findings: Sequence[Finding] | None, job: Job) -> tuple[str, str, str, str]:
+    name = f"{variant.name}\n{variant.defect}"
     if findings is None:
-        return variant.id, variant.defect, "unavailable", unavailable(variant, job.device), ""
+        return name, "unavailable", unavailable(variant, job.device), ""
     first = _rejected(findings)
     if first is None:
-        return variant.id, variant.defect, "NOTHING", "", ""
+        return name, "NOTHING", "", ""
     checks = dict.fromkeys(str(finding.check) for finding in findings if finding.outcome == "rejected")
-    return variant.id, variant.defect, ", ".join(checks), first.name, first.message.split(";")[0]
+    # The first wrong place of up to five is enough here.
+    return name, ", ".join(checks), first.name, ";".join(first.message.split(";")[:2])
 
 
 def _print_slipped(console: Console, defects: Sequence[Variant], findings: Findings) -> bool:
