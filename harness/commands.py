@@ -213,7 +213,7 @@ def _list(options: argparse.Namespace) -> int:
         mine = [row for row in rows if row["operator"] == name]
         rows_of = ((r["variant"], _availability(r), _promised(r), _described(r)) for r in mine)
         print_rows(console, ("variant", "available", "promised", "what it is"), rows_of)
-    console.print(Text("\ncontracts: promised by every variant, except where it is said to be waived", style="bold"))
+    console.print(Text("\ncontracts: promised by every variant that does not waive them", style="bold"))
     print_rows(console, ("contract", "may be waived", "checked", "meaning"), (_contract_row(c) for c in CONTRACTS))
     for file, reason in catalog.broken.items():
         console.print(Text(f"{file} is unavailable: {reason}", style="red"))

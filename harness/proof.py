@@ -94,16 +94,17 @@ def outcomes(variant: Variant, findings: Sequence[Finding], device: str) -> Mapp
     """Contract -> what all findings together say of it, in the order of CONTRACTS."""
     broken = {finding.check for finding in findings if finding.outcome == "rejected"}
     held = frozenset().union(*(finding.held for finding in findings))
+    ran = any(finding.outcome != "skipped" for finding in findings)
     found: dict[str, Outcome] = {}
     for contract in CONTRACTS:
         if contract.name in broken:
             found[contract.name] = "no"
-        elif contract.name in variant.waives:
+        elif ran and contract.name in variant.waives:
             found[contract.name] = "waived"
         elif contract.name in held:
             found[contract.name] = "yes"
         else:
-            found[contract.name] = "not checked" if contract.needs_device and device == "cpu" else "-"
+            found[contract.name] = "not checked" if ran and contract.needs_device and device == "cpu" else "-"
     return found
 
 

@@ -131,7 +131,8 @@ def _print_contracts(console: Console, healthy: Sequence[Variant], findings: Fin
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        rows = ((v.name, *outcomes(v, findings.get(v.id, ()), job.device).values()) for v in mine)
+        told = {v.name: outcomes(v, findings.get(v.id, ()), job.device).values() for v in mine}
+        rows = ((name, *(outcome.replace(" ", "\n") for outcome in all_of_them)) for name, all_of_them in told.items())
         print_rows(console, head, rows, first=_longest_name(mine), gap=1)
 
 
