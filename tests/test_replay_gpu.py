@@ -38,7 +38,7 @@ def wrong_steps(recorder, variant):
     seen = {name: torch.empty_like(tensor) for name, tensor in handed_on.items()}
     consume = recorder(lambda: [seen[name].copy_(handed_on[name]) for name in seen])
     sizes = [tensor.numel() for tensor in seen.values()]
-    del handed_on  # a graph owns none of the tensors it reads
+    handed_on = None  # a graph owns none of the tensors it reads
     others = [torch.full((size,), 0x2B2B2B2B, dtype=torch.int32, device="cuda") for size in sizes for _ in range(64)]
     wrong = []
     for step in range(STEPS):
