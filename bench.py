@@ -15,7 +15,8 @@ from pathlib import Path
 COMMANDS = ("run", "verify", "compare", "merge", "plot", "list", "doctor")
 USAGE = """\
   python bench.py configs/mtp3.yaml            verify, measure, table, record, plots
-  python bench.py verify configs/mtp3.yaml     hard points, sequences, historic defects; no timing
+  python bench.py verify configs/mtp3.yaml     hard points, sequences, contracts, historic defects; no timing
+  python bench.py verify --defects             the mutation table: which check rejects which historic defect
   python bench.py compare BASE HEAD            two runs: verdicts, markdown, plot
   python bench.py merge RUN RUN ... --out DIR  the shards of a sweep as one run
   python bench.py plot RUN [RUN ...]           all figures from records
@@ -31,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     run = commands.add_parser("run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False)
-    _add_sweep_options(run)
+    _add_sweep_options(run, config_required=True)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
     run.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
     run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
@@ -39,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge")
 
     verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
-    _add_sweep_options(verify)
+    _add_sweep_options(verify, config_required=False)
+    verify.add_argument("--defects", action="store_true", help="which check rejects which historic defect, of CONFIG's operators or of all")
 
     compare = commands.add_parser("compare", help="two recorded runs", allow_abbrev=False)
     compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
@@ -72,8 +74,8 @@ def _add_device_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
 
 
-def _add_sweep_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/")
+def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) -> None:
+    command.add_argument("config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/")
     command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep: 'decode_flatten/triton*'; repeatable")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
     command.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: a fresh one, recorded)")

@@ -86,16 +86,17 @@ def _full_rows_only(point: Point) -> str | None:
     return _end_aligned(point)
 
 
-def _chain(point: Point, x: Inputs, out: Outputs, target: Tensor, clamp: bool):
+def _chain(point: Point, x: Inputs, out: Outputs, target: Tensor, clamp: bool, compress_ratio: int | None = None):
     """unsqueeze, sub, add, add, [clamp_], [// ratio], copy into ``target``; three temporaries."""
     offsets = torch.arange(point.next_n, dtype=torch.int32, device=out.buffer.device)
+    ratio = compress_ratio or point.compress_ratio
 
     def launch():
         lens = x.seq_lens.unsqueeze(1) - point.max_decode_len + 1 + offsets[: point.max_decode_len]
         if clamp:
             lens.clamp_(min=0)
-        if point.compress_ratio > 1:
-            lens //= point.compress_ratio
+        if ratio > 1:
+            lens //= ratio
         target.copy_(lens)
 
     return launch
@@ -162,6 +163,26 @@ def contiguous_per_step(point, x, out):
 @variant("decode_native", defect="no clamp: padding requests get negative lengths (vLLM #51538)", skip=_end_aligned, waives="no_alloc")
 def missing_clamp(point, x, out):
     return _chain(point, x, out, views(point, out)["context_lens"], clamp=False)
+
+
+@variant(
+    "decode_native", defect="rows packed at their front get lengths aligned at their end (suspected in upstream's ragged rows)",
+    skip=lambda p: "front-aligned rows only" if p.row_alignment == "end" else None, waives="no_alloc",
+)  # fmt: skip
+def end_aligned_front_rows(point, x, out):
+    return _chain(point, x, out, views(point, out)["context_lens"], clamp=True)
+
+
+_RATIOS: list[int] = []
+
+
+@variant(
+    "decode_native", defect="a host constant is kept from the first capture: here compress_ratio (the kind of TRT-LLM #16219)",
+    skip=_end_aligned, waives="no_alloc",
+)  # fmt: skip
+def ratio_of_first_capture(point, x, out):
+    _RATIOS.append(point.compress_ratio)
+    return _chain(point, x, out, views(point, out)["context_lens"], clamp=True, compress_ratio=_RATIOS[0])
 
 
 # --- points that break implementations --------------------------------------------------------------------------------

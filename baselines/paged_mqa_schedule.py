@@ -185,6 +185,11 @@ def negative_length_unsigned(point, x, out):
     return _chain(point, x, out, table)
 
 
+@variant("paged_mqa_schedule", defect="made for whole requests, launched in atoms (modes mixed up, as in vLLM #55270)", waives="no_alloc")
+def whole_requests_for_atoms(point, x, out):
+    return _chain(point, x, out, lambda lens, slots, num_sms, atoms, back: _table_of_lens(lens, slots, num_sms, 1, back))
+
+
 @variant(
     "paged_mqa_schedule",
     defect="the search goes past the prefix where all lengths are zero and 32 divides B (DeepGEMM #353, vLLM #51970)",

@@ -6,7 +6,6 @@ What it finds is joined to the times of the other process, cell by cell.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from harness.cupti import Operation, trace
 from harness.discover import discover
 from harness.environment import describe
 from harness.graphs import Graph
+from harness.promises import allocations, sync_warnings
 from harness.protocol import Audited, AuditReady, Begin, Job, Task
 from harness.wording import first_line
 
@@ -81,9 +81,9 @@ class Auditor:
         launch = variant.setup(point, given.view, out.view)
         for _ in range(WARMUP_CALLS):
             launch()
-        allocations, kept_bytes = self._allocations(launch)
+        made, kept_bytes = allocations(launch)
         eager = trace(lambda: [launch() for _ in range(CALLS)])
-        waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, _sync_warnings(launch))
+        waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
         memcpys = Counter(one.direction for one in eager.operations if one.direction)
         rewrite = lambda: [buffer.tensor.data.copy_(staged[name]) for name, buffer in given.buffers.items()]  # noqa: E731
         try:
@@ -94,7 +94,7 @@ class Auditor:
             "cupti_us": [round(sum(one.us for one in replay) / self._copies, 4) for replay in replays],
             "cupti_launches": len(replays[0]) // self._copies if replays else None,
             "eager_launches": len(eager.operations) // CALLS,
-            "allocations": allocations,
+            "allocations": made,
             "synchronizations": waits,
             "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
         }
@@ -106,7 +106,7 @@ class Auditor:
         """(status, reason) where the launch breaks a promise it has not waived, or does another work in a graph."""
         broken = None
         if kept_bytes > 0:
-            broken = f"no_alloc: every launch keeps {kept_bytes // CALLS} bytes of device memory more; allocate in set-up"
+            broken = f"no_alloc: every launch keeps {kept_bytes} bytes of device memory more; allocate in set-up"
         elif counts["allocations"] and "no_alloc" not in variant.waives:
             broken = f"no_alloc: {counts['allocations']} allocations in a launch; allocate in set-up, or declare waives=\"no_alloc\""
         elif counts["synchronizations"] and "no_sync" not in variant.waives:
@@ -122,17 +122,6 @@ class Auditor:
                 f"{'; only on one side: ' + sorted(only)[0][:80] if only else ''}"
             )
         return ("mismatch", broken) if broken else None
-
-    def _allocations(self, launch: Callable[[], Any]) -> tuple[int, int]:
-        """(allocations of one launch, bytes that CALLS launches did not give back), by the caching allocator."""
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_stats()
-        for _ in range(CALLS):
-            launch()
-        torch.cuda.synchronize()
-        after = torch.cuda.memory_stats()
-        made = after["allocation.all.allocated"] - before["allocation.all.allocated"]
-        return -(-made // CALLS), after["allocated_bytes.all.current"] - before["allocated_bytes.all.current"]
 
     def _durations(self, launch: Callable[[], Any]) -> list[float]:
         launch()
@@ -179,15 +168,3 @@ def _work(operations: list[Operation]) -> Counter[str]:
 def _share(work: Counter[str], calls: int) -> dict[str, float]:
     """Operations of one call."""
     return {name: count / calls for name, count in work.items()}
-
-
-def _sync_warnings(launch: Callable[[], Any]) -> int:
-    """Synchronisations that torch itself knows of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            launch()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    return sum("called a synchronizing" in str(one.message) for one in caught)

@@ -9,6 +9,7 @@ id read from where nothing was written cannot pass for a legal one.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -88,6 +89,10 @@ class Guard:
     def fill(self, source: Any) -> None:
         for name, buffer in self.buffers.items():
             buffer.fill(getattr(source, name))
+
+    def fill_some(self, contents: Mapping[str, Tensor]) -> None:
+        for name, content in contents.items():
+            self.buffers[name].fill(content)
 
     def poison(self, pattern: int) -> None:
         for buffer in self.buffers.values():

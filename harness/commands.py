@@ -14,9 +14,9 @@ from rich.text import Text
 
 from harness import interpreter
 from harness.compare import CompareError
-from harness.config import ConfigError, Source, load, parse_overrides
+from harness.config import ConfigError, Measure, Source, load, parse_overrides
 from harness.console import make_console, print_rows
-from harness.contract import Variant
+from harness.contract import CONTRACTS, Contract, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.exits import BAD, OK, USAGE
 from harness.interrupt import leave_on_ctrl_c
@@ -73,9 +73,9 @@ def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[
     return source, plan(source, catalog.operators, catalog.variants, options.only)
 
 
-def _job(options: argparse.Namespace, source: Source, device: str, timed: bool) -> Job:
-    seed = source.config.measure.seed
-    return Job(device, tuple(options.variants), secrets.randbelow(2**31) if seed is None else seed, source.config.measure, timed)
+def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
+    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
+    return Job(device, tuple(options.variants), seed, measure, timed)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.plan:
         return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
     _print_broken(catalog)
-    job = _job(options, source, device, timed=True)
+    job = _job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed)
@@ -124,12 +124,24 @@ def _print_broken(catalog: Catalog) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from harness.verification import verify_all
+    from harness.verification import verify_all, verify_defects
 
+    if options.config is None:
+        if not options.defects:
+            raise ConfigError("verify needs a configuration, e.g. `bench.py verify configs/mtp3.yaml`; only verify --defects does without")
+        if options.only or options.set:
+            raise ConfigError("--only and --set choose points of a sweep; name the configuration they belong to")
     device, catalog = _prepare(options)
-    source, groups = _sweep(options, catalog)
+    if options.config is None:
+        groups, job = [], _job(options, Measure(seed=options.seed), device, timed=False)
+    else:
+        source, groups = _sweep(options, catalog)
+        job = _job(options, source.config.measure, device, timed=False)
     _print_broken(catalog)
-    return BAD if verify_all(make_console(), _job(options, source, device, timed=False), catalog, groups) else OK
+    if options.defects:
+        operators = {group.operator.name for group in groups} or set(catalog.operators)
+        return BAD if verify_defects(make_console(), job, catalog, operators) else OK
+    return BAD if verify_all(make_console(), job, catalog, groups) else OK
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -199,7 +211,10 @@ def _list(options: argparse.Namespace) -> int:
     for name, operator in catalog.operators.items():
         console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
         mine = [row for row in rows if row["operator"] == name]
-        print_rows(console, ("variant", "available", "what it is"), ((r["variant"], _availability(r), _described(r)) for r in mine))
+        rows_of = ((r["variant"], _availability(r), _promised(r), _described(r)) for r in mine)
+        print_rows(console, ("variant", "available", "promised", "what it is"), rows_of)
+    console.print(Text("\ncontracts: promised by every variant that does not waive them", style="bold"))
+    print_rows(console, ("contract", "may be waived", "checked", "meaning"), (_contract_row(c) for c in CONTRACTS))
     for file, reason in catalog.broken.items():
         console.print(Text(f"{file} is unavailable: {reason}", style="red"))
     return OK
@@ -214,11 +229,21 @@ def _listed(variant: Variant, device: str) -> dict:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
+        "contracts": {c.name: "waived" if c.name in variant.waives else "promised" for c in CONTRACTS},
     }
 
 
 def _availability(row: dict) -> str:
     return f"no: {row['unavailable']}" if row["unavailable"] else "yes"
+
+
+def _promised(row: dict) -> str:
+    waived = [name for name, state in row["contracts"].items() if state == "waived"]
+    return "\n".join(["waived:", *waived]) if waived else "all"
+
+
+def _contract_row(contract: Contract) -> tuple[str, str, str, str]:
+    return contract.name, "yes" if contract.waivable else "no", "on a GPU" if contract.needs_device else "everywhere", contract.meaning
 
 
 def _described(row: dict) -> str:

@@ -124,11 +124,11 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
                 console.print(Text(f"kernels/cuda/{source}: does not compile for {arch}: {result}", style="red"))
 
 
-def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain list with a header."""
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-    for name in head:
-        drawn.add_column(name, overflow="fold")
+def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = 2) -> None:
+    """A plain list with a header. first: least width of the first column; gap: spaces between columns, one at least."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, header_style="bold")
+    for i, name in enumerate(head):
+        drawn.add_column(name, overflow="fold", min_width=first if i == 0 else None)
     for row in rows:
         drawn.add_row(*(Text(value) for value in row))
     console.print(drawn)

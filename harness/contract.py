@@ -18,10 +18,28 @@ if TYPE_CHECKING:
 #: ``compiler``: a host C++ compiler. Any other name is a Python module that must be importable.
 GPU, COMPILER = "cuda", "compiler"
 
-#: Promises a variant may take back with ``waives=``, as operator chains must. no_alloc: a launch allocates no device memory.
-#: no_sync: a launch never waits for the device. graph_safe: a launch can be captured in a CUDA graph.
-#: What it computes cannot be waived.
-WAIVABLE = ("no_alloc", "no_sync", "graph_safe")
+
+@dataclass(frozen=True)
+class Contract:
+    """What a launch owes its caller. waivable: a variant may take it back with ``waives=``, as operator chains must."""
+
+    name: str
+    meaning: str
+    needs_device: bool = False
+    waivable: bool = False
+
+
+CONTRACTS = (
+    Contract("exact", "every element a consumer reads is what the scalar reference says, in any buffer, on any content"),
+    Contract("contiguous", "what a consumer is handed has the strides of its persistent view"),
+    Contract("stable_address", "what a consumer is handed lies in its persistent buffer, at one address in all steps"),
+    Contract("no_alloc", "a launch allocates no device memory", needs_device=True, waivable=True),
+    Contract("no_sync", "a launch never waits for the device", needs_device=True, waivable=True),
+    Contract("in_bounds", "nothing is written outside of a buffer or between its rows"),
+    Contract("inputs_unchanged", "inputs hold what they held before the launch"),
+    Contract("graph_safe", "captured once, right in every replay, whatever was written or freed since", needs_device=True, waivable=True),
+)
+WAIVABLE = tuple(contract.name for contract in CONTRACTS if contract.waivable)
 
 #: dataclass field metadata of an input that stays on the CPU, as engines keep a host copy beside a device tensor.
 HOST = MappingProxyType({"host": True})
@@ -175,7 +193,7 @@ class Variant:
     sources:  CUDA C++ files it is built from; without a GPU they are compiled for every supported architecture.
     skip:     (point) -> reason where this variant does not apply, else None. One that skips every hard point has proved
               nothing and is not measured.
-    waives:   promises of WAIVABLE it does not make; a broken promise that is not waived rejects the variant.
+    waives:   contracts of WAIVABLE it does not promise; a broken one that is not waived rejects the variant.
     defect:   the historic bug it keeps alive. Such a variant is never timed and must be rejected by verify.
     """
 

@@ -85,3 +85,27 @@ def checked(result: tuple) -> tuple:
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the CUDA driver answered {result[0].name}")
     return result
+
+
+class Recorder:
+    """Makes graphs of single launches, in a pool that lives as long as this and is replaced where a capture failed."""
+
+    def __init__(self) -> None:
+        self._stream, self._sink = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+        self._renew_pool()
+
+    def _renew_pool(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        # Torch gives a pool up with its last graph; this one keeps it.
+        self._anchor = Graph(self._sink.zero_, 1, self._pool, self._stream)
+
+    def __call__(self, launch: Callable[[], Any]) -> Callable[[], None]:
+        """What replays the graph. Raises Mismatch where it is empty, and whatever the capture raises."""
+        try:
+            graph = Graph(launch, 1, self._pool, self._stream)
+        except Exception:
+            torch.cuda.synchronize()
+            self._renew_pool()
+            raise
+        check_nodes({1: graph.nodes})
+        return graph.replay

@@ -20,9 +20,8 @@ from torch import Tensor
 from harness.buffers import POISONS, Guard
 from harness.contract import Expected, Operator, Point, Variant
 from harness.integrity import ProcessState
+from harness.places import places
 
-#: How many differing elements a mismatch names.
-SHOWN = 5
 #: GPU clock cycles that the queue sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 
@@ -40,10 +39,14 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """One batch on the device with what the reference says of it: made once per point, shared by all variants."""
+    """One batch on the device with what the reference says of it: made once per point, shared by all variants.
+
+    demanding: there is something that a launch must write.
+    """
 
     inputs: Any
     expected: Mapping[str, Expected]
+    demanding: bool
 
 
 class Bench:
@@ -51,6 +54,7 @@ class Bench:
 
     outputs: buffers of a larger point of the same operator to use instead of own ones.
     shift:   elements by which every buffer starts past an aligned address.
+    held:    gets the names of the contracts that launches were held to and kept (harness/contract.py).
     """
 
     def __init__(
@@ -63,8 +67,10 @@ class Bench:
         cases: int = 3,
         outputs: Guard | None = None,
         shift: int = 0,
+        held: set[str] | None = None,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
+        self.held = set() if held is None else held
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
         self.cases = [self._case(seed + i, edit) for i in range(cases)]
         self.inputs = Guard(self.cases[0].inputs, device, shift)
@@ -74,12 +80,13 @@ class Bench:
         inputs = self.operator.make_inputs(self.point, seed)
         if edit is not None:
             edit(inputs)
+        said = self.operator.reference(self.point, inputs)
         places = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
         expected = {
             name: Expected(*(None if t is None else t.to(places[name]) for t in (e.value, e.untouched, e.slack)))
-            for name, e in self.operator.reference(self.point, inputs).items()
+            for name, e in said.items()
         }
-        return Case(inputs, expected)
+        return Case(inputs, expected, any(bool(required(e).any()) for e in said.values()))
 
     def setup(self, variant: Variant) -> Callable[[], Any]:
         return variant.setup(self.point, self.inputs.view, self.outputs.view)
@@ -87,10 +94,13 @@ class Bench:
     def rewrite_inputs(self) -> None:
         """Queue what the step before this one does: the inputs of case 0, written on the device."""
         if self._staged is None:
-            on_device = {name: buffer.tensor for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device}
-            self._staged = {name: getattr(self.cases[0].inputs, name).to(self.device) for name in on_device}
-        for name, staged in self._staged.items():
-            self.inputs.buffers[name].tensor.data.copy_(staged)
+            self._staged = self.staged(0)
+        self.inputs.fill_some(self._staged)
+
+    def staged(self, case: int) -> dict[str, Tensor]:
+        """What a case puts into the inputs on the device, as tensors there: to be copied in the order of the stream."""
+        on_device = [name for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device]
+        return {name: getattr(self.cases[case].inputs, name).to(self.device) for name in on_device}
 
     def check(self, launch: Callable[[], Any], case: int, poison: int | None, replayed: bool = False) -> None:
         """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything.
@@ -104,15 +114,21 @@ class Bench:
         handed_on = launch()
         synchronize(self.device)
         self._check_guards()
+        self.held.add("in_bounds")
         for name, before in before_inputs.items():
             now = self.inputs.buffers[name].tensor
             if not torch.equal(now, before):
-                raise Mismatch("inputs_unchanged", f"the input {name} was written to; {_places(now != before, before, now)}")
+                raise Mismatch("inputs_unchanged", f"the input {name} was written to; {places(now != before, before, now)}")
+        self.held.add("inputs_unchanged")
         if handed_on is not None:
             self._check_handed_on(handed_on)
         for name, expected in self.cases[case].expected.items():
             if not (replayed and expected.value.device.type != self.device):
                 compare(name, self.outputs.buffers[name].tensor, before_outputs[name], expected)
+        self.held.add("exact")
+        # Who hands nothing on leaves its answer in the persistent views: it was compared in place, where a consumer reads it.
+        if handed_on is not None or self.cases[case].demanding:
+            self.held |= {"contiguous", "stable_address"}
 
     def check_queued(self, launch: Callable[[], Any], case: int, poison: int) -> None:
         """CUDA: inputs, poison, launch and a copy of the outputs, queued without a wait behind a sleeping kernel.
@@ -124,14 +140,13 @@ class Bench:
             if not buffer.tensor.is_cuda:
                 buffer.fill(getattr(self.cases[case].inputs, name))
         on_device = {name: buffer.tensor for name, buffer in self.outputs.buffers.items() if buffer.tensor.is_cuda}
-        staged = {n: getattr(self.cases[case].inputs, n).to(self.device) for n, b in self.inputs.buffers.items() if b.tensor.is_cuda}
+        staged = self.staged(case)
         self.outputs.poison(poison)
         poisoned = {name: tensor.clone() for name, tensor in on_device.items()}
         after = {name: torch.empty_like(tensor) for name, tensor in poisoned.items()}
         torch.cuda.synchronize()
         torch.cuda._sleep(SLEEP_CYCLES)
-        for name, tensor in staged.items():
-            self.inputs.buffers[name].tensor.data.copy_(tensor)
+        self.inputs.fill_some(staged)
         for name, tensor in poisoned.items():
             on_device[name].data.copy_(tensor)
         launch()
@@ -178,6 +193,15 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def required(expected: Expected) -> Tensor:
+    """Bool mask of the elements that a launch must write."""
+    must = torch.ones_like(expected.value, dtype=torch.bool)
+    for excused in (expected.untouched, expected.slack):
+        if excused is not None:
+            must &= ~excused
+    return must
+
+
 def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
     """Raise Mismatch unless every element of a buffer is what the reference allows there.
 
@@ -192,22 +216,7 @@ def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
     if bool(wrong.any()):
-        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {_places(wrong, want, got)}")
-
-
-def _places(wrong: Tensor, expected: Tensor, got: Tensor) -> str:
-    where = wrong.nonzero()[:SHOWN].tolist()
-    shown = "; ".join(
-        f"[{', '.join(map(str, index))}] expected {_shown(expected[tuple(index)])}, got {_shown(got[tuple(index)])}" for index in where
-    )
-    count = int(wrong.sum())
-    return f"{count} element{'s' if count > 1 else ''}, first at {shown}"
-
-
-def _shown(element: Tensor) -> str:
-    poisons = [torch.full((element.element_size(),), p, dtype=torch.uint8).view(element.dtype)[0] for p in POISONS]
-    value = element.item()
-    return f"{value} (poison: never written)" if any(bool(element.cpu() == p) for p in poisons) else str(value)
+        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {places(wrong, want, got, before)}")
 
 
 def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[[], Any]:
@@ -235,12 +244,14 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
     return launch
 
 
-def verify_sequence(operator: Operator, variant: Variant, points: Sequence[Point], device: str, seed: int) -> None:
+def verify_sequence(
+    operator: Operator, variant: Variant, points: Sequence[Point], device: str, seed: int, held: set[str] | None = None
+) -> None:
     """Steps of different sizes through the persistent buffers of the first, largest one: nothing stale may leak."""
     outputs = Guard(operator.make_outputs(points[0]), device)
     outputs.poison(POISONS[0])
     for step, point in enumerate(points):
-        bench = Bench(operator, point, device, seed + step, cases=1, outputs=outputs)
+        bench = Bench(operator, point, device, seed + step, cases=1, outputs=outputs, held=held)
         try:
             bench.check(bench.setup(variant), case=0, poison=None)
         except Mismatch as mismatch:

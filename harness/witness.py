@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from harness.verify import Bench, Mismatch
+from harness.verify import Bench, Mismatch, required
 
 #: Elements per buffer and stage, and how many candidates are drawn once per point.
 WATCHED, CANDIDATES = 16, 2048
@@ -30,10 +30,7 @@ class Witness:
         self._watched: list[tuple[str, Tensor, tuple[Tensor, ...], Tensor]] = []
         self._armed: list[tuple[str, Tensor, tuple[Tensor, ...], Tensor]] = []
         for name, expected in bench.cases[case].expected.items():
-            must = torch.ones_like(expected.value, dtype=torch.bool)
-            for excused in (expected.untouched, expected.slack):
-                if excused is not None:
-                    must &= ~excused
+            must = required(expected)
             places = must.reshape(-1).nonzero().reshape(-1)
             if len(places):
                 places = places[torch.randint(len(places), (CANDIDATES,), device=places.device)]

@@ -178,7 +178,7 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
     assert bench.main(arguments) == 1
     cells = read_run(out / "run.jsonl").cells
     assert {c.status for c in cells} == {"mismatch"}
-    assert all("every_call" in c.reason for c in cells)
+    assert all("graph_safe" in c.reason for c in cells)
 
 
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
