@@ -40,7 +40,7 @@ def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
-    recorded, given = (_flat(one) for one in (run.header.config, msgspec.to_builtins(config)))
+    recorded, given = (_flat(one) for one in (run.header.config, msgspec.json.decode(msgspec.json.encode(config))))
     seed = given.pop("measure.seed", None)
     recorded.pop("measure.seed", None)
     if changed := [name for name in given | recorded if given.get(name) != recorded.get(name)]:
