@@ -25,7 +25,8 @@ CACHE = "serving"
 def examine(console: Console, device: str, out: Path | None) -> bool:
     """Print the state of the ruler and, with ``out``, write a record of it and a plot. True where it is calibrated; a machine
     without a GPU has no ruler to calibrate and is fine. Raises RunError, RecordError."""
-    runner = Runner(Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda"), lambda line: None, lambda progress: None)
+    job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda", compiled=False)
+    runner = Runner(job, lambda line: None, lambda progress: None)
     try:
         ready = runner.ready
     finally:

@@ -54,8 +54,8 @@ class Writer:
 
     def close(self) -> None:
         """Close the file; one to which nothing was written is removed."""
-        if os.fstat(self._file.fileno()).st_size == 0:
-            self.path.unlink(missing_ok=True)
+        if self.path.exists() and self.path.stat().st_size == 0:
+            self.path.unlink()
         self._file.close()
 
 

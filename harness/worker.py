@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -22,6 +23,8 @@ CONTEXT_LOST = 70
 START_LIMIT_S = 600.0
 
 
+#: Seconds that a process which hung up may take to end.
+EXIT_LIMIT_S = 10.0
 #: Seconds that a process which was killed may take to vanish; the driver may have to wait for a kernel first.
 GONE_LIMIT_S = 60.0
 
@@ -123,7 +126,6 @@ class Worker:
             raise WorkerDied(self._epitaph()) from None
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
             if isinstance(event, Refused):
-                self._process.join(timeout=10)
                 raise WorkerDied(f"the worker process could not go on: {event.reason}")
             yield event
 
@@ -141,8 +143,7 @@ class Worker:
         raise WorkerSilent(f"no sign of life for {limit_s:g} s ({limit}); the worker process was ended")
 
     def _epitaph(self) -> str:
-        self._process.join(timeout=10)
-        code = self._process.exitcode
+        code = self._exit_code(EXIT_LIMIT_S)
         if code is None:
             self._process.kill()
             return "the worker process hung up without ending, and was ended"
@@ -155,11 +156,19 @@ class Worker:
         if wait_s and self._process.is_alive():
             with suppress(OSError):  # it ended on its own a moment ago
                 self._connection.send(None)
-                self._process.join(timeout=wait_s)
+                self._exit_code(wait_s)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join(timeout=GONE_LIMIT_S)
+            self._exit_code(GONE_LIMIT_S)
         self._connection.close()
+
+    def _exit_code(self, wait_s: float) -> int | None:
+        """Of the process once it has ended, None where it has not by then. Process.join waits without limit for a process that
+        has closed all its files but not ended."""
+        end = time.monotonic() + wait_s
+        while (code := self._process.exitcode) is None and time.monotonic() < end:
+            time.sleep(0.005)
+        return code
 
 
 def _signal(number: int) -> str:

@@ -163,8 +163,8 @@ def test_a_kill_costs_at_most_the_point_under_way(make, request):
     rng, sweep, killed = random.Random(), make(), Counter()
     lost: list[int] = []
     failed = 0
-    for kill in range(KILLS):
-        victim = "worker" if kill % 3 == 2 else "run"
+    while killed.total() < KILLS:
+        victim = "worker" if killed.total() % 3 == 2 else "run"
         before = sweep.begun()
         process = sweep.start()
         wait(sweep, process, request, rng)
