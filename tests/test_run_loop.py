@@ -10,7 +10,7 @@ from harness.records import Cell, Segment
 from harness.run import DEATHS, STARTS, RunError, Runner
 from harness.sweep import Group
 from harness.worker import WorkerDied
-from tests.fake_worker import KILLED, READY, SILENT, FakeWorkers, cell, session
+from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell, session
 
 OPERATOR = Operator(
     name="o", summary="", axes=(Axis("n", int, 0, ""),), make_inputs=None, make_outputs=None, views=None, reference=None,
@@ -172,3 +172,31 @@ def test_only_the_first_worker_compiles_every_source(drive):
 def test_the_cells_of_the_fake_are_those_of_the_plan():
     task = type("Task", (), {"operator": "o", "axes": {"n": 1}})
     assert cell(task, "a").key == f"o/a/{groups()[0].label}"
+
+
+def test_with_an_auditor_every_point_is_written_before_the_next_one_begins(monkeypatch):
+    """A killed run loses the point under way and no more, although cells wait for their audit."""
+    lines, written_at = [], {}
+
+    def script(task):
+        written_at[task.axes["n"]] = len(lines)
+        yield from session()(task)
+
+    workers, auditors = FakeWorkers(script), FakeWorkers(auditor(rejects="b"), [AUDIT_READY])
+    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.audit else workers)(job))
+    runner = Runner(Job("cuda", (), 0, Measure(), timed=True), lines.append, lambda progress: None)
+    runner.run(groups(3))
+    runner.close()
+    assert written_at == {1: 0, 2: 3, 3: 6}
+    assert [(line.variant, line.status) for line in lines[:3]] == [("a", "passed"), ("b", "mismatch"), ("c", "passed")]
+    assert auditors.asked == [("a", "b", "c")] * 3
+
+
+def test_cells_that_were_measured_before_another_variant_died_are_audited_and_written(monkeypatch):
+    lines = []
+    workers, auditors = FakeWorkers(session(dies_late="c")), FakeWorkers(auditor(), [AUDIT_READY])
+    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.audit else workers)(job))
+    runner = Runner(Job("cuda", (), 0, Measure(), timed=True), lines.append, lambda progress: None)
+    runner.run(groups())
+    assert {line.variant: line.status for line in lines if isinstance(line, Cell)} == {"a": "passed", "b": "passed", "c": "failed"}
+    assert auditors.asked == [("a", "b")]
