@@ -28,10 +28,6 @@ class AuditDesk:
         self._stray_deaths = 0
         self._closed: str | None = None
 
-    @property
-    def process_id(self) -> int | None:
-        return None if self._closed else self._worker.process_id
-
     def joined(self, ready: Ready) -> Ready:
         """The worker's answer with CUPTI's view of the ruler's kernels in its calibration, or a note why there is none."""
         if self._answer is None and self._closed is None:

@@ -21,7 +21,6 @@ THROTTLES = {
 #: Below this share of the clock that the run began with, a sample is of another machine.
 SLOW_SHARE = 0.9
 
-
 #: What is read around samples, each for itself: some GPUs, and some users, get only part of it.
 _QUERIES = {
     "SM clock": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
@@ -56,9 +55,11 @@ class Clocks:
             except pynvml.NVMLError as error:
                 del self._queries[name]
                 refused[name] = error
-        why = f"({'; '.join(dict.fromkeys(str(error) for error in refused.values()))})"
-        lacking = f"NVML refuses {', '.join(refused)} {why}: samples taken while the GPU holds back are not"
-        self.notes: tuple[str, ...] = (f"{lacking} all noticed" if self._queries else f"{lacking} noticed",) if refused else ()
+        self.notes: tuple[str, ...] = ()
+        if refused:
+            why = "; ".join(dict.fromkeys(str(error) for error in refused.values()))
+            noticed = "not all noticed" if self._queries else "not noticed"
+            self.notes = (f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU holds back are {noticed}",)
 
     def read(self) -> Reading | None:
         if not self._queries:

@@ -73,11 +73,6 @@ class Runner:
             raise RunError(f"the device cannot be used: {ready.reason}")
         return self._auditor.joined(ready) if self._auditor else ready
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Of the worker and, where there is one, the auditor: the processes that own the device."""
-        return [pid for pid in (self._worker.process_id, self._auditor and self._auditor.process_id) if pid]
-
     def close(self, wait_s: float = 30.0) -> None:
         self._worker.close(wait_s)
         if self._auditor:

@@ -21,8 +21,6 @@ from harness.wording import first_line
 CONTEXT_LOST = 70
 #: Seconds a worker may take to import torch, bring the device up and calibrate.
 START_LIMIT_S = 600.0
-
-
 #: Seconds that a process which hung up may take to end.
 EXIT_LIMIT_S = 10.0
 #: Seconds that a process which was killed may take to vanish; the driver may have to wait for a kernel first.

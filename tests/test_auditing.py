@@ -99,7 +99,6 @@ def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_
     found = [{one.metrics.no_audit for one in desk.audited(group, point(n)[1])} for n, group in enumerate(groups(5), 1)]
     assert found[:3] == [{None}] * 3
     assert found[3:] == [{f"the second process died although no variant had control: {KILLED}"}] * 2
-    assert desk.process_id is None
     assert len(workers.started) == STRAY_DEATHS
 
 
