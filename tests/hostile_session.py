@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -98,7 +99,8 @@ class Session:
     def writes_into_the_pipe(self, task, name):
         for descriptor in range(3, 64):
             with suppress(OSError):
-                os.write(descriptor, b"\0\0\0\5junk!")
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # the connection, not multiprocessing's other pipes
+                    os.write(descriptor, b"\0\0\0\5junk!")
         time.sleep(600)
 
     def says_much(self, task, name):
