@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
@@ -9,10 +10,12 @@ from msgspec import structs
 from harness.protocol import Audited, AuditReady, Begin, Ready, Task
 from harness.records import Calibration, Cell
 from harness.sweep import Group
-from harness.worker import Worker, WorkerDied
+from harness.worker import Worker, WorkerDied, WorkerSilent
 
-#: An auditor that died this often is not started again; the cells after that say so.
-DEATHS = 3
+#: A variant that ended the auditor's process this often is not audited at further points.
+DEATHS = 2
+#: An auditor that died this often while no variant had control is not started again; the cells after that say so.
+STRAY_DEATHS = 3
 
 
 class AuditDesk:
@@ -21,12 +24,9 @@ class AuditDesk:
     def __init__(self, worker: Worker, start: Callable[[], Worker]) -> None:
         self._worker, self._start = worker, start
         self._answer: AuditReady | None = None
-        self._deaths = 0
+        self._deaths: Counter[str] = Counter()
+        self._stray_deaths = 0
         self._closed: str | None = None
-
-    @property
-    def process_id(self) -> int | None:
-        return None if self._closed else self._worker.process_id
 
     def joined(self, ready: Ready) -> Ready:
         """The worker's answer with CUPTI's view of the ruler's kernels in its calibration, or a note why there is none."""
@@ -38,16 +38,32 @@ class AuditDesk:
         return Ready(ready.environment, _with_cupti(ready.calibration, self._answer), ready.compiled)
 
     def _first_answer(self) -> AuditReady | None:
-        try:
-            answer = self._worker.ready
-        except WorkerDied as death:
-            self._give_up(f"the second process could not start: {death}")
-            return None
+        while True:
+            try:
+                answer = self._worker.ready
+                break
+            except WorkerDied as death:
+                if isinstance(death, WorkerSilent):
+                    self._stray_deaths = STRAY_DEATHS
+                if not self._survives_stray(death):
+                    return None
+                self._restart()
         reason = answer.blocked if isinstance(answer, AuditReady) else answer.reason
         if reason is not None:
             self._give_up(reason)
             return None
         return answer
+
+    def _survives_stray(self, death: WorkerDied) -> bool:
+        """Count a death that no variant is to blame for; False where it was the last one."""
+        self._stray_deaths += 1
+        if self._stray_deaths >= STRAY_DEATHS:
+            self._give_up(f"the second process died although no variant had control: {death}")
+        return self._closed is None
+
+    def _restart(self) -> None:
+        self._worker.close(wait_s=0)
+        self._worker = self._start()
 
     def _give_up(self, why: str) -> None:
         self._closed = why
@@ -60,6 +76,9 @@ class AuditDesk:
     def audited(self, group: Group, cells: Sequence[Cell]) -> Iterator[Cell]:
         """The cells of one point, each with what the auditor found; one that broke a promise is a mismatch now."""
         waiting = {cell.variant: cell for cell in cells}
+        for cell in cells:
+            if self._deaths[f"{cell.operator}/{cell.variant}"] >= DEATHS:
+                yield _unaudited(waiting.pop(cell.variant), f"not audited again, it ended the second process {DEATHS} times")
         while waiting and self._closed is None:
             last: Begin | None = None
             try:
@@ -68,18 +87,18 @@ class AuditDesk:
                         yield _with_audit(waiting.pop(event.variant), event)
                     else:
                         last = event
+                break
             except WorkerDied as death:
-                self._deaths += 1
-                if last is not None and last.variant in waiting:
-                    yield _unaudited(waiting.pop(last.variant), str(death))
-                self._worker.close(wait_s=0)
-                if self._deaths >= DEATHS:
-                    self._give_up(f"the second process died {DEATHS} times, last: {death}")
-                else:
-                    self._worker = self._start()
-                    self._first_answer()
+                if last is not None:
+                    self._deaths[f"{group.operator.name}/{last.variant}"] += 1
+                    if last.variant in waiting:
+                        yield _unaudited(waiting.pop(last.variant), str(death))
+                elif not self._survives_stray(death):
+                    break
+                self._restart()
+                self._first_answer()
         for cell in waiting.values():
-            yield _unaudited(cell, self._closed or "")
+            yield _unaudited(cell, self._closed or "the second process did not answer")
 
 
 def _with_cupti(calibration: Calibration | None, answer: AuditReady) -> Calibration | None:

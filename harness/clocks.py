@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pynvml
-import torch
+
+from harness.environment import nvml_handle
 
 #: Bits of NVML's clock event reasons that make a sample slower than the GPU is. Idle, an application clock and a display
 #: limit are settings, not events. Values: nvml.h, nvmlClocksEventReason*.
@@ -20,51 +21,61 @@ THROTTLES = {
 #: Below this share of the clock that the run began with, a sample is of another machine.
 SLOW_SHARE = 0.9
 
+#: What is read around samples, each for itself: some GPUs, and some users, get only part of it.
+_QUERIES = {
+    "SM clock": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+    "power": lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+    "throttle reasons": lambda handle: pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+}
+
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the GPU: SM clock in MHz, power in watts, names of THROTTLES that are active."""
+    """One look at the GPU: SM clock in MHz, power in watts (None where NVML refuses), names of THROTTLES that are active."""
 
-    sm_clock_mhz: int
-    power_w: float
+    sm_clock_mhz: int | None
+    power_w: float | None
     throttles: tuple[str, ...]
 
 
 class Clocks:
-    """Reads torch's current device. ``read`` returns None, and ``trouble`` nothing, where NVML refuses."""
+    """Reads torch's current device. ``read`` returns None, and ``trouble`` nothing, where NVML refuses; ``notes`` say so."""
 
     def __init__(self) -> None:
-        self._handle = None
         self.run_clock_mhz = 0
+        self._queries = dict(_QUERIES)
+        refused: dict[str, pynvml.NVMLError] = {}
         try:
-            pynvml.nvmlInit()
-            # By UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs.
-            gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
-            self._read()
-        except pynvml.NVMLError:
-            self._handle = None
-
-    def _read(self) -> Reading:
-        bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
-        return Reading(
-            pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
-            pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1000,
-            tuple(name for bit, name in THROTTLES.items() if bits & bit),
-        )
+            self._handle = nvml_handle()
+        except pynvml.NVMLError as error:
+            self._queries, refused = {}, dict.fromkeys(_QUERIES, error)
+        for name in list(self._queries):
+            try:
+                self._queries[name](self._handle)
+            except pynvml.NVMLError as error:
+                del self._queries[name]
+                refused[name] = error
+        self.notes: tuple[str, ...] = ()
+        if refused:
+            why = "; ".join(dict.fromkeys(str(error) for error in refused.values()))
+            noticed = "not all noticed" if self._queries else "not noticed"
+            self.notes = (f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU holds back are {noticed}",)
 
     def read(self) -> Reading | None:
-        if self._handle is None:
+        if not self._queries:
             return None
         try:
-            return self._read()
+            found = {name: query(self._handle) for name, query in self._queries.items()}
         except pynvml.NVMLError:
             return None
+        bits = found.get("throttle reasons", 0)
+        active = tuple(name for bit, name in THROTTLES.items() if bits & bit)
+        return Reading(found.get("SM clock"), found.get("power"), active)
 
     def hold(self) -> None:
         """Take the clock of this moment, under load, as the run's."""
         reading = self.read()
-        self.run_clock_mhz = reading.sm_clock_mhz if reading else 0
+        self.run_clock_mhz = (reading.sm_clock_mhz if reading else None) or 0
 
     def trouble(self, reading: Reading | None) -> str | None:
         """Why a sample taken just now must be taken again."""
@@ -72,6 +83,6 @@ class Clocks:
             return None
         if reading.throttles:
             return reading.throttles[0]
-        if reading.sm_clock_mhz < SLOW_SHARE * self.run_clock_mhz:
+        if reading.sm_clock_mhz is not None and reading.sm_clock_mhz < SLOW_SHARE * self.run_clock_mhz:
             return f"clock below {SLOW_SHARE:.0%} of the run's"
         return None

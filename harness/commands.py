@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
 from rich.text import Text
 
 from harness import interpreter
@@ -21,9 +22,9 @@ from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.exits import BAD, OK, USAGE
 from harness.interrupt import leave_on_ctrl_c
 from harness.protocol import Job
-from harness.record_file import read_run, write_run
+from harness.record_file import read_run, unbegun, write_run
 from harness.records import RecordError, Run, cell_key
-from harness.resume import check_same_sweep, lacking, merge, parse_shard, shard_of
+from harness.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
 from harness.run import RunError
 from harness.sweep import Group, plan
 
@@ -87,13 +88,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.shard:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, groups, options.seed)
+        check_same_sweep(resumed, source.config, groups)
     if options.plan:
         return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
+    if options.shard and not resumed and source.config.measure.seed is None:
+        raise ConfigError(f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N")
     _print_broken(catalog)
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
-        job = replace(job, seed=resumed.header.seed)
+        job = replace(job, seed=resumed.header.seed, compiled=False)
     return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed)
 
 
@@ -102,7 +105,11 @@ def _resumed(options: argparse.Namespace) -> Run | None:
         return None
     if options.out is not None:
         raise ConfigError("--resume goes on in the folder of its run; leave --out out")
-    return read_run(_record(options.resume))
+    path = _record(options.resume)
+    if path.is_file() and unbegun(path):  # killed while it started: nothing to complete, so this is the run's beginning
+        options.out = path.parent
+        return None
+    return read_run(path)
 
 
 def _plan(groups: Sequence[Group]) -> int:
@@ -165,16 +172,19 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from harness.recording import report
+    from harness.recording import exit_code, report
 
-    merged = merge([read_run(_record(path)) for path in options.runs])
+    runs = [read_run(_record(path)) for path in options.runs]
     path = options.out / "run.jsonl"
+    merged = structs.replace(merge(runs), path=str(path))
     write_run(merged, path)
-    report(make_console(), read_run(path), options.out, options.no_plots)
-    missing = len(merged.header.cells) - len(merged.cells)
-    if missing:
-        make_console(stderr=True).print(Text(f"warning: {missing} planned cells are in none of the shards; complete them with --resume"))
-    return OK
+    report(make_console(), merged, options.out, options.no_plots)
+    warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
+    if lost := len(merged.header.cells) - len(merged.cells):
+        warnings.append(f"{lost} planned cells are in none of the shards; complete them with --resume {path}")
+    for warning in warnings:
+        make_console(stderr=True).print(Text(f"warning: {warning}"))
+    return exit_code(merged)
 
 
 def _doctor(options: argparse.Namespace) -> int:

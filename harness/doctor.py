@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,8 @@ from harness.config import Measure
 from harness.console import print_doubts, print_environment, print_rows
 from harness.protocol import Job
 from harness.record_file import Writer, read_run
-from harness.records import SCHEMA_VERSION, Calibration, Header
-from harness.run import Runner
+from harness.records import Calibration, Header
+from harness.run import Runner, header
 from harness.stats import copy_bandwidth, fit
 from harness.trust import ESTIMATORS
 
@@ -26,7 +25,8 @@ CACHE = "serving"
 def examine(console: Console, device: str, out: Path | None) -> bool:
     """Print the state of the ruler and, with ``out``, write a record of it and a plot. True where it is calibrated; a machine
     without a GPU has no ruler to calibrate and is fine. Raises RunError, RecordError."""
-    runner = Runner(Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda"), lambda line: None, lambda progress: None)
+    job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda", compiled=False)
+    runner = Runner(job, lambda line: None, lambda progress: None)
     try:
         ready = runner.ready
     finally:
@@ -41,20 +41,16 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     if not found:
         console.print(Text("calibrated: every estimator recovers every known time within max(50 ns, 1 %)", style="green"))
     if out is not None:
-        header = Header(
-            schema=SCHEMA_VERSION, name="doctor", command="python bench.py doctor", seed=0, environment=ready.environment,
-            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            config={"name": "doctor", "measure": {"cache": CACHE}}, calibration=ready.calibration, uncalibrated=found,
-        )  # fmt: skip
-        _write(console, header, out)
+        config = {"name": "doctor", "measure": {"cache": CACHE}}
+        _write(console, header(ready, config, command="python bench.py doctor", seed=0), out)
     return not found
 
 
-def _write(console: Console, header: Header, out: Path) -> None:
+def _write(console: Console, line: Header, out: Path) -> None:
     from plots.calibration import draw
 
     writer = Writer(out / "run.jsonl")
-    writer.write(header)
+    writer.write(line)
     writer.close()
     drawn = draw([read_run(out / "run.jsonl")], out / "calibration")
     console.print(Text(f"written: {', '.join(str(path) for path in [writer.path, *drawn])}"))
@@ -62,7 +58,6 @@ def _write(console: Console, header: Header, out: Path) -> None:
 
 def _print(console: Console, calibration: Calibration) -> None:
     c = calibration
-    rows = [("spin of", *(f"{name} ns off" for name in ESTIMATORS), "allowed")]
     by_time: dict[float, dict[str, trust.Residual]] = {}
     for residual in trust.residuals(c):
         by_time.setdefault(residual.true_us, {})[residual.estimator] = residual
@@ -70,7 +65,7 @@ def _print(console: Console, calibration: Calibration) -> None:
     for true_us, row in by_time.items():
         cells = [f"{row[name].error_us * 1000:+.0f}" if name in row else "not taken" for name in ESTIMATORS]
         body.append((f"{true_us:.2f} µs", *cells, f"±{next(iter(row.values())).allowed_us * 1000:.0f}"))
-    print_rows(console, rows[0], body)
+    print_rows(console, ("spin of", *(f"{name} ns off" for name in ESTIMATORS), "allowed"), body)
     console.print()
     facts = [
         (f"{name.replace('_', ' ')}, µs a call", ", ".join(f"{e} {value:.2f}" for e, value in trust.measured(probe).items()))

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,7 +42,8 @@ def choose_device(wanted: str) -> str:
     return "cuda" if present and wanted != "cpu" else "cpu"
 
 
-def describe(device: str) -> Environment:
+def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
+    """``notes``: what else a reader of the record must know of this machine."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -54,9 +56,9 @@ def describe(device: str) -> Environment:
         "dirty": dirty,
     }
     if device == "cpu":
-        return Environment(**common, generation="CPU")
-    gpu = torch.cuda.get_device_properties(0)
-    nvml, notes = _nvml(gpu)
+        return Environment(**common, generation="CPU", notes=notes)
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    nvml, refusals = _nvml()
     return Environment(
         **common,
         **nvml,
@@ -67,33 +69,40 @@ def describe(device: str) -> Environment:
         l2_bytes=gpu.L2_cache_size,
         memory_bytes=gpu.total_memory,
         cuda=torch.version.cuda,
-        notes=notes,
+        notes=(*refusals, *notes),
     )
 
 
-def _handle(gpu):
-    """NVML's handle of torch's current device: by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs."""
+def nvml_handle():
+    """NVML's handle of torch's current device: by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs. Raises NVMLError."""
     import pynvml
 
     pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}")
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
 
 
-def _nvml(gpu) -> tuple[dict, tuple[str, ...]]:
+def _nvml() -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(fields of Environment, notes on what NVML refuses)."""
     import pynvml
 
+    queries = {
+        "driver": lambda handle: pynvml.nvmlSystemGetDriverVersion(),
+        "sm_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "max_sm_clock_mhz": lambda handle: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+        "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+    }
     try:
-        handle = _handle(gpu)
-        readings = {
-            "driver": pynvml.nvmlSystemGetDriverVersion(),
-            "sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "max_sm_clock_mhz": pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            "power_limit_w": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
-        }
-        return readings, ()
+        handle = nvml_handle()
     except pynvml.NVMLError as error:
         return {}, (f"NVML refused ({error}): clocks, power and driver version are not recorded",)
+    readings, refused = {}, []
+    for name, query in queries.items():
+        try:
+            readings[name] = query(handle)
+        except pynvml.NVMLError as error:
+            refused.append(f"{name} ({error})")
+    return readings, (f"NVML refused {', '.join(refused)}: not recorded",) if refused else ()
 
 
 def _processor() -> str:

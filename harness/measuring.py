@@ -118,7 +118,10 @@ class Measuring:
             # Before any cell is told: where one took the context along, all are asked for again, one by one.
             check_context(self.job.device)
         seen = [reading for reading in [*readings[:1], *readings[-1:]] if reading]
-        state = {"sm_clock_mhz": [r.sm_clock_mhz for r in seen], "power_w": [r.power_w for r in seen]}
+        state = {
+            "sm_clock_mhz": [r.sm_clock_mhz for r in seen if r.sm_clock_mhz is not None],
+            "power_w": [r.power_w for r in seen if r.power_w is not None],
+        }
         for name, timing in timings.items():
             error, when = timing.error, "during timing"
             if error is None:

@@ -16,7 +16,11 @@ from harness.records import Calibration, Environment
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told once. timed: whether to measure what passed. audit: this is the second process, for CUPTI."""
+    """What a worker is told once.
+
+    timed: whether to measure what passed. audit: this is the second process, for CUPTI. compiled: whether to compile every
+    CUDA source where there is no GPU; a worker that replaces another one need not do it again.
+    """
 
     device: str
     variant_files: tuple[str, ...]
@@ -24,6 +28,7 @@ class Job:
     measure: Measure
     timed: bool
     audit: bool = False
+    compiled: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Refused:
-    """The device could not be brought up; nothing was measured."""
+    """As a first answer: the device could not be brought up. Later: the process ends, for this reason, without its Done."""
 
     reason: str
 

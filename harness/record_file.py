@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -14,43 +16,77 @@ Line = Header | Segment | Cell
 
 
 class Writer:
-    """Appends to one run file. ``resume``: the file exists, and its torn last line, if any, is cut off first."""
+    """Appends to one run file, which is locked for as long as this lives.
+
+    ``resume``: the file exists, and its torn last line, if any, is cut off first. Otherwise it must be new; one whose run was
+    killed before its first line was written counts as new.
+    """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
         self.path = path
+        elsewhere = "" if resume else "; choose another folder with --out"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if resume:
-                _cut_torn_line(path)
-            self._file = open(path, "ab" if resume else "xb")  # noqa: SIM115 - lives as long as the run
-        except FileExistsError:
-            raise RecordError(
-                f"{path} exists already and records are never overwritten; choose another folder with --out, or complete it with --resume"
-            ) from None
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the run
+            try:
+                _lock(self._file, path)
+                if resume:
+                    _end_last_line(self._file, path)
+                elif unbegun(path):
+                    os.truncate(path, 0)
+                else:
+                    raise RecordError(f"{path} exists already and records are never overwritten{elsewhere}, or complete it with --resume")
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
-            raise RecordError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
+            raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
     def write(self, line: Line) -> None:
+        """Raises RecordError, for example where the disk is full."""
+        left = memoryview(msgspec.json.encode(line) + b"\n")
         try:
-            self._file.write(msgspec.json.encode(line) + b"\n")
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RecordError(f"cannot write {self.path}: {error.strerror}; what was written before is kept") from None
 
     def close(self) -> None:
         """Close the file; one to which nothing was written is removed."""
-        self._file.close()
-        if self.path.stat().st_size == 0:
+        if self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()
+        self._file.close()
 
 
-def _cut_torn_line(path: Path) -> None:
-    """A line without its newline was under way when the run was killed. What stands before it is whole."""
+def unbegun(path: Path) -> bool:
+    """Whether the run of this file was killed before its first line was whole: there is nothing to complete, or to lose."""
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole != len(content):
-        os.truncate(path, whole)
+    return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
+
+
+def _lock(file: BinaryIO, path: Path) -> None:
+    """Two processes that complete the same run would measure everything twice. The lock goes with the process, however it ends."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RecordError(f"{path} is being written by another run; wait for its end, or end it") from None
+    except OSError:
+        pass  # a network file system without locks: then it is on the user not to start two
+
+
+def _end_last_line(file: BinaryIO, path: Path) -> None:
+    """A line without its newline was under way when the run was killed: end it where it is whole, else cut it off."""
+    content = path.read_bytes()
+    start = content.rfind(b"\n") + 1
+    if start == len(content):
+        return
+    try:
+        msgspec.json.decode(content[start:], type=Line)
+    except msgspec.DecodeError:
+        os.truncate(path, start)
+    else:
+        file.write(b"\n")
 
 
 def write_run(run: Run, path: Path) -> None:
@@ -58,12 +94,11 @@ def write_run(run: Run, path: Path) -> None:
     writer = Writer(path)
     try:
         writer.write(run.header)
-        segments = dict.fromkeys(range(len(run.cells) + 1), ())
-        for start, segment in run.segments:
-            segments[start] = (*segments[start], segment)
-        for i, cell in enumerate(run.cells):
-            for line in (*segments[i], cell):
-                writer.write(line)
+        lines: list[Line] = list(run.cells)
+        for start, segment in reversed(run.segments):
+            lines.insert(start, segment)
+        for line in lines:
+            writer.write(line)
     finally:
         writer.close()
 

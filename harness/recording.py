@@ -12,16 +12,15 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from harness import trust
 from harness.config import Source
 from harness.console import make_console, print_compiled, print_counts, print_doubts, print_environment, print_tables, progress_bar
 from harness.discover import ROOT
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.protocol import Job, Ready
 from harness.record_file import Writer, read_run
-from harness.records import SCHEMA_VERSION, Header, RecordError, Run, sources_compile
+from harness.records import Header, RecordError, Run, sources_compile
 from harness.resume import cell_keys, check_same_machine, lacking
-from harness.run import RunError, Runner, segment
+from harness.run import RunError, Runner, header, segment
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
 
@@ -44,7 +43,7 @@ def record(
 
     try:
         with progress_bar(console, total) as update:
-            runner = None
+            runner, finished = None, False
             try:
                 if missing:
                     runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing))
@@ -55,6 +54,7 @@ def record(
                         writer.write(_header(source, job, groups, runner.ready, shard))
                     begun = True
                     runner.run(missing)
+                finished = True
             except KeyboardInterrupt:
                 interrupted = True
             except RunError as error:
@@ -63,7 +63,7 @@ def record(
                 stopped = str(error)
             finally:
                 if runner is not None:
-                    runner.close(wait_s=0 if interrupted else 30)
+                    runner.close(wait_s=30 if finished else 0)
     finally:
         writer.close()
     if not begun:
@@ -79,6 +79,11 @@ def record(
         kept = f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
         make_console(stderr=True).print(Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"))
         return INTERRUPTED if interrupted else BAD
+    return exit_code(run)
+
+
+def exit_code(run: Run) -> int:
+    """1 where a CUDA source does not compile, or a cell is a mismatch or failed."""
     return BAD if not sources_compile(run.header.compiled) or any(cell.status in ("mismatch", "failed") for cell in run.cells) else OK
 
 
@@ -87,21 +92,11 @@ def _default_folder(name: str, device: str) -> Path:
 
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
-    return Header(
-        schema=SCHEMA_VERSION,
-        name=source.config.name,
+    return header(
+        ready, msgspec.to_builtins(source.config), seed=job.seed, shard=shard, cells=cell_keys(groups),
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seed=job.seed,
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
-        config=msgspec.to_builtins(source.config),
-        environment=ready.environment,
-        calibration=ready.calibration,
-        uncalibrated=trust.doubts(ready.calibration, job.measure.cache) if ready.calibration else (),
-        compiled=ready.compiled,
-        cells=cell_keys(groups),
-        shard=shard,
-    )
+    )  # fmt: skip
 
 
 def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:

@@ -7,6 +7,7 @@ a better statistic can be applied to old runs. Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -181,7 +182,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
         return self.operator, self.point
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, dict=True):
     """A record as read. segments: (number of cells before it, segment), in order."""
 
     path: str
@@ -192,17 +193,12 @@ class Run(msgspec.Struct, frozen=True):
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The ruler that measured this cell."""
-        if not self.segments:
-            return self.header.calibration
-        return self._rulers().get(cell.key, self.header.calibration)
+        return self._rulers.get(cell.key, self.header.calibration)
 
+    @cached_property
     def _rulers(self) -> dict[str, Calibration | None]:
-        starts = [start for start, _ in self.segments]
-        return {
-            cell.key: next((s.calibration for start, s in reversed(self.segments) if start <= i), self.header.calibration)
-            for i, cell in enumerate(self.cells)
-            if i >= starts[0]
-        }
+        """Of the cells that stand in a segment; a later segment takes over from an earlier one."""
+        return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:

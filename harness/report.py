@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 from scipy import stats as scipy_stats
 
+from harness.caveats import warnings
 from harness.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
 from harness.records import Run
 from harness.stats import FIGURES, Interval
@@ -73,6 +74,11 @@ def remarks(comparison: Comparison) -> list[str]:
     return lines
 
 
+def cautions(comparison: Comparison) -> list[str]:
+    """What makes the figures of either side doubtful, whatever the verdicts say."""
+    return [f"{side}: {text}" for side, run in (("base", comparison.base), ("head", comparison.head)) for text in warnings(run)]
+
+
 def explanation(comparison: Comparison) -> str:
     threshold, floor = f"{comparison.threshold * 100:g} %", f"{comparison.floor_us:g} µs"
     return (
@@ -122,7 +128,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     values = {
         "comparison": comparison, "headline": headline(comparison, "**"), "correlated": CORRELATED, "sections": sections(comparison),
         "changed": changed(gating), "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
-        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "marks": MARKS,
+        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "cautions": cautions(comparison), "marks": MARKS,
         "explanation": explanation(comparison), "command": command(comparison),
     }  # fmt: skip
     template = templates.get_template("comparison.md.j2")
@@ -138,6 +144,8 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
     for side, run in (("base", comparison.base), ("head", comparison.head)):
         torn = ", last record torn" if run.truncated else ""
         console.print(f"{side}  {_commit(run)}  {_device(run)}{torn}  {run.path}", markup=False, highlight=False)
+    for line in cautions(comparison):
+        console.print(f"warning: {line}", style="bold red", markup=False, highlight=False)
     if comparison.differences:
         rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
         _print(console, "Not the same in both runs", ("field", "base", "head"), rows)

@@ -6,8 +6,9 @@ Never imports torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -34,15 +35,28 @@ def lacking(groups: Sequence[Group], cells: Sequence[Cell]) -> Iterator[Group]:
             yield replace(group, variants=left)
 
 
-def check_same_sweep(run: Run, config: Config, groups: Sequence[Group], seed: int | None) -> None:
-    """Raises ConfigError where the command describes another sweep than the record that it is to complete."""
-    if run.header.config != msgspec.to_builtins(config):
-        changed = [name for name, value in msgspec.to_builtins(config).items() if run.header.config.get(name) != value]
-        raise ConfigError(f"--resume {run.path}: it was recorded with another {', '.join(changed) or 'configuration'}; give the same one")
-    if run.header.cells != cell_keys(groups):
-        raise ConfigError(f"--resume {run.path}: it was recorded with other cells; give the same --only, --set, --shard and --variants")
-    if seed is not None and seed != run.header.seed:
-        raise ConfigError(f"--resume {run.path}: it was recorded with seed {run.header.seed}; leave --seed out")
+def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
+    """Raises ConfigError where the command describes another sweep than the record that it is to complete.
+
+    The seed may be left out, since it is in the record, but must not be another one.
+    """
+    recorded, given = (_flat(one) for one in (run.header.config, msgspec.json.decode(msgspec.json.encode(config))))
+    seed = given.pop("measure.seed", None)
+    recorded.pop("measure.seed", None)
+    if changed := [name for name in given | recorded if given.get(name) != recorded.get(name)]:
+        raise ConfigError(f"--resume {run.path}: it was recorded with another {', '.join(changed)}; give the same configuration")
+    if set(run.header.cells) != set(cell_keys(groups)):
+        raise ConfigError(f"--resume {run.path}: it was recorded with other cells; give the same --only, --shard and --variants")
+    if seed not in (None, run.header.seed):
+        raise ConfigError(f"--resume {run.path}: it was recorded with seed {run.header.seed}, not {seed}; leave the seed out")
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``measure.seed`` -> its value, for the keys of every section; lists stay whole."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, Mapping) else {name: value}
+    return found
 
 
 def check_same_machine(run: Run, environment: Environment) -> None:
@@ -62,16 +76,32 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
-    """Every ``pieces``-th point: neighbours of a sweep cost alike, so the pieces take about as long as each other."""
+    """Every ``pieces``-th point: neighbours of a sweep cost alike, so the pieces take about as long as each other.
+
+    Raises ConfigError where there are more pieces than points, in each of them alike.
+    """
+    if pieces > len(groups):
+        raise ConfigError(f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; cut it into {len(groups)} pieces at most")
     return list(groups[piece - 1 :: pieces])
+
+
+def missing_shards(runs: Sequence[Run]) -> list[str]:
+    """The pieces that ``runs`` lack of the sweep they were cut from, as "2/8". Raises RecordError where they were cut differently."""
+    found = [re.findall(r"(\d+)/(\d+)", run.header.shard or "") for run in runs]
+    counts = {int(pieces) for pairs in found for _, pieces in pairs}
+    if len(counts) > 1:
+        raise RecordError(f"these are shards of sweeps cut into {' and '.join(map(str, sorted(counts)))} pieces; merge pieces of one cut")
+    there = {int(piece) for pairs in found for piece, _ in pairs}
+    return [f"{piece}/{pieces}" for pieces in counts for piece in range(1, pieces + 1) if piece not in there]
 
 
 def merge(runs: Sequence[Run]) -> Run:
     """Shards of one sweep as one run: each piece keeps its own ruler. Raises RecordError.
 
-    Cells stand in the order of the pieces. Pieces may come from several GPUs of one model.
+    Cells stand in the order of the pieces. Pieces may come from several GPUs of one model. Where some of the pieces are not
+    among the runs, the header names those that are.
     """
-    first = runs[0]
+    first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
         for name in ("name", "config", "seed"):
             if getattr(run.header, name) != getattr(first.header, name):
@@ -98,5 +128,6 @@ def merge(runs: Sequence[Run]) -> Run:
         cells += run.cells
     planned = tuple(key for run in runs for key in run.header.cells)
     variants = tuple(dict.fromkeys(name for run in runs for name in run.header.variants))
-    header = structs.replace(first.header, shard=None, cells=planned, variants=variants)
+    shard = ", ".join(run.header.shard for run in runs if run.header.shard) if missing else None
+    header = structs.replace(first.header, shard=shard, cells=planned, variants=variants)
     return Run(first.path, header, cells, False, segments)

@@ -14,13 +14,16 @@ from typing import Any
 
 from harness import trust
 from harness.auditing import AuditDesk
-from harness.protocol import Begin, Job, Ready, Refused, Task
-from harness.records import Cell, Segment
+from harness.protocol import Job, Ready, Refused, Task
+from harness.records import SCHEMA_VERSION, Cell, Header, Segment
 from harness.sweep import Group
-from harness.worker import Worker, WorkerDied
+from harness.turns import Turns
+from harness.worker import Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
 DEATHS = 2
+#: How often a worker that dies while it starts is started; whoever killed it (the system, out of memory) may have been done then.
+STARTS = 3
 
 
 class RunError(Exception):
@@ -55,20 +58,20 @@ class Runner:
 
     def _begin(self) -> Ready:
         """The worker's answer with the auditor's joined to it. Raises RunError."""
-        try:
-            ready = self._worker.ready
-        except WorkerDied as death:
-            self.close(wait_s=0)
-            raise RunError(f"the worker could not start: {death}") from None
+        for left in reversed(range(STARTS)):
+            try:
+                ready = self._worker.ready
+                break
+            except WorkerDied as death:
+                self._worker.close(wait_s=0)
+                if isinstance(death, WorkerSilent) or not left:
+                    self.close(wait_s=0)
+                    raise RunError(f"the worker could not start: {death}") from None
+                self._worker = Worker(self._job)
         if isinstance(ready, Refused):
             self.close(wait_s=0)
             raise RunError(f"the device cannot be used: {ready.reason}")
         return self._auditor.joined(ready) if self._auditor else ready
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Of the worker and, where there is one, the auditor: the processes that own the device."""
-        return [pid for pid in (self._worker.process_id, self._auditor and self._auditor.process_id) if pid]
 
     def close(self, wait_s: float = 30.0) -> None:
         self._worker.close(wait_s)
@@ -85,6 +88,7 @@ class Runner:
 
     def _replace(self, why: str) -> None:
         self._worker.close(wait_s=0)
+        self._job = replace(self._job, compiled=False)
         self._worker = Worker(self._job)
         self._on_line(segment(self._begin(), why, self._job.measure.cache))
 
@@ -99,8 +103,8 @@ class Runner:
 
     def _run_group(self, group: Group, budget_s: float, done: int, total: int) -> float:
         """One group; a variant that kills its process fails alone, the others are asked for again. Seconds it timed."""
-        measuring: float | None = None
-        timed: list[Cell] = []
+        timing_s, stray = 0.0, False
+        measured: list[Cell] = []
         waiting = [variant.name for variant in group.variants]
         for variant in group.variants:
             if self._deaths[variant.id] >= DEATHS:
@@ -112,50 +116,62 @@ class Runner:
             batch = [name for name in batches.pop(0) if name in waiting]
             if not batch:
                 continue
-            last: Begin | None = None
+            turns = Turns()
+            share_s = budget_s * len(batch) / len(group.variants)
             try:
-                for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
+                for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), share_s)):
+                    turns.saw(event, time.monotonic())
                     if isinstance(event, Cell):
                         waiting.remove(event.variant)
                         if self._auditor and event.status == "passed" and event.metrics and event.metrics.rounds:
-                            timed.append(event)
+                            measured.append(event)
                         else:
                             self._on_line(event)
-                    else:
-                        last = event
-                        if event.phase == "measure" and measuring is None:
-                            measuring = time.monotonic()
                     finished = done + len(group.variants) - len(waiting)
-                    self._on_progress(Progress(finished, total, f"{group.operator.name}/{last.variant if last else ''} {group.label}"))
+                    self._on_progress(Progress(finished, total, f"{group.operator.name}/{turns.control or ''} {group.label}"))
             except WorkerDied as death:
-                left = [name for name in batch if name in waiting]
-                if len(left) > 1 and last is not None and last.phase == "measure":
-                    batches = [[name] for name in left]  # they took turns: one by one, only the guilty one dies again
-                else:
-                    guilty = last.variant if last is not None else batch[0]
+                guilty = turns.guilty
+                if guilty is None and not turns.timed:  # nobody had control; if it happens again, something must give
+                    guilty, stray = (batch[0], stray) if stray else (None, True)
+                if guilty is not None:
                     self._deaths[f"{group.operator.name}/{guilty}"] += 1
                     self._last_words[f"{group.operator.name}/{guilty}"] = str(death)
                     if guilty in waiting:  # else its cell was told before its process went down
                         waiting.remove(guilty)
                         self._on_line(_failed(group, guilty, str(death)))
-                    batches.insert(0, left)
+                # They took turns and any of them may have done it: one by one, only the guilty one dies again.
+                one_by_one = guilty is None and turns.timed
+                batches[:0] = [[name] for name in batch] if one_by_one else [batch]
                 self._replace(str(death))
-        timing_s = 0.0 if measuring is None else time.monotonic() - measuring
-        for cell in self._auditor.audited(group, timed) if self._auditor and timed else timed:
+            timing_s += turns.timing_s
+        for cell in self._auditor.audited(group, measured) if self._auditor and measured else measured:
             self._on_line(cell)
         return timing_s
 
 
+def utc_now() -> str:
+    """The time stamp of a line in a record."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
+    """The first line of a record; ``config`` as plain values, ``plan``: the other fields of Header."""
+    cache = config["measure"]["cache"]
+    return Header(
+        schema=SCHEMA_VERSION, name=config["name"], config=config, started=utc_now(), environment=ready.environment,
+        calibration=ready.calibration, uncalibrated=_doubts(ready, cache), compiled=ready.compiled, **plan,
+    )  # fmt: skip
+
+
 def segment(ready: Ready, why: str, cache: str) -> Segment:
     """The line a record gets when its cells come from another process than those before."""
-    calibration = ready.calibration
     return Segment(
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        why=why,
-        environment=ready.environment,
-        calibration=calibration,
-        uncalibrated=trust.doubts(calibration, cache) if calibration else (),
+        started=utc_now(), why=why, environment=ready.environment, calibration=ready.calibration, uncalibrated=_doubts(ready, cache)
     )
+
+
+def _doubts(ready: Ready, cache: str) -> tuple[str, ...]:
+    return trust.doubts(ready.calibration, cache) if ready.calibration else ()
 
 
 def _failed(group: Group, variant: str, reason: str) -> Cell:

@@ -70,8 +70,9 @@ class Session:
         else:
             # A second thread gains nothing at these sizes, and a busy core makes it wait for milliseconds.
             torch.set_num_threads(1)
-            compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
-        return Ready(describe(self._job.device), calibration, compiled)
+            if self._job.compiled:
+                compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
+        return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
 
     def close(self) -> None:
         if self._job.device == "cuda":
@@ -105,6 +106,7 @@ class Session:
         verified: dict[str, Callable[[], Any]] = {}
         bench: Bench | None = None
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
+            yield Begin(variant.name, "verify")
             reason = unavailable(variant, self._job.device)
             if reason:
                 yield here.cell(variant, "unavailable", reason)
@@ -113,7 +115,6 @@ class Session:
             if reason:
                 yield here.cell(variant, "skipped", reason)
                 continue
-            yield Begin(variant.name, "verify")
             rejection = yield from self._rejection(operator, variant)
             if rejection is None and self._interpreted_s[variant.id] > self._job.measure.interpreter_budget_s:
                 yield here.cell(variant, "skipped", INTERPRETER_SPENT.format(self._job.measure.interpreter_budget_s))

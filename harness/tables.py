@@ -9,15 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.caveats import SHOWN, held_back, not_audited, untrusted_cells
 from harness.records import Cell, Header, Run, label_parts
 from harness.serving import Serving, delta, serving_of
 from harness.stats import FIGURES, Interval, floor_us, interval, is_timed
-from harness.trust import untrusted
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
-#: Untrusted cells that a table names with their values.
-DOUBTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     variants = [name for name in variants if name not in silent]
     axes, labels, shared = point_columns(cells)
     reasons, rows = Reasons(), []
-    doubted = {cell.key: why for cell in cells if (why := untrusted(cell.metrics, run.calibration_of(cell)))}
+    doubted = untrusted_cells(run, cells)
     for point, row in grid.items():
         times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
         fastest = min(times, key=lambda name: times[name].median, default=None)
@@ -162,8 +160,9 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes = [*_shared_note(shared), f"* fastest of its row. {ruler}"]
     notes += [f"{name}: {fate}" for name, fate in silent.items()]
     notes += [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
-    notes += [f"? {key.partition('/')[2]} {why}" for key, why in list(doubted.items())[:DOUBTS_SHOWN]]
-    notes += [f"? and {len(doubted) - DOUBTS_SHOWN} more untrusted cells"] if len(doubted) > DOUBTS_SHOWN else []
+    notes += [f"? {key.partition('/')[2]} {why}" for key, why in list(doubted.items())[:SHOWN]]
+    notes += [f"? and {len(doubted) - SHOWN} more untrusted cells"] if len(doubted) > SHOWN else []
+    notes += [*held_back(cells), *not_audited(cells)]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
 
@@ -179,7 +178,7 @@ def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reas
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [micro(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}"
+    marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}{'!' if cell.metrics.disturbed else ''}"
     return Box(f"{micro(mine.median)}{faster}{marks}", NBSP.join(second), best)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+#: Characters of an error's message that a record keeps: enough for any sentence, not for a dump.
+LONGEST_LINE = 500
+
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
     """``; did you mean X?`` where something is close, else ``; valid are A, B, C``. Empty where nothing is valid."""
@@ -15,6 +18,9 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """``Type: first line of the message``, for a record or a message."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"
+    """``Type: first line of the message``, for a record or a message; cut after LONGEST_LINE characters. Never raises."""
+    try:
+        text = "".join(str(error).strip().splitlines()[:1]) or "no message"
+    except Exception:  # a variant's exception may fail in its own __str__
+        text = "its message cannot be read"
+    return f"{type(error).__name__}: {text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + '…'}"

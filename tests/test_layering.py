@@ -26,6 +26,8 @@ WITHOUT_TORCH = {
         "record_file",
         "resume",
         "trust",
+        "caveats",
+        "turns",
         "stats",
         "compare",
         "serving",

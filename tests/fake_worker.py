@@ -1,0 +1,105 @@
+"""A worker without a process: answers from a script, dies where the script says so."""
+
+from __future__ import annotations
+
+from harness.protocol import Audited, AuditReady, Begin, Job, Ready
+from harness.records import Cell, Metrics
+from harness.worker import WorkerDied, WorkerSilent
+from tests import factory
+
+#: What a variant does is its name: its first word says in which phase, under which circumstances.
+KILLED = "the worker process was killed by SIGSEGV"
+READY = Ready(factory.cpu_environment(), None, {})
+
+
+class FakeWorkers:
+    """Stands in for the class Worker. ``starts``: what each start answers, an exception to raise; the last one for ever.
+
+    script(batch of a task) yields events and may raise WorkerDied. ``asked`` and ``started`` tell what happened.
+    """
+
+    def __init__(self, script, starts=(READY,)) -> None:
+        self.script, self.starts = script, list(starts)
+        self.asked: list[tuple[str, ...]] = []
+        self.budgets: list[float] = []
+        self.started: list[Job] = []
+        self.closed = 0
+
+    def __call__(self, job: Job | None = None) -> FakeWorker:
+        self.started.append(job)
+        answer = self.starts.pop(0) if len(self.starts) > 1 else self.starts[0]
+        return FakeWorker(self, answer)
+
+
+class FakeWorker:
+    process_id = None
+
+    def __init__(self, all_of_them: FakeWorkers, answer) -> None:
+        self._all, self._answer = all_of_them, answer
+
+    @property
+    def ready(self):
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def ask(self, task):
+        self._all.asked.append(task.variants)
+        self._all.budgets.append(task.budget_s)
+        for event in self._all.script(task):
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    def close(self, wait_s: float = 30.0) -> None:
+        self._all.closed += 1
+
+
+def cell(task, name, status="passed", rounds=3) -> Cell:
+    return Cell(
+        operator=task.operator, variant=name, baseline="a", point=f"n={task.axes['n']}", axes=dict(task.axes), status=status,
+        reason=None if status == "passed" else "wrong", metrics=Metrics(bytes_moved=1, rounds=rounds) if status == "passed" else None,
+    )  # fmt: skip
+
+
+def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_told=()):
+    """Events of a session in which some variants end the process: when verified, timed, checked after, told as failed."""
+
+    def script(task):
+        timed = []
+        for name in task.variants:
+            yield Begin(name, "verify")
+            if name in dies_verifying:
+                yield WorkerDied(KILLED)
+            timed.append(name)
+        for name in timed:
+            yield Begin(name, "measure")
+        for _ in range(2):
+            yield Begin(timed[0], "measure")
+            if set(timed) & set(dies_timed):
+                yield WorkerDied(KILLED)
+        for name in timed:
+            if name in dies_late:
+                yield WorkerDied(KILLED)
+            if name in dies_told:
+                yield cell(task, name, "failed")
+                yield WorkerDied("the CUDA context was lost")
+            yield cell(task, name)
+
+    return script
+
+
+def auditor(dies=(), rejects=()):
+    def script(task):
+        for name in task.variants:
+            yield Begin(name, "audit")
+            if name in dies:
+                yield WorkerDied(KILLED)
+            counts = {"cupti_launches": None, "eager_launches": 1, "allocations": 0}
+            yield Audited(name, counts, ("mismatch", "no_sync: it waits") if name in rejects else None)
+
+    return script
+
+
+AUDIT_READY = AuditReady(factory.gpu_environment(), {"null": [0.7]}, {1000: [1.7]}, None)
+SILENT = WorkerSilent("no sign of life for 600 s")

@@ -1,0 +1,127 @@
+"""The guards around a timed launch, each by itself: replaced tools, changed settings, outputs that a call did not write."""
+
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from harness.integrity import Integrity, ProcessState
+from harness.verify import Mismatch
+from harness.witness import Witness, as_integers
+
+
+@pytest.fixture
+def module():
+    """A module of a ruler's own, with a function, a class and something it only imported."""
+    made = ModuleType("ruler_of_a_test")
+    exec("def judge(): return 1\nclass Watch:\n    def sample(self): return 1\nfrom time import sleep", vars(made))
+    return made
+
+
+def test_nothing_was_touched(module):
+    assert Integrity([module]).tampered() is None
+
+
+@pytest.mark.parametrize("name", ["perf_counter", "monotonic"])
+def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
+    honest, noted = getattr(time, name), Integrity([])
+    monkeypatch.setattr(time, name, lambda: 0.0)
+    assert noted.tampered() == f"time.{name}"
+    assert getattr(time, name) is honest
+    assert noted.tampered() is None
+
+
+def test_functions_classes_and_methods_of_a_module_are_noted(module):
+    noted, judge, sample, watch = Integrity([module]), module.judge, module.Watch.sample, module.Watch
+    module.judge = module.Watch.sample = lambda *_: 0
+    assert noted.tampered() == "ruler_of_a_test.judge"
+    assert (module.judge, module.Watch.sample) == (judge, sample)
+    module.Watch = SimpleNamespace
+    assert noted.tampered() == "ruler_of_a_test.Watch"
+    assert module.Watch is watch
+    module.sleep = None  # not its own
+    assert noted.tampered() is None
+
+
+def test_a_deleted_tool_is_missed_too(module):
+    noted = Integrity([module])
+    del module.judge
+    assert noted.tampered() == "ruler_of_a_test.judge"
+    assert module.judge() == 1
+
+
+def test_settings_are_compared_and_restored():
+    state, threads, dtype = ProcessState("cpu"), torch.get_num_threads(), torch.get_default_dtype()
+    assert state.changed() is None
+    torch.set_num_threads(threads + 1)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    assert state.changed() == f"torch.get_num_threads() was {threads} and is {threads + 1}"
+    state.restore()
+    assert state.changed() is None
+    assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)
+
+
+# --- the witness ------------------------------------------------------------------------------------------------------
+
+
+def bench_of(expected, untouched=None, slack=None):
+    """Just what a witness looks at: one output buffer and what the reference says of it."""
+    buffer = expected.clone()
+    case = SimpleNamespace(expected={"out": SimpleNamespace(value=expected, untouched=untouched, slack=slack)})
+    return SimpleNamespace(cases=[case], outputs=SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})), buffer
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.int64, torch.float64])
+def test_a_call_that_writes_everything_is_content_and_one_that_does_not_is_named(dtype):
+    expected = torch.arange(60).reshape(6, 10).to(dtype)
+    bench, buffer = bench_of(expected)
+    witness = Witness(bench)
+    for _ in range(20):
+        witness.arm()
+        assert not torch.equal(as_integers(buffer), as_integers(expected))
+        buffer.copy_(expected)
+        witness.check("host")
+    witness.arm()
+    with pytest.raises(Mismatch, match=r"out\[\d, \d\] was made wrong before the queued calls and still is after them"):
+        witness.check("queued")
+
+
+def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    bench, buffer = bench_of(expected)
+    witness, places = Witness(bench), []
+    for _ in range(5):
+        buffer.copy_(expected)
+        witness.arm()
+        places.append(tuple((buffer != expected).nonzero().flatten().tolist()))
+    assert len(set(places)) == 5
+
+
+def test_what_a_launch_need_not_write_is_never_made_wrong():
+    expected = torch.arange(100, dtype=torch.int32)
+    untouched, slack = expected < 40, expected >= 60
+    bench, buffer = bench_of(expected, untouched, slack)
+    witness = Witness(bench)
+    for _ in range(50):
+        witness.arm()
+    wrong = buffer != expected
+    assert not bool((wrong & (untouched | slack)).any())
+    assert bool(wrong.any())
+
+
+def test_an_output_of_which_nothing_must_be_written_is_left_alone():
+    expected = torch.arange(4, dtype=torch.int32)
+    bench, buffer = bench_of(expected, untouched=torch.ones(4, dtype=torch.bool))
+    witness = Witness(bench)
+    witness.arm()
+    witness.check("host")
+    assert torch.equal(buffer, expected)
+
+
+def test_versions_of_the_outputs_do_not_give_the_arming_away():
+    bench, buffer = bench_of(torch.arange(64, dtype=torch.int32))
+    witness, version = Witness(bench), buffer._version
+    witness.arm()
+    assert buffer._version == version
