@@ -40,9 +40,8 @@ import torch
 from torch import Tensor
 
 from baselines import _axes as axes
-from baselines._axes import cdiv
 from baselines._batches import make_batch
-from baselines._mla_tile_schedule_forms import BLOCK_N, copied, fresh_tiles, greedy_schedule
+from baselines._mla_tile_schedule_forms import copied, fresh_tiles, greedy_schedule
 from baselines._mla_tile_schedule_loop import scheduled
 from baselines._mla_tile_schedule_points import (
     HARD_POINTS,
@@ -52,10 +51,11 @@ from baselines._mla_tile_schedule_points import (
     NUM_SM_PARTS,
     NUM_SMS,
     OVERHEAD,
+    RULES,
     SEQUENCES,
     unbounded_parts,
 )
-from harness.contract import Expected, Operator, Point, Rule, variant
+from harness.contract import Expected, Operator, Point, variant
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,6 @@ operator = Operator(
     baseline="fresh_copy",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=(
-        *axes.DECODE_STEP_RULES,
-        Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
-        Rule("batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096),
-        Rule(
-            "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
-            lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
-        ),
-        Rule("batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs),
-    ),
+    rules=(*axes.DECODE_STEP_RULES, *RULES),
     redundant=axes.same_batch_elsewhere,
 )
