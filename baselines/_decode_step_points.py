@@ -54,9 +54,11 @@ RULES = (
 
 _NATIVE = {"decode_path": "native"}
 _OLD = {"layout": "old"}
-#: Fewer SMs and columns than a real GPU and table have: an interpreted kernel takes its time over 133 rows and 2,560 columns.
-_SMALL = {"num_sms": 23, "max_model_len": 16384, "max_num_batched_tokens": 1024, "num_heads_q": 16, "context_len": {"uniform": [4, 9000]}}
-_LONG = {"lognormal": {"median": 4096, "sigma": 1.0}}
+#: Fewer SMs, columns and entries than a real GPU and server have: an interpreted kernel takes its time over all of them.
+_SMALL = {"num_sms": 7, "max_model_len": 16384, "max_num_batched_tokens": 500, "num_heads_q": 16, "context_len": {"uniform": [4, 9000]}}
+_RAGGED = {"decode_len": "ragged", "padding": 0.3}
+#: For batches whose size is the point.
+_LARGE = _SMALL | {"max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": {"uniform": [4, 1024]}}
 
 
 def _both(name: str, point: dict, edit=None) -> list[HardPoint]:
@@ -74,7 +76,7 @@ def _around_a_segment(x) -> None:
         x.seq_lens[b] = (255, 256, 257, 258, 259, 512, 515, 64, 65)[b % 9]
 
 
-def _long_rows_over_segments(x) -> None:
+def _rows_over_segments(x) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([300, 770, 513]))
 
 
@@ -85,21 +87,20 @@ def _all_but_the_last_short(x) -> None:
 HARD_POINTS = [
     *_both("B=1", {"batch_size": 1, "context_len": 700}),
     *_both("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
-    HardPoint("B=1, one request on all SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
-    *_both("all requests are padding", {"batch_size": 32}, all_padding),
-    *_both("all requests are padding, old layout", {"batch_size": 5, **_OLD}, all_padding),
+    HardPoint("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
+    *_both("all requests are padding, B=32", {"batch_size": 32, "next_n": 2}, all_padding),
+    HardPoint("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
     *_both("padding rows last", {"batch_size": 9, "padding": 0.4}),
     *_both("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),
     HardPoint("padding rows hold -1", _SMALL | {"batch_size": 6, "padding": 0.3}, minus_one_padding_rows),
     *_both("ragged", {"batch_size": 9, "decode_len": "ragged"}),
-    *_both("ragged and padded, old layout, remainder at the back", {
-        "batch_size": 9, "decode_len": "ragged", "padding": 0.3, "remainder": "back", **_OLD}),
+    *_both("ragged, padded, old layout, remainder at the back", _RAGGED | {"batch_size": 9, "remainder": "back", **_OLD}),
     *_both("short step, L < next_n", {"batch_size": 7, "max_decode_len": 3}),
     *_both("L = 1", {"batch_size": 7, "max_decode_len": 1}),
-    *_both("long rows, L = 33", {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged"}, _long_rows_over_segments),
-    HardPoint("rows of 600 tokens", _SMALL | {"batch_size": 2, "next_n": 600, "max_num_batched_tokens": 1300, "context_len": 700}),
+    HardPoint("L = 33", _SMALL | {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged"}, _rows_over_segments),
+    HardPoint("a row of 300 tokens", _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600}),
     HardPoint("token padding, T > A", _SMALL | {"batch_size": 5, "token_padding": 3}),
-    HardPoint("ragged, padded, T > A", _SMALL | {"batch_size": 5, "decode_len": "ragged", "padding": 0.3, "token_padding": 17}),
+    HardPoint("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
     HardPoint("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),
     HardPoint("B * L = capacity, native", _SMALL | _NATIVE | {"batch_size": 8, "max_num_batched_tokens": 32}),
     HardPoint("capacity not a multiple of 4", _SMALL | {"batch_size": 3, "max_num_batched_tokens": 1027}),
@@ -108,23 +109,21 @@ HARD_POINTS = [
     HardPoint("source wider than destination", _SMALL | {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096}),
     *_both("lengths around a segment", {"batch_size": 18}, _around_a_segment),
     *_both("seq_len < decode_len", {"batch_size": 4}, seq_len_below_decode_len),
-    *_both("work in the last request alone", {"batch_size": 40, "context_len": 3000}, _all_but_the_last_short),
-    *_both("one long row among short ones", {"batch_size": 33}, _one_long_row),
+    *_both("work in the last request alone", {"batch_size": 20, "next_n": 2, "context_len": 3000}, _all_but_the_last_short),
+    *_both("one long row among short ones", {"batch_size": 17, "next_n": 2}, _one_long_row),
     *_both("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale"}),
-    *_both("fewer units than SMs", {"batch_size": 2, "num_sms": 78, "context_len": 300}),
+    *_both("fewer units than SMs", {"batch_size": 1, "num_sms": 23, "context_len": 300}),
     HardPoint("one SM", _SMALL | {"batch_size": 5, "num_sms": 1}),
-    HardPoint("more schedule rows than threads", _SMALL | {"batch_size": 12, "num_sms": 260, "num_heads_q": 128}),
-    *_both("one part", {"batch_size": 7, "num_sm_parts": 1}),
-    HardPoint("P = 132, L = 1", {"batch_size": 20, "max_decode_len": 1, "num_heads_q": 16, "max_model_len": 16384, "context_len": 4000}),
+    HardPoint("more schedule rows than threads", _SMALL | _NATIVE | {"batch_size": 3, "num_sms": 260, "num_heads_q": 512}),
+    HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
     HardPoint("lengths of 2^30", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30}),
-    *_both("B = 128", {"batch_size": 128, "num_sms": 132, "num_heads_q": 128, "context_len": _LONG}),
-    *_both("B = 257, ragged", {"batch_size": 257, "num_sms": 13, "decode_len": "ragged", "max_num_batched_tokens": 2048}),
-    *_both("B = 1024", {"batch_size": 1024, "num_sms": 13, "max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": 1000}),
+    HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
+    HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
 
-_BIG = _SMALL | {"batch_size": 20, "context_len": 2000}
+_BIG = _SMALL | {"batch_size": 12, "context_len": 2000}
 _LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": 200}
-_DUMMY = _SMALL | {"batch_size": 20, "max_decode_len": 1, "context_len": 1}
+_DUMMY = _SMALL | {"batch_size": 12, "max_decode_len": 1, "context_len": 1}
 SEQUENCES = {
     "big-small-big": (_BIG, _LITTLE, _BIG),
     "big-small-big, native": (_BIG | _NATIVE, _LITTLE | _NATIVE, _BIG | _NATIVE),
@@ -132,5 +131,7 @@ SEQUENCES = {
     "native-flatten-native": (_BIG | _NATIVE, _LITTLE, _BIG | _NATIVE | {"padding": 0.5}),
     "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "decode_len": "ragged", "token_padding": 3}, _BIG),
     "real-dummy-real": (_BIG, _DUMMY, _BIG),
-    "fewer parts each step": tuple(_BIG | {"max_decode_len": rows, "num_heads_q": 128} for rows in (1, 2, 3, 4)),
+    "fewer parts each step": tuple(_BIG | {"max_decode_len": rows, "num_sms": 23, "num_heads_q": 128} for rows in (1, 2, 4)),
+    # As steps, which are launched once, because an interpreted kernel takes seconds over so many rows.
+    "1024-257-128 requests": tuple(_LARGE | {"batch_size": size, "decode_len": "ragged"} for size in (1024, 257, 128)),
 }
