@@ -23,7 +23,7 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines._batches import make_batch
-from baselines._decode_native_chain import context_lens, native_chain
+from baselines._decode_native_forms import context_lens, native_chain
 from harness.contract import Axis, Expected, HardPoint, Operator, Point, Rule, variant
 
 ROW_ALIGNMENT = Axis("row_alignment", axes.choice("end", "front"), "end", "which end of a ragged row its tokens are packed at")

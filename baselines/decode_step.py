@@ -29,7 +29,7 @@ from torch import Tensor
 from baselines import _axes as axes
 from baselines._axes import cdiv
 from baselines._decode_flatten_chains import flatten_chain, needs_exact_host_lens
-from baselines._decode_native_chain import context_lens, native_chain
+from baselines._decode_native_forms import context_lens, native_chain
 from baselines._decode_step_points import DECODE_PATH, HARD_POINTS, RULES, SEQUENCES, atoms_of, same_step_elsewhere
 from baselines._flat_batches import Inputs, bytes_flattened, flattened, make_inputs, make_token_buffers, num_tokens
 from baselines._mla_tile_schedule_forms import copied, fresh_tiles

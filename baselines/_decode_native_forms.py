@@ -1,4 +1,4 @@
-"""The (B, L) lengths of decode_native as a chain of torch operators, and as a scalar loop."""
+"""Two forms of the (B, L) lengths of decode_native: the scalar loop, and a chain of torch operators."""
 
 from __future__ import annotations
 
