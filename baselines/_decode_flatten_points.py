@@ -10,11 +10,11 @@ import torch
 from harness.contract import HardPoint
 
 
-def _seq_len_below_decode_len(x) -> None:
+def seq_len_below_decode_len(x) -> None:
     x.seq_lens.clamp_(max=1)
 
 
-def _padding_in_the_middle(x) -> None:
+def padding_in_the_middle(x) -> None:
     """The last real request gives its tokens to the first one's neighbour: request 1 becomes the padding row."""
     order = torch.tensor([0, len(x.seq_lens) - 1, *range(1, len(x.seq_lens) - 1)])
     lens = torch.diff(x.query_start_loc)[order]
@@ -24,22 +24,22 @@ def _padding_in_the_middle(x) -> None:
     x.block_table.copy_(x.block_table[order])
 
 
-def _all_padding(x) -> None:
+def all_padding(x) -> None:
     for tensor in (x.seq_lens, x.query_start_loc, x.query_start_loc_cpu, x.block_table):
         tensor.zero_()
 
 
-def _minus_one_padding_rows(x) -> None:
+def minus_one_padding_rows(x) -> None:
     x.block_table[x.seq_lens == 0] = -1
 
 
 HARD_POINTS = [
     HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
     HardPoint("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
-    HardPoint("all requests are padding", {"batch_size": 4, "context_len": 200}, _all_padding),
+    HardPoint("all requests are padding", {"batch_size": 4, "context_len": 200}, all_padding),
     HardPoint("padding rows last", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
-    HardPoint("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, _padding_in_the_middle),
-    HardPoint("padding rows hold -1", {"batch_size": 6, "padding": 0.3, "context_len": 900}, _minus_one_padding_rows),
+    HardPoint("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),
+    HardPoint("padding rows hold -1", {"batch_size": 6, "padding": 0.3, "context_len": 900}, minus_one_padding_rows),
     HardPoint("ragged", {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [4, 5000]}}),
     HardPoint("ragged and padded", {"batch_size": 9, "decode_len": "ragged", "padding": 0.3, "context_len": {"uniform": [4, 900]}}),
     HardPoint("short step, L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
@@ -58,7 +58,7 @@ HARD_POINTS = [
     HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
     HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
-    HardPoint("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, _seq_len_below_decode_len),
+    HardPoint("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, seq_len_below_decode_len),
     HardPoint("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900}),
     HardPoint("whole table used", {"batch_size": 2, "max_model_len": 163840, "context_len": 163840}),
     HardPoint("block size 1", {"batch_size": 3, "block_size": 1, "max_model_len": 700, "context_len": {"uniform": [4, 700]}}),

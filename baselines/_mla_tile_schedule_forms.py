@@ -7,11 +7,14 @@ the last pre[j] within [x + w, x + w + overhead] where there is one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from harness.contract import Point
 
 #: KV tokens of a block of work, whatever the page size of the cache.
 BLOCK_N = 64
@@ -95,3 +98,27 @@ def tile_schedule(
         end_token = torch.where(next_block > 0, next_block * BLOCK_N, length)
         row = [request, block * BLOCK_N, last, end_token, split, zero, zero, zero]
     return torch.stack(row, 1).to(torch.int32), num_splits.to(torch.int32)
+
+
+def fresh_tiles(point: Point, seq_lens: Tensor, shortest: int | None = None):
+    """A closure that returns tile_scheduler_metadata and num_splits as fresh tensors, by name."""
+    device, new = seq_lens.device, point.layout == "new"
+    index = torch.arange(point.num_sm_parts, device=device)
+    drift = torch.arange(point.overhead * (point.num_sm_parts - 1) + 1, device=device)
+    shortest = int(new) if shortest is None else shortest
+
+    def compute():
+        metadata, num_splits = tile_schedule(seq_lens, index, drift, point.overhead, new, shortest)
+        return {"tile_scheduler_metadata": metadata, "num_splits": num_splits}
+
+    return compute
+
+
+def copied(persistent: Mapping[str, Tensor], compute):
+    """A closure that copies what ``compute`` returns into the persistent views."""
+
+    def launch():
+        for name, tensor in compute().items():
+            persistent[name].copy_(tensor)
+
+    return launch

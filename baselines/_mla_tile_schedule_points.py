@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from baselines._axes import cdiv, choice, whole
-from harness.contract import Axis, HardPoint, Point
+from baselines._mla_tile_schedule_forms import BLOCK_N
+from harness.contract import Axis, HardPoint, Point, Rule
 
 #: Query rows (tokens x heads) that one CTA of the attention kernel takes.
 BLOCK_M = 64
@@ -33,6 +34,16 @@ NUM_SM_PARTS = Axis(
 LAYOUT = Axis("layout", choice("old", "new"), "new", "fields of a row: old (FP8 extension) or new (FlashMLA since January 2026)")
 OVERHEAD = Axis("overhead", _up_to(64), 5, "cost of a request in a part besides its blocks: 5; 3 in the SM100 sparse kernel for 128 heads")
 MAX_NUM_SEQS = Axis("max_num_seqs", whole(1), 1024, "requests the server admits; num_splits holds one entry more")
+
+RULES = (
+    Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
+    Rule("batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096),
+    Rule(
+        "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
+        lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
+    ),
+    Rule("batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs),
+)
 
 #: 16 heads per rank (tensor parallelism 8) on 132 SMs: a part for every SM.
 _TP8 = {"num_heads_q": 16}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines._batches import make_batch
+from baselines._decode_native_forms import context_lens, native_chain
 from harness.contract import Axis, Expected, HardPoint, Operator, Point, Rule, variant
 
 ROW_ALIGNMENT = Axis("row_alignment", axes.choice("end", "front"), "end", "which end of a ragged row its tokens are packed at")
@@ -54,17 +55,10 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    width, capacity = point.max_decode_len, point.max_num_batched_tokens
-    value = [0] * capacity
-    for b, (seq_len, decode_len) in enumerate(zip(x.seq_lens.tolist(), x.decode_lens.tolist(), strict=True)):
-        for j in range(width):
-            if point.row_alignment == "end":
-                length = seq_len - width + 1 + j
-            else:
-                length = seq_len - decode_len + 1 + j if j < decode_len else 0
-            value[b * width + j] = max(length, 0) // point.compress_ratio
-    untouched = torch.arange(capacity) >= point.batch_size * width
-    return {"buffer": Expected(torch.tensor(value, dtype=torch.int32), untouched=untouched)}
+    front, capacity = point.row_alignment == "front", point.max_num_batched_tokens
+    lens = context_lens(x.seq_lens.tolist(), x.decode_lens.tolist(), point.max_decode_len, front, point.compress_ratio)
+    value = torch.tensor(lens + [0] * (capacity - len(lens)), dtype=torch.int32)
+    return {"buffer": Expected(value, untouched=torch.arange(capacity) >= len(lens))}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
@@ -86,32 +80,20 @@ def _full_rows_only(point: Point) -> str | None:
     return _end_aligned(point)
 
 
-def _chain(point: Point, x: Inputs, out: Outputs, target: Tensor, clamp: bool, compress_ratio: int | None = None):
-    """unsqueeze, sub, add, add, [clamp_], [// ratio], copy into ``target``; three temporaries."""
-    offsets = torch.arange(point.next_n, dtype=torch.int32, device=out.buffer.device)
-    ratio = compress_ratio or point.compress_ratio
-
-    def launch():
-        lens = x.seq_lens.unsqueeze(1) - point.max_decode_len + 1 + offsets[: point.max_decode_len]
-        if clamp:
-            lens.clamp_(min=0)
-        if ratio > 1:
-            lens //= ratio
-        target.copy_(lens)
-
-    return launch
+def _chain(point: Point, x: Inputs, target: Tensor, clamp: bool = True, compress_ratio: int | None = None):
+    return native_chain(x.seq_lens, target, point.next_n, compress_ratio or point.compress_ratio, clamp)
 
 
 @variant("decode_native", skip=_full_rows_only, waives="no_alloc")
 def chain(point, x, out):
     """The operator chain of vLLM 0.22, without the clamp: right only where every row has L tokens."""
-    return _chain(point, x, out, views(point, out)["context_lens"], clamp=False)
+    return _chain(point, x, views(point, out)["context_lens"], clamp=False)
 
 
 @variant("decode_native", skip=_end_aligned, waives="no_alloc")
 def chain_clamp(point, x, out):
     """The operator chain with the clamp of vLLM #51538: what runs today."""
-    return _chain(point, x, out, views(point, out)["context_lens"], clamp=True)
+    return _chain(point, x, views(point, out)["context_lens"])
 
 
 @variant("decode_native", skip=_end_aligned)
@@ -141,7 +123,7 @@ def _two_dimensional(point: Point, out: Outputs) -> Tensor:
 def _chain_into_slice(point: Point, x: Inputs, out: Outputs, hand_on):
     """The chain into a slice of the 2-D storage; the consumer is handed what ``hand_on`` makes of the slice."""
     view = _two_dimensional(point, out)
-    fill = _chain(point, x, out, view, clamp=True)
+    fill = _chain(point, x, view)
 
     def launch():
         fill()
@@ -162,7 +144,7 @@ def contiguous_per_step(point, x, out):
 
 @variant("decode_native", defect="no clamp: padding requests get negative lengths (vLLM #51538)", skip=_end_aligned, waives="no_alloc")
 def missing_clamp(point, x, out):
-    return _chain(point, x, out, views(point, out)["context_lens"], clamp=False)
+    return _chain(point, x, views(point, out)["context_lens"], clamp=False)
 
 
 @variant(
@@ -170,7 +152,7 @@ def missing_clamp(point, x, out):
     skip=lambda p: "front-aligned rows only" if p.row_alignment == "end" else None, waives="no_alloc",
 )  # fmt: skip
 def end_aligned_front_rows(point, x, out):
-    return _chain(point, x, out, views(point, out)["context_lens"], clamp=True)
+    return _chain(point, x, views(point, out)["context_lens"])
 
 
 _RATIOS: list[int] = []
@@ -182,7 +164,7 @@ _RATIOS: list[int] = []
 )  # fmt: skip
 def ratio_of_first_capture(point, x, out):
     _RATIOS.append(point.compress_ratio)
-    return _chain(point, x, out, views(point, out)["context_lens"], clamp=True, compress_ratio=_RATIOS[0])
+    return _chain(point, x, views(point, out)["context_lens"], compress_ratio=_RATIOS[0])
 
 
 # --- points that break implementations --------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ import torch
 from torch import Tensor
 
 from baselines import _axes as axes
-from baselines._axes import cdiv
 from baselines._batches import make_batch
-from baselines._mla_tile_schedule_forms import BLOCK_N, greedy_schedule, tile_schedule
+from baselines._mla_tile_schedule_forms import copied, fresh_tiles, greedy_schedule
+from baselines._mla_tile_schedule_loop import scheduled
 from baselines._mla_tile_schedule_points import (
     HARD_POINTS,
     LAYOUT,
@@ -51,10 +51,11 @@ from baselines._mla_tile_schedule_points import (
     NUM_SM_PARTS,
     NUM_SMS,
     OVERHEAD,
+    RULES,
     SEQUENCES,
     unbounded_parts,
 )
-from harness.contract import Expected, Operator, Point, Rule, variant
+from harness.contract import Expected, Operator, Point, variant
 
 
 @dataclass(frozen=True)
@@ -87,45 +88,7 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    """The serial greedy loop, as the kernel's single thread runs it."""
-    lengths, overhead, new = x.seq_lens.tolist(), point.overhead, point.layout == "new"
-    blocks = [cdiv(max(s, 1) if new else s, BLOCK_N) for s in lengths]
-    payload = cdiv(sum(blocks) + len(blocks) * overhead, point.num_sm_parts) + overhead
-    rows = torch.zeros(point.num_sms, 8, dtype=torch.int32)
-    unread = torch.zeros(point.num_sms, 8, dtype=torch.bool)
-    unread[:, 7 if new else 5 :] = True
-    splits, request, block, split = [0], 0, 0, 0
-    for part in range(point.num_sm_parts):
-        begin, begin_block, begin_split, left = request, block, split, payload
-        while request < len(lengths):
-            needed = blocks[request] - block + overhead
-            if left < needed:
-                if left > overhead:
-                    block, split = block + left - overhead, split + 1
-                break
-            splits.append(splits[-1] + split + 1)
-            request, block, split, left = request + 1, 0, 0, left - needed
-        last = request if block else request - 1
-        if new:
-            end_block = block or (blocks[last] if lengths[last] else 0)
-            first_split, last_split = begin_block > 0, lengths[last] > 0 and end_block != blocks[last]
-            if begin == last:
-                first_split = last_split = first_split or last_split
-            row = [begin, last, begin_block, end_block, begin_split, first_split, last_split, 0]
-        else:
-            row = [begin, begin_block * BLOCK_N, last, block * BLOCK_N or lengths[last], begin_split, 0, 0, 0]
-        rows[part] = torch.tensor(row, dtype=torch.int32)
-        unread[part, 1:] |= begin == len(lengths)
-    assert (request, block, split) == (len(lengths), 0, 0)
-    capacity = point.max_num_seqs + 1
-    return {
-        "tile_scheduler_metadata": Expected(
-            rows, slack=unread, untouched=(torch.arange(point.num_sms) >= point.num_sm_parts)[:, None].expand(rows.shape)
-        ),
-        "num_splits": Expected(
-            torch.tensor(splits + [0] * (capacity - len(splits)), dtype=torch.int32), untouched=torch.arange(capacity) >= len(splits)
-        ),
-    }
+    return scheduled(point, x.seq_lens)
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
@@ -149,36 +112,12 @@ def host_loop(point, x, out):
     return launch
 
 
-def _fresh(point: Point, x: Inputs, shortest: int | None = None):
-    """A closure that returns the two fresh tensors, by name."""
-    device, new = x.seq_lens.device, point.layout == "new"
-    index = torch.arange(point.num_sm_parts, device=device)
-    drift = torch.arange(point.overhead * (point.num_sm_parts - 1) + 1, device=device)
-    shortest = int(new) if shortest is None else shortest
-
-    def compute():
-        metadata, num_splits = tile_schedule(x.seq_lens, index, drift, point.overhead, new, shortest)
-        return {"tile_scheduler_metadata": metadata, "num_splits": num_splits}
-
-    return compute
-
-
-def _copied(point: Point, out: Outputs, compute):
-    persistent = views(point, out)
-
-    def launch():
-        for name, tensor in compute().items():
-            persistent[name].copy_(tensor)
-
-    return launch
-
-
 # There is no compiled_chain: the rounds follow from P, so torch.compile makes a graph for every power of two of P and every layout,
 # six seconds each on two cores; and searchsorted, gather, scatter and cumsum, which are most of the chain, do not fuse.
 @variant("mla_tile_schedule", waives="no_alloc")
 def fresh_copy(point, x, out):
     """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of its kernel."""
-    return _copied(point, out, _fresh(point, x))
+    return copied(views(point, out), fresh_tiles(point, x.seq_lens))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------
@@ -186,7 +125,7 @@ def fresh_copy(point, x, out):
 
 @variant("mla_tile_schedule", defect="fresh tensors are handed to a captured graph (vLLM #32810, mended in #35175)", waives="no_alloc")
 def fresh_tensors(point, x, out):
-    return _fresh(point, x)
+    return fresh_tiles(point, x.seq_lens)
 
 
 def _derived_parts_only(point: Point) -> str | None:
@@ -217,7 +156,7 @@ def _new_layout(point: Point) -> str | None:
     skip=_new_layout, waives="no_alloc",
 )  # fmt: skip
 def zero_length_without_block(point, x, out):
-    return _copied(point, out, _fresh(point, x, shortest=0))
+    return copied(views(point, out), fresh_tiles(point, x.seq_lens, shortest=0))
 
 
 operator = Operator(
@@ -245,15 +184,6 @@ operator = Operator(
     baseline="fresh_copy",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=(
-        *axes.DECODE_STEP_RULES,
-        Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
-        Rule("batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096),
-        Rule(
-            "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
-            lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
-        ),
-        Rule("batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs),
-    ),
+    rules=(*axes.DECODE_STEP_RULES, *RULES),
     redundant=axes.same_batch_elsewhere,
 )

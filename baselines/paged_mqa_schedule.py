@@ -31,14 +31,19 @@ from torch.nn.functional import pad
 from baselines import _axes as axes
 from baselines._axes import cdiv
 from baselines._batches import make_batch
+from baselines._paged_mqa_schedule_forms import (
+    MAX_UNITS,
+    REMAINDER,
+    SEGMENT,
+    schedule_chain,
+    schedule_rows,
+    segments_of,
+    starts_of,
+    table_of_lens,
+    table_of_segments,
+)
 from baselines._paged_mqa_schedule_points import HARD_POINTS, SEQUENCES
 from harness.contract import COMPILER, Axis, Expected, Operator, Point, Rule, variant
-
-#: KV tokens of one segment: four blocks of 64.
-SEGMENT = 256
-#: Units of a step stay below this, so that kernels divide by num_sms with one 64-bit product. A batch of 8192 requests of a
-#: million tokens has 2^26.
-MAX_UNITS = 2**30
 
 LENS_LAYOUT = Axis(
     "lens_layout", axes.choice("2d", "1d"), "2d", "context_lens as (B, L), the last column being the request's length, or as [B]"
@@ -50,9 +55,6 @@ ATOMS = Axis(
     "query atoms per request, the factor on its segments; two tokens make an atom in DeepGEMM 2.5.0",
 )
 NUM_SMS = Axis("num_sms", axes.whole(1), 132, "pieces: SMs of the GPU (H200 132, H20 78, B200 148), half of them with 2-CTA clusters")
-REMAINDER = Axis("remainder", axes.choice("front", "back"), "front", "which SMs get one unit more where num_sms does not divide the work")
-
-
 @dataclass(frozen=True)
 class Inputs:
     context_lens: Tensor  # int32 [B] or [B, L], contiguous
@@ -81,17 +83,7 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     lens = [row[-1] if isinstance(row, list) else row for row in x.context_lens.tolist()]
-    segments = [cdiv(max(length, 0), SEGMENT) for length in lens]
-    share, rest = divmod(sum(segments) * point.atoms, point.num_sms)
-    longer = range(rest) if point.remainder == "front" else range(point.num_sms - rest, point.num_sms)
-    rows, start, request, passed = [], 0, 0, 0
-    for sm in range(point.num_sms + 1):
-        while request < len(lens) and passed + segments[request] * point.atoms <= start:
-            passed += segments[request] * point.atoms
-            request += 1
-        atom, segment = divmod(start - passed, segments[request]) if request < len(lens) else (0, 0)
-        rows.append((request * point.atoms + atom, segment))
-        start += share + (sm in longer)
+    rows = schedule_rows(lens, point.num_sms, point.atoms, point.remainder == "back")
     return {"schedule": Expected(torch.tensor(rows, dtype=torch.int32))}
 
 
@@ -108,51 +100,14 @@ def _lens(x: Inputs) -> Tensor:
     return x.context_lens if x.context_lens.dim() == 1 else x.context_lens[:, -1]
 
 
-def _slots(point: Point, out: Outputs) -> Tensor:
-    return torch.arange(point.num_sms + 1, dtype=torch.int32, device=out.schedule.device)
-
-
-def _segments(lens: Tensor) -> Tensor:
-    """ceil(lens / 256) without a sum that overflows near 2^31."""
-    return -(-lens.clamp(min=0) >> 8)
-
-
-def _starts(units: Tensor, slots: Tensor, num_sms: int, back: bool) -> Tensor:
-    """First unit of every SM, and N. units: N, a 0-d tensor: it never leaves the device."""
-    share, rest = units // num_sms, units % num_sms
-    return slots * share + ((slots - num_sms + rest).clamp(min=0) if back else torch.minimum(slots, rest))
-
-
-def _table(segments: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
-    """The schedule as a fresh tensor from segments [B]: scan, search, split offsets into atom and segment."""
-    before = pad(torch.cumsum(segments * atoms, 0, dtype=torch.int32), (1, 0))
-    start = _starts(before[-1], slots, num_sms, back)
-    owner = torch.searchsorted(before[1:], start, right=True, out_int32=True)
-    offset = start - before[owner]
-    if atoms == 1:
-        return torch.stack((owner, offset), dim=1)
-    width = pad(segments, (0, 1), value=1)[owner]
-    return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
-
-
-def _table_of_lens(lens: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
-    return _table(_segments(lens), slots, num_sms, atoms, back)
-
-
-def _chain(point: Point, x: Inputs, out: Outputs, table):
-    """``table`` makes a fresh tensor, as upstream's call does; a copy puts it into the persistent one."""
-    lens, slots, target, back = _lens(x), _slots(point, out), views(point, out)["schedule"], point.remainder == "back"
-
-    def launch():
-        target.copy_(table(lens, slots, point.num_sms, point.atoms, back))
-
-    return launch
+def _chain(point: Point, x: Inputs, out: Outputs, make=table_of_lens):
+    return schedule_chain(_lens(x), views(point, out)["schedule"], point.num_sms, point.atoms, point.remainder == "back", make)
 
 
 @variant("paged_mqa_schedule", waives="no_alloc")
 def op_chain(point, x, out):
     """Scan and searchsorted over whole tensors into a fresh table, copied into the persistent one."""
-    return _chain(point, x, out, _table_of_lens)
+    return _chain(point, x, out)
 
 
 @lru_cache(maxsize=1)
@@ -164,7 +119,7 @@ def _compiled_table():
     """
     torch._dynamo.config.recompile_limit = 64
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(_table_of_lens, dynamic=True)
+    return torch.compile(table_of_lens, dynamic=True)
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
@@ -180,14 +135,14 @@ def compiled_chain(point, x, out):
 def negative_length_unsigned(point, x, out):
     def table(lens, slots, num_sms, atoms, back):
         segments = ((lens.long() & 0xFFFFFFFF) + (SEGMENT - 1)) >> 8
-        return _table(segments.int(), slots, num_sms, atoms, back)
+        return table_of_segments(segments.int(), slots, num_sms, atoms, back)
 
     return _chain(point, x, out, table)
 
 
 @variant("paged_mqa_schedule", defect="made for whole requests, launched in atoms (modes mixed up, as in vLLM #55270)", waives="no_alloc")
 def whole_requests_for_atoms(point, x, out):
-    return _chain(point, x, out, lambda lens, slots, num_sms, atoms, back: _table_of_lens(lens, slots, num_sms, 1, back))
+    return _chain(point, x, out, lambda lens, slots, num_sms, atoms, back: table_of_lens(lens, slots, num_sms, 1, back))
 
 
 @variant(
@@ -205,9 +160,9 @@ def search_past_prefix(point, x, out):
     prefix[size:room] = torch.iinfo(torch.int32).max
 
     def table(lens, slots, num_sms, atoms, back):
-        segments = _segments(lens)
+        segments = segments_of(lens)
         torch.cumsum(segments * atoms, 0, dtype=torch.int32, out=prefix[:size])
-        start = _starts(prefix[size - 1], slots, num_sms, back)
+        start = starts_of(prefix[size - 1], slots, num_sms, back)
         owner = (prefix <= start[:, None]).int().cumprod(dim=1).sum(dim=1)
         owner[-1] = size
         offset = start - pad(prefix, (1, 0))[owner]

@@ -20,8 +20,9 @@ class CompileError(RuntimeError):
 
 @cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
-    """The cubin of one .cu file for one architecture such as ``sm_90``. Needs no GPU. Raises CompileError."""
-    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True)
+    """The cubin of one .cu file, which may include headers beside it, for one architecture such as ``sm_90``. Needs no GPU.
+    Raises CompileError."""
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=str(path.parent))
     try:
         return Program(path.read_text(encoding="utf-8"), "c++", options).compile("cubin")
     except OSError as error:

@@ -9,7 +9,7 @@ from baselines.mla_tile_schedule import Inputs
 from baselines.mla_tile_schedule import operator as tiles
 from harness.discover import discover
 from harness.proof import prove
-from kernels.mla_tile_schedule import _division
+from kernels._integers import reciprocal
 from tests.random_batches import DEVICE, check_random, legal_point, run_examples
 
 
@@ -150,7 +150,7 @@ def test_defects_are_rejected_for_what_they_are(name, check):
 
 @given(dividend=st.one_of(st.integers(0, 2**30 - 1), st.integers(2**30 - 2000, 2**30 - 1)), divisor=st.integers(1, 512))
 def test_multiplication_divides_exactly(dividend, divisor):
-    multiplier, shift = _division(divisor)
+    multiplier, shift = reciprocal(divisor)
     assert multiplier < 2**31
     for n in (dividend, dividend // divisor * divisor, max(dividend // divisor * divisor - 1, 0)):
         assert n * multiplier >> shift == n // divisor

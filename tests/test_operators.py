@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_flatten import Inputs as FlattenInputs
+from baselines._flat_batches import Inputs as FlattenInputs
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
 from harness.discover import discover, unavailable

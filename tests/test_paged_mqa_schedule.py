@@ -96,9 +96,9 @@ def test_the_defects_are_rejected_where_upstream_failed():
 
 @pytest.mark.parametrize("divisor", [*range(1, 300), 2**15 - 1, 2**29 + 1, 2**30 - 1])
 def test_the_reciprocal_divides(divisor):
-    from kernels.paged_mqa_schedule import _reciprocal
+    from kernels._integers import reciprocal
 
-    multiplier, shift = _reciprocal(divisor)
+    multiplier, shift = reciprocal(divisor)
     assert 0 < multiplier < 2**31
     for multiple in {0, divisor, (2**30 - 1) // divisor * divisor}:
         for n in range(max(multiple - 2, 0), min(multiple + 3, 2**30)):

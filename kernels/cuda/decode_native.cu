@@ -1,6 +1,8 @@
 // decode_native in one launch: context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) / compress_ratio, contiguous (B, L).
 // One thread per entry. front != 0 aligns ragged rows at their front instead; columns past the row are then 0.
 
+#include "decode_native.cuh"
+
 extern "C" __global__ void context_lens(
     const int* __restrict__ seq_lens, const int* __restrict__ decode_lens, int* __restrict__ out,
     int batch_size, int width, int compress_ratio, int front) {
@@ -8,6 +10,5 @@ extern "C" __global__ void context_lens(
     if (i >= batch_size * width) return;
     const int b = i / width, j = i % width;
     const int row = front ? decode_lens[b] : width;
-    const int length = j < row ? max(seq_lens[b] - row + 1 + j, 0) : 0;
-    out[i] = compress_ratio == 1 ? length : length / compress_ratio;
+    out[i] = decode_native::context_len(seq_lens[b], row, j, compress_ratio);
 }

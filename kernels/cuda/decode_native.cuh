@@ -1,0 +1,12 @@
+// An entry of decode_native: the context length of column j of a row with `row` tokens, 0 past it. seq_len is a reference so that
+// it is loaded only where it is needed.
+#pragma once
+
+namespace decode_native {
+
+__device__ __forceinline__ int context_len(const int& seq_len, int row, int j, int compress_ratio) {
+    const int length = j < row ? max(seq_len - row + 1 + j, 0) : 0;
+    return compress_ratio == 1 ? length : length / compress_ratio;
+}
+
+}  // namespace decode_native

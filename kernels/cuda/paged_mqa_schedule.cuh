@@ -1,0 +1,200 @@
+// paged_mqa_schedule by one block per 256 rows of the table, straight into the persistent one; any batch in 1 KB of shared memory.
+//
+// A thread adds up the units of rows_per_thread consecutive requests (one up to a batch of 256), a warp scans its 32 sums
+// and leaves the 32 prefixes and its total in shared memory. After the only barrier every thread adds up the warp totals in
+// registers, and owns a row of the table: it finds the warp in registers, the thread by five steps of a binary search in
+// shared memory, and the request and atom from the lengths of that thread, read again (they lie in L1).
+//
+// Searches go for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry, so that entry
+// holds the unit, a request without units is never found, and the prefix found is what has to be subtracted.
+//
+// Instruction fetches show at this size: up to 256 requests have a kernel without loops over a thread's requests, and the
+// grid has a block per 256 rows of the table (one on any GPU of today) instead of a loop over rows, which the compiler
+// writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
+
+#pragma once
+
+namespace paged_mqa_schedule {
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+constexpr int LOADS = 4;  // in flight per thread where it has many requests
+
+// Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
+__device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
+
+// What a request weighs: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths, rows
+// row_stride apart.
+struct Requests {
+    const int* lens;
+    int row_stride, atoms;
+
+    __device__ __forceinline__ int factor() const { return atoms; }
+    __device__ __forceinline__ int end(int batch_size) const { return batch_size * atoms; }
+    __device__ __forceinline__ int weight(int row) const { return segments(lens[row * row_stride]); }
+
+    // Weights of row .. row + LOADS - 1, 0 from `end` on; all loads before the first use.
+    __device__ __forceinline__ void weights(int (&weight)[LOADS], int row, int end) const {
+        int length[LOADS];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) length[k] = row + k < end ? lens[(row + k) * row_stride] : 0;
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) weight[k] = segments(length[k]);
+    }
+
+    // The query that holds a unit of a request, and the unit's segment in it.
+    __device__ __forceinline__ int query(int request, int weight, int& segment) const {
+        int query = request * atoms;
+#pragma unroll 1
+        for (int atom = 1; atom < atoms && segment >= weight; ++atom) {
+            segment -= weight;
+            ++query;
+        }
+        return query;
+    }
+};
+
+// What a request of a flattened batch weighs: the segments of its tokens, each of them a query with a length of its own. No
+// token is looked at for that, and no flattened length is read. Token padding has no segments.
+struct Tokens {
+    const int* seq_lens;
+    const int* query_start_loc;
+    int num_tokens;
+
+    __device__ __forceinline__ int factor() const { return 1; }
+    __device__ __forceinline__ int end(int) const { return num_tokens; }
+
+    // Segments of the lengths 1 .. length together, modulo 2^32: 256 of each of 1 .. length / 256, the rest of one more.
+    static __device__ __forceinline__ unsigned up_to(int length) {
+        const unsigned whole = length >> 8, rest = length & 255;
+        return (whole + 1) * (128 * whole + rest);
+    }
+    static __device__ __forceinline__ int of(int seq_len, int rows) {
+        const int last = max(seq_len, 0);
+        return up_to(last) - up_to(max(last - rows, 0));
+    }
+    __device__ __forceinline__ int weight(int row) const {
+        return of(seq_lens[row], query_start_loc[row + 1] - query_start_loc[row]);
+    }
+
+    __device__ __forceinline__ void weights(int (&weight)[LOADS], int row, int end) const {
+        int seq_len[LOADS], start[LOADS + 1];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) seq_len[k] = row + k < end ? seq_lens[row + k] : 0;
+#pragma unroll
+        for (int k = 0; k <= LOADS; ++k) start[k] = query_start_loc[min(row + k, end)];
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) weight[k] = of(seq_len[k], start[k + 1] - start[k]);
+    }
+
+    // Ends at the request's last token at the latest, as the unit is one of the request's.
+    __device__ __forceinline__ int query(int request, int, int& segment) const {
+        int query = query_start_loc[request];
+        int length = seq_lens[request] - (query_start_loc[request + 1] - query) + 1;
+#pragma unroll 1
+        for (int width = segments(length); segment >= width; width = segments(++length)) {
+            segment -= width;
+            ++query;
+        }
+        return query;
+    }
+};
+
+// MANY: a thread has rows_per_thread requests instead of one. table: int32 (num_sms + 1, 2). block: which THREADS rows of it.
+// back != 0: the last SMs instead of the first get the units that num_sms does not divide.
+template <bool MANY, class Work>
+__device__ __forceinline__ void schedule(
+    const Work work, int* __restrict__ table, int block, int batch_size, int rows_per_thread, int num_sms, int multiplier, int shift,
+    int back) {
+    __shared__ int thread_start[THREADS];  // units before a thread's requests, counted from the first of its warp
+    __shared__ __align__(16) int warp_total[WARPS];
+    const int thread = threadIdx.x, lane = thread & 31;
+
+    int units = 0;
+    if (MANY) {
+        const int end = min((thread + 1) * rows_per_thread, batch_size);
+#pragma unroll 1
+        for (int row = thread * rows_per_thread; row < end; row += LOADS) {
+            int count[LOADS];
+            work.weights(count, row, end);
+#pragma unroll
+            for (int k = 0; k < LOADS; ++k) units += count[k];
+        }
+    } else if (thread < batch_size) {
+        units = work.weight(thread);
+    }
+    units *= work.factor();
+    int inclusive = units;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int below = __shfl_up_sync(~0u, inclusive, distance);
+        if (lane >= distance) inclusive += below;
+    }
+    thread_start[thread] = inclusive - units;
+    if (lane == 31) warp_total[thread >> 5] = inclusive;
+    __syncthreads();
+
+    int warp_start[WARPS], total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        warp_start[w] = total;
+        total += warp_total[w];
+    }
+    const int share = (int)((unsigned long long)total * multiplier >> shift);
+    const int rest = total - share * num_sms;
+    const int shorter = back ? num_sms - rest : 0;  // SMs before the first that gets a unit more
+    const int sm = block * THREADS + thread;
+    if (sm > num_sms) return;
+    const int start = sm * share + min(max(sm - shorter, 0), rest);
+    int query = work.end(batch_size), segment = 0;
+    if (start < total) {
+        int owner = 0, before = 0;
+#pragma unroll
+        for (int w = 1; w < WARPS; ++w) {
+            if (warp_start[w] <= start) {
+                owner = w * 32;
+                before = warp_start[w];
+            }
+        }
+        segment = start - before;
+        before = 0;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) {
+            const int candidate = thread_start[owner + step];
+            if (candidate <= segment) {
+                owner += step;
+                before = candidate;
+            }
+        }
+        segment -= before;
+
+        int request = owner, width = 0;
+        if (MANY) {
+            request = owner * rows_per_thread;
+            const int end = min(request + rows_per_thread, batch_size);
+            bool here = false;
+#pragma unroll 1
+            for (int row = request; row < end && !here; row += LOADS) {
+                int count[LOADS];
+                work.weights(count, row, end);
+#pragma unroll
+                for (int k = 0; k < LOADS; ++k) {
+                    if (here) continue;
+                    width = count[k];
+                    here = segment < width * work.factor();
+                    if (!here) {
+                        segment -= width * work.factor();
+                        ++request;
+                    }
+                }
+            }
+        } else if (work.factor() > 1) {
+            width = work.weight(request);
+        }
+        query = work.query(request, width, segment);
+    }
+    table[2 * sm] = query;
+    table[2 * sm + 1] = segment;
+}
+
+}  // namespace paged_mqa_schedule
