@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import bench
 from harness.discover import discover
@@ -76,6 +77,14 @@ def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeou
     settings = ["--set", f"measure={{timeout_s: {timeout_s}, min_rounds: 3, max_rounds: 5}}", "--device", device]
     assert bench.main([str(config), *extra, *only, *settings, "--out", str(out), "--no-plots"]) == 1
     return {cell.variant: cell for cell in read_run(out / "run.jsonl").cells}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_events():
+    """bench.py imports variants to list them, so on_import.py also patches the process of these tests, where others measure."""
+    original = torch.cuda.Event.elapsed_time
+    yield
+    torch.cuda.Event.elapsed_time = original
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from cuda.bindings import driver
 
 from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
@@ -128,7 +129,7 @@ def waits_unseen_by_torch(point, x, out):
     def launch():
         work()
         if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream().synchronize()
+            driver.cuStreamSynchronize(driver.CUstream(torch.cuda.current_stream().cuda_stream))
 
     return launch
 
