@@ -88,7 +88,7 @@ def _copy(
                 written = conv_out + (to_layer + destination) * (COLUMNS * CONV_DIM) + channel * CHANNEL_STRIDE
                 kept = COLUMNS - skipped
                 for time in range(0, kept, 2):
-                    more = inside & (time + 1 < kept)
+                    more = inside & (channel < tl.where(time + 1 < kept, CONV_DIM, 0))
                     first = tl.load(read + time * TIME_STRIDE, mask=inside)
                     second = tl.load(read + (time + 1) * TIME_STRIDE, mask=more)
                     tl.store(written + time * TIME_STRIDE, first, mask=inside)

@@ -11,14 +11,15 @@ from harness.record_file import read_run
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent / "adversaries"
-#: Variant -> the check that has to reject it, as it stands in the reason.
+#: Variant -> the check that has to reject it, as it stands in the reason; "|" between two that may.
 REJECTIONS = {
     "cached_by_version": "exact",
     "cached_by_outputs": "exact",
     "answer_of_setup": "exact",
     "every_second_call": "exact",
     "every_third_call": "exact",
-    "stops_when_timed": "every_call",
+    # On a machine so busy that a sample is one call, it may idle only in the calls after the last sample.
+    "stops_when_timed": "every_call|after timing: exact",
     "knows_its_caller": "every_call",
     "lazy_output": "handed_on",
     "late_by_one_call": "exact",
@@ -112,7 +113,7 @@ def test_there_are_enough_of_them():
 def test_it_is_rejected_before_a_time_is_printed(name, cells):
     cell = cells[name]
     assert cell.status in ("mismatch", "failed")
-    assert REJECTIONS[name] in cell.reason
+    assert any(words in cell.reason for words in REJECTIONS[name].split("|"))
     assert cell.metrics is None
 
 
