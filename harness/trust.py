@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from scipy.stats import trim_mean
 
 from harness.records import Calibration, Metrics, Probe
 from harness.stats import fit, samples
@@ -35,6 +36,8 @@ ESTIMATORS = ("graph", "events", "cupti")
 #: Tolerances of the issue's calibration and of the agreement between estimators.
 RESIDUAL_US, RESIDUAL_SHARE = 0.05, 0.01
 DISAGREEMENT_US, DISAGREEMENT_SHARE = 0.1, 0.03
+#: Share of queued samples left out of a mean at either end.
+TRIMMED = 0.1
 #: The pointer chase must come this close to the level it claims, as a share of the way from L2 to memory.
 NEAR = 0.35
 
@@ -48,8 +51,9 @@ def measured(probe: Probe) -> dict[str, float]:
 
 
 def _marginal(stream_us: Mapping[int, Sequence[float]]) -> float:
+    """One more queued launch. Means, as the gaps of a stream fall on a few values, between which a median jumps."""
     fewest, most = min(stream_us), max(stream_us)
-    return float((np.median(stream_us[most]) - np.median(stream_us[fewest])) / (most - fewest))
+    return float((trim_mean(stream_us[most], TRIMMED) - trim_mean(stream_us[fewest], TRIMMED)) / (most - fewest))
 
 
 @dataclass(frozen=True)
