@@ -366,6 +366,24 @@ def test_a_reader_that_goes_away_is_no_error(command, config, tmp_path):
     assert err == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command", [["list"], ["tiny.yaml", "--plan"], ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"]],
+    ids=["list", "plan", "run"],
+)  # fmt: skip
+def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "bench.py"), *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    said = [line for line in " ".join(ended.stderr.split()).split("2 points, 4 cells") if line]
+    assert ended.returncode == 2
+    assert len(said) == 1
+    assert re.match(r" ?error: cannot write .*standard output: No space left on device", said[0])
+    if "run.jsonl" in said[0]:
+        assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+
+
 # --- records are never lost or overwritten ----------------------------------------------------------------------------
 
 
@@ -459,8 +477,14 @@ def test_a_gpu_that_is_not_there_is_named_with_the_remedy(config, no_worker, dev
 def test_bad_usage_is_2(arguments, config):
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
-    assert "error: " in err
-    assert "Traceback" not in err
+    assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
+
+
+@pytest.mark.parametrize(("given", "meant"), [(["tiny.yaml", "--pln"], "--plan"), (["list", "--jsn"], "--json")], ids=["run", "list"])
+def test_a_misspelt_flag_names_the_nearest(given, meant, config):
+    code, out, err = call(*given)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: unknown argument {given[-1]!r}; did you mean {meant}?;")
 
 
 def test_a_misspelt_command_names_the_nearest(config):
