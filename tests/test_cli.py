@@ -59,6 +59,11 @@ def raises_in_setup(point, x, out):
 
 
 @variant("decode_native")
+def returns_nothing(point, x, out):
+    out.buffer.zero_()
+
+
+@variant("decode_native")
 def raises_at_launch(point, x, out):
     def launch():
         raise RuntimeError("launch went wrong")
@@ -143,7 +148,7 @@ def test_the_run_ends_with_1_and_every_cell_is_in_the_record(hostile):
     assert hostile.code == 1
     assert "Traceback" not in hostile.err + hostile.out
     keys = [cell.key for cell in hostile.run.cells]
-    assert len(keys) == len(set(keys)) == 2 * 8
+    assert len(keys) == len(set(keys)) == 2 * 9
     assert not hostile.run.truncated
 
 
@@ -170,7 +175,11 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("raises_in_setup", "ValueError: no tile fits"), ("raises_at_launch", "RuntimeError: launch went wrong")]
+    ("name", "reason"), [
+        ("raises_in_setup", "ValueError: no tile fits"),
+        ("raises_at_launch", "RuntimeError: launch went wrong"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
+    ],
 )
 def test_a_variant_that_raises_fails_with_its_reason(name, reason, hostile):
     for cell in fates(hostile, name):
