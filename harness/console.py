@@ -18,6 +18,8 @@ from rich.text import Text
 from harness.records import Cell, Environment
 from harness.tables import Table
 
+#: From this width on a list may ask for a least width of its first column.
+ROOMY = 90
 #: Width of tables where the output is piped and nobody says otherwise.
 PIPED_WIDTH = 100
 
@@ -131,7 +133,9 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = 2) -> None:
-    """A plain list with a header. first: least width of the first column; gap: spaces between columns, one at least."""
+    """A plain list with a header. first: least width of the first column where there is room, as rich cuts off what a least
+    width pushes over the edge; gap: spaces between columns, one at least."""
+    first = first if console.width >= ROOMY else 0
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, header_style="bold")
     for i, name in enumerate(head):
         drawn.add_column(name, overflow="fold", min_width=first if i == 0 else None)

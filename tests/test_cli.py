@@ -542,6 +542,19 @@ def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
     assert max(map(len, out.splitlines())) <= columns
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
+    from harness.console import make_console, print_rows
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ("copy_bounded_by_destination\nbounded by the stride", "stable_address, exact", "source narrower than destination")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        print_rows(make_console(), ("defect", "by", "at"), [row], first=32)
+    assert max(map(len, shown.getvalue().splitlines())) <= columns
+    assert sorted("".join(shown.getvalue().replace("─", "").split())) == sorted("".join("".join(("defectbyat", *row)).split()))
+
+
 def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
     from harness.console import make_console, print_counts, print_environment, print_tables
     from harness.tables import result_tables
