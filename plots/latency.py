@@ -41,7 +41,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
     note = "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n" if "floor" in handles else ""
-    note += "untrusted: slope, queued events and CUPTI differ by more than 3 %, 100 ns and what their constants are unsure of\n" if "untrusted" in handles else ""
+    if "untrusted" in handles:
+        note += "untrusted: slope, queued events and CUPTI differ by more than 3 %, 100 ns and what their constants are unsure of\n"
     caption(fig, note + environment_caption(runs_of(found)))
     stamp(fig, runs_of(found))
     return fig
