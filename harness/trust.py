@@ -15,7 +15,7 @@ around launches that are queued one by one see the gaps of a stream, which are l
 
 with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a copy by
 one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. What a launch adds is not quite the same for
-each of them (on an H200 within 130 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
+each of them (on an H200 within 140 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
 the mean. A cell is untrusted where events or CUPTI differ from the graph by more than 3 %, and by more than 100 ns, and by more
 than launches * u. Never imports torch.
 """
