@@ -23,7 +23,7 @@ from harness.exits import BAD, OK, USAGE
 from harness.interrupt import leave_on_ctrl_c
 from harness.protocol import Job
 from harness.record_file import read_run, unbegun, write_run
-from harness.records import RecordError, Run, cell_key
+from harness.records import RecordError, Run
 from harness.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
 from harness.run import RunError
 from harness.sweep import Group, plan
@@ -115,8 +115,8 @@ def _resumed(options: argparse.Namespace) -> Run | None:
 def _plan(groups: Sequence[Group]) -> int:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
     for group in groups:
-        for variant in group.variants:
-            print(cell_key(group.operator.name, variant.name, group.label))
+        for key in group.keys:
+            print(key)
     cells = sum(len(group.variants) for group in groups)
     print(f"{len(groups)} points, {cells} cells", file=sys.stderr)
     return OK

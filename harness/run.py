@@ -110,7 +110,7 @@ class Runner:
             if self._deaths[variant.id] >= DEATHS:
                 waiting.remove(variant.name)
                 reason = f"not run again, it ended its process {DEATHS} times: {self._last_words[variant.id]}"
-                self._on_line(_failed(group, variant.name, reason))
+                self._on_line(group.cell(variant.name, "failed", reason))
         batches = [list(waiting)]
         while batches:
             batch = [name for name in batches.pop(0) if name in waiting]
@@ -138,7 +138,7 @@ class Runner:
                     self._last_words[f"{group.operator.name}/{guilty}"] = str(death)
                     if guilty in waiting:  # else its cell was told before its process went down
                         waiting.remove(guilty)
-                        self._on_line(_failed(group, guilty, str(death)))
+                        self._on_line(group.cell(guilty, "failed", str(death)))
                 # They took turns and any of them may have done it: one by one, only the guilty one dies again.
                 one_by_one = guilty is None and turns.timed
                 batches[:0] = [[name] for name in batch] if one_by_one else [batch]
@@ -172,11 +172,3 @@ def segment(ready: Ready, why: str, cache: str) -> Segment:
 
 def _doubts(ready: Ready, cache: str) -> tuple[str, ...]:
     return trust.doubts(ready.calibration, cache) if ready.calibration else ()
-
-
-def _failed(group: Group, variant: str, reason: str) -> Cell:
-    return Cell(
-        operator=group.operator.name, variant=variant, baseline=group.operator.baseline, point=group.label,
-        axes=dict(group.point), status="failed", reason=reason,
-    )  # fmt: skip
-
