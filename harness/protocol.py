@@ -62,7 +62,6 @@ class Ready:
 class AuditReady:
     """First answer of an auditor. own, spins: CUPTI durations of the ruler's kernels; blocked: why there are none."""
 
-    environment: Environment
     own: dict[str, list[float]]
     spins: dict[int, list[float]]
     blocked: str | None
