@@ -27,7 +27,7 @@ STARTS = 3
 
 
 class RunError(Exception):
-    """The run cannot start; nothing was measured."""
+    """No worker can be had: the run cannot start, or cannot go on after a worker died. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,16 @@ class Runner:
         return timing_s
 
 
-def utc_now() -> str:
-    """The time stamp of a line in a record."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def utc_now() -> datetime.datetime:
+    """As a record tells time: to the second."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
 def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
     """The first line of a record; ``config`` as plain values, ``plan``: the other fields of Header."""
     cache = config["measure"]["cache"]
     return Header(
-        schema=SCHEMA_VERSION, name=config["name"], config=config, started=utc_now(), environment=ready.environment,
+        schema=SCHEMA_VERSION, name=config["name"], config=config, started=utc_now().isoformat(), environment=ready.environment,
         calibration=ready.calibration, uncalibrated=_doubts(ready, cache), compiled=ready.compiled, **plan,
     )  # fmt: skip
 
@@ -166,8 +166,9 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
 def segment(ready: Ready, why: str, cache: str) -> Segment:
     """The line a record gets when its cells come from another process than those before."""
     return Segment(
-        started=utc_now(), why=why, environment=ready.environment, calibration=ready.calibration, uncalibrated=_doubts(ready, cache)
-    )
+        started=utc_now().isoformat(), why=why, environment=ready.environment,
+        calibration=ready.calibration, uncalibrated=_doubts(ready, cache),
+    )  # fmt: skip
 
 
 def _doubts(ready: Ready, cache: str) -> tuple[str, ...]:
