@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-TAMPERED = "{} was replaced; a variant must leave alone what measures it"
-
-#: What timing and verification call outside of this suite.
+#: What timing and verification call outside of this suite, as far as Python can replace it.
 _TOOLS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "thread_time", "time")),
     (torch, ("equal", "where", "empty", "full", "randint")),
@@ -39,12 +37,12 @@ class Integrity:
             self._noted += list(_functions(module))
 
     def tampered(self) -> str | None:
-        """The first tool that is not what it was; all are put back. None where nothing was touched."""
+        """One sentence on the first tool that is not what it was; all are put back. None where nothing was touched."""
         found = None
         for owner, name, was in self._noted:
             if getattr(owner, name, None) is not was and not _same(getattr(owner, name, None), was):
                 setattr(owner, name, was)
-                found = found or f"{getattr(owner, '__name__', owner)}.{name}"
+                found = found or f"{getattr(owner, '__name__', owner)}.{name} was replaced; a variant must leave alone what measures it"
         return found
 
 
@@ -85,9 +83,10 @@ class ProcessState:
         return settings
 
     def changed(self) -> str | None:
-        """The first setting that differs, with both values; None where all are as they were."""
+        """One sentence on the first setting that differs; None where all are as they were."""
         now = self._settings(self._device)
-        return next((f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was), None)
+        differing = (f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was)
+        return next((f"{one}; a launch leaves the process as it was" for one in differing), None)
 
     def restore(self) -> None:
         torch.set_num_threads(self._noted["torch.get_num_threads()"])

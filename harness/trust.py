@@ -33,7 +33,7 @@ from harness.records import Calibration, Metrics, Probe
 from harness.stats import fit, samples
 
 ESTIMATORS = ("graph", "events", "cupti")
-#: Tolerances of the issue's calibration and of the agreement between estimators.
+#: Tolerances of the calibration and of the agreement between estimators.
 RESIDUAL_US, RESIDUAL_SHARE = 0.05, 0.01
 DISAGREEMENT_US, DISAGREEMENT_SHARE = 0.1, 0.03
 #: Share of queued samples left out of a mean at either end.

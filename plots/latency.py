@@ -64,10 +64,13 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
             **variant_style(variant), markersize=4.5, linewidth=1.3, capsize=2,
         )  # fmt: skip
-        doubted = [place for place in timed if untrusted(place.cells[variant].metrics, place.run.calibration_of(place.cells[variant]))]
-        if doubted:
-            ringed = [stats.interval(place.cells[variant], panel.figure).median for place in doubted]
-            handles["untrusted"] = ax.scatter([place.axes[x_axis] for place in doubted], ringed, **UNTRUSTED_STYLE)
+        ringed = [
+            (place.axes[x_axis], middle)
+            for place, middle in zip(timed, middles, strict=True)
+            if untrusted(place.cells[variant].metrics, place.run.calibration_of(place.cells[variant]))
+        ]
+        if ringed:
+            handles["untrusted"] = ax.scatter(*zip(*ringed, strict=True), **UNTRUSTED_STYLE)
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
     floors = {place.axes[x_axis]: floor for place in places if (floor := _floor_us(place, panel.figure)) is not None}
     if floors:
