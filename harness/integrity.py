@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class Integrity:
         """modules: of this suite, whose functions and methods are noted as well."""
         self._noted = [(owner, name, getattr(owner, name)) for owner, names in _TOOLS for name in names if hasattr(owner, name)]
         for module in modules:
-            self._noted += list(_functions(module))
+            self._noted += list(_callables(module))
 
     def tampered(self) -> str | None:
         """One sentence on the first tool that is not what it was; all are put back. None where nothing was touched."""
@@ -53,13 +53,12 @@ def _same(now: Any, was: Any) -> bool:
     )
 
 
-def _functions(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-    """Functions, and classes with the functions in them, that a module defines itself."""
+def _callables(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    """Functions and classes as the module knows them, imported ones too, and the functions in its own classes."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+        if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
             yield module, name, value
-        elif isinstance(value, type) and value.__module__ == module.__name__:
-            yield module, name, value
+        if isinstance(value, type) and value.__module__ == module.__name__:
             yield from ((value, inner, one) for inner, one in list(vars(value).items()) if isinstance(one, FunctionType))
 
 

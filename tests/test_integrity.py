@@ -45,7 +45,9 @@ def test_functions_classes_and_methods_of_a_module_are_noted(module):
     module.Watch = SimpleNamespace
     assert noted.tampered().startswith("ruler_of_a_test.Watch was replaced")
     assert module.Watch is watch
-    module.sleep = None  # not its own
+    module.sleep = None  # imported, and the module would call what stands there
+    assert noted.tampered().startswith("ruler_of_a_test.sleep was replaced")
+    assert module.sleep is time.sleep
     assert noted.tampered() is None
 
 
