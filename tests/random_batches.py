@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-import torch
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
-from harness.contract import Operator, Point, Variant
-from harness.discover import discover, unavailable
+from harness.contract import Operator, Point
 from harness.measuring import ContextLost, check_context
 from harness.verify import Bench, Mismatch, verify_cell
+from tests.runnable import DEVICE, healthy
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Random batches for each operator; set RANDOM_BATCHES for a quicker or a longer look.
 EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "1000"))
 #: What everything here is drawn from. None: hypothesis' own way, which remembers failures between sessions.
@@ -57,11 +55,8 @@ def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
     return point
 
 
-@cache
-def _healthy(operator: str) -> tuple[Variant, ...]:
-    # Recompiling for every random shape says nothing about torch.compile and takes minutes.
-    found = [v for v in discover().of(operator) if not (v.defect or v.name.startswith("compiled") or unavailable(v, DEVICE))]
-    return tuple(found)
+#: Looked up once per operator, not per batch.
+_healthy = cache(healthy)
 
 
 def check_random(operator: Operator, axes: Mapping[str, Any], batch_seed: int, seldom: tuple[str, ...] = ()) -> None:
