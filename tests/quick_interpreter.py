@@ -24,7 +24,9 @@ def _patch_builtin(package: object, builder: object, *scope: object) -> None:
 
 
 def install() -> None:
-    """For this process; TRITON_INTERPRET must have been set before Triton was imported."""
+    """For this process; TRITON_INTERPRET must have been set before Triton was imported. A Triton without these names stays slow."""
+    if not (hasattr(interpreter, "_patch_builtin") and hasattr(getattr(interpreter, "interpreter_builder", None), "options")):
+        return
     builder = interpreter.interpreter_builder
     # It looks for overflow in every sum and product, and drops what it finds unless ``debug`` is set, which it never is.
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
