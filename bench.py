@@ -77,16 +77,20 @@ def parser() -> Parser:
 
     listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="for programs")
-    _add_device_options(listing)
+    _add_variants(listing)
+    _add_device(listing)
 
     doctor = commands.add_parser("doctor", help="calibrate, and say what is wrong", allow_abbrev=False)
     doctor.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)")
-    doctor.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
+    _add_device(doctor)
     return top
 
 
-def _add_device_options(command: argparse.ArgumentParser) -> None:
+def _add_variants(command: argparse.ArgumentParser) -> None:
     command.add_argument("--variants", action="append", default=[], metavar="FILE", help="a Python file with more variants; repeatable")
+
+
+def _add_device(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
 
 
@@ -95,7 +99,8 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
     command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep: 'decode_flatten/triton*'; repeatable")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
     command.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
-    _add_device_options(command)
+    _add_variants(command)
+    _add_device(command)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -100,12 +100,16 @@ def tile_schedule(
     return torch.stack(row, 1).to(torch.int32), num_splits.to(torch.int32)
 
 
-def fresh_tiles(point: Point, seq_lens: Tensor, shortest: int | None = None):
-    """A closure that returns tile_scheduler_metadata and num_splits as fresh tensors, by name."""
-    device, new = seq_lens.device, point.layout == "new"
+def fresh_tiles(point: Point, seq_lens: Tensor, shortest: int | None = None, new: bool | None = None):
+    """A closure that returns tile_scheduler_metadata and num_splits as fresh tensors, by name.
+
+    shortest, new: blocks of a zero length and order of the fields, where they are not to be those of the point's layout.
+    """
+    device, is_new = seq_lens.device, point.layout == "new"
     index = torch.arange(point.num_sm_parts, device=device)
     drift = torch.arange(point.overhead * (point.num_sm_parts - 1) + 1, device=device)
-    shortest = int(new) if shortest is None else shortest
+    shortest = int(is_new) if shortest is None else shortest
+    new = is_new if new is None else new
 
     def compute():
         metadata, num_splits = tile_schedule(seq_lens, index, drift, point.overhead, new, shortest)

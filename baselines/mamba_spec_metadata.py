@@ -26,33 +26,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
+from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, make_inputs
 from baselines._mamba_spec_metadata_chain import chain, compiled
 from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
-from harness.contract import COMPILER, Axis, Expected, Operator, Point, variant
-
-CACHE_MODE = Axis(
-    "cache_mode", axes.choice("all", "align", "none"), "all",
-    "which states are kept: all (one per block), align (the running one, at block boundaries), none (1 + k slots)",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
-    query_start_loc: Tensor  # [B + 1] int32
-    num_accepted_tokens: Tensor  # [B] int32, of the step before: accepted drafts + 1
-    request_slots: Tensor  # [B] int32, stable while a request lives; 0 = padding request
-    fresh: Tensor  # [B] bool, new or resumed: the anchor in its slot is somebody else's
-    anchors: Tensor  # [max_num_seqs + 1] int32 by request slot, -1 = unknown
-    block_table: Tensor  # [B, W] int32, or [B, 1 + k] in mode none; stride(0) >= its width
-    num_decodes: int  # requests before padding
+from harness.contract import COMPILER, Expected, Operator, Point, variant
 
 
 @dataclass(frozen=True)
@@ -75,30 +58,6 @@ PER_REQUEST = (
     "conv_input_slot", "conv_output_slot", "block_idx_last_scheduled_token", "block_idx_last_computed_token",
     "block_idx_last_scheduled_token_prev_step",
 )  # fmt: skip
-
-
-def make_inputs(point: Point, seed: int) -> Inputs:
-    step, rng = mamba.make_step(point, seed), np.random.default_rng([seed, 4])
-    table = mamba.make_state_table(point, step, seed)
-    if point.cache_mode == "none":
-        table = table[:, : 1 + point.num_speculative_blocks].clone()
-    live = (step.seq_lens > 0).numpy()
-    slots = np.where(live, 1 + rng.permutation(point.max_num_seqs)[: point.batch_size], 0)
-    # Slots of nobody, and of fresh rows, hold a column of the table too: an owner before left it.
-    anchors = rng.integers(-1, table.shape[1] - point.num_speculative_blocks, point.max_num_seqs + 1)
-    known = step.anchors.numpy() >= 0
-    anchors[slots[known]] = step.anchors.numpy()[known]
-    anchors[0] = -1
-    return Inputs(
-        seq_lens=step.seq_lens,
-        query_start_loc=step.query_start_loc,
-        num_accepted_tokens=step.num_accepted,
-        request_slots=mamba.int32(slots),
-        fresh=torch.from_numpy(live & ~known),
-        anchors=mamba.int32(anchors),
-        block_table=table,
-        num_decodes=point.batch_size - axes.num_padding_requests(point),
-    )
 
 
 def make_outputs(point: Point) -> Outputs:
@@ -237,6 +196,35 @@ def conv_reads_computed_column(point, x, out):
         out.conv_input_slot[: x.num_decodes] = torch.gather(x.block_table[: x.num_decodes], 1, columns)[:, 0]
 
     return launch
+
+
+@variant("mamba_spec_metadata", defect="the anchor of the step is never stored (review of vLLM #43955)", skip=_mode_all, waives="no_alloc")
+def anchor_never_stored(point, x, out):
+    fill = chain(point, x, out)
+
+    def launch():
+        before = out.next_anchors.clone()
+        fill()
+        out.next_anchors.copy_(before)
+
+    return launch
+
+
+@variant(
+    "mamba_spec_metadata", defect="an unknown anchor is counted in the scheduler's blocks, not in Mamba's (vLLM #53142, #55507)",
+    skip=_mode_all, waives="no_alloc",
+)  # fmt: skip
+def anchor_in_scheduler_blocks(point, x, out):
+    """The scheduler's blocks are twice as long here: the column is too low, but inside of the row."""
+    size = 2 * point.mamba_block_size
+
+    def anchor(x):
+        rows = slice(x.num_decodes)
+        known = x.anchors.index_select(0, x.request_slots[rows]).masked_fill(x.fresh[rows], -1)
+        computed = x.seq_lens[rows] - torch.diff(x.query_start_loc)[rows]
+        return torch.where(known >= 0, known, ((computed - 1) // size).clamp(min=0))
+
+    return chain(point, x, out, anchor=anchor)
 
 
 operator = Operator(

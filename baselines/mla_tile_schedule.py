@@ -159,6 +159,32 @@ def zero_length_without_block(point, x, out):
     return copied(views(point, out), fresh_tiles(point, x.seq_lens, shortest=0))
 
 
+@variant("mla_tile_schedule", defect="rows of parts without work are left as they were (vLLM's FlashMLA #3, #7)", waives="no_alloc")
+def idle_parts_unwritten(point, x, out):
+    """Their begin must be B, or a part runs what an earlier step left there."""
+    persistent, compute = views(point, out), fresh_tiles(point, x.seq_lens)
+    held = persistent["tile_scheduler_metadata"]
+
+    def working_parts():
+        fresh = compute()
+        rows = fresh["tile_scheduler_metadata"]
+        return fresh | {"tile_scheduler_metadata": torch.where(rows[:, :1] < point.batch_size, rows, held)}
+
+    return copied(persistent, working_parts)
+
+
+def _one_part_new_layout(point: Point) -> str | None:
+    return None if point.num_sm_parts == 1 and point.layout == "new" else "one part and the new layout only"
+
+
+@variant(
+    "mla_tile_schedule", defect="the only row of the batch-invariant path has the old field order (suspected in vLLM)",
+    skip=_one_part_new_layout, waives="no_alloc",
+)  # fmt: skip
+def old_field_order(point, x, out):
+    return copied(views(point, out), fresh_tiles(point, x.seq_lens, new=False))
+
+
 operator = Operator(
     name="mla_tile_schedule",
     summary="FlashMLA's split-KV schedule: B requests over P parts, long ones split, short ones packed",

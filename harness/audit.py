@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from harness.buffers import Guard
+from harness.cache import PROBES
 from harness.calibrate import Kernels
 from harness.contract import Operator, Point, Variant
 from harness.cuda import launcher
-from harness.cuda_ruler import PROBES, CudaRuler
+from harness.cuda_ruler import CudaRuler
 from harness.cupti import Operation, trace
 from harness.discover import discover
-from harness.environment import describe
-from harness.graphs import Graph
-from harness.promises import allocations, sync_warnings
+from harness.measuring import check_context
+from harness.promises import check_allocations, sync_warnings
 from harness.protocol import Audited, AuditReady, Begin, Job, Task
+from harness.timing import DIGITS
+from harness.verify import Mismatch
 from harness.wording import first_line
 
 #: Graphs of a launch that a trace covers, a replay of each, eager calls, and calls before either. Many graphs, because two
@@ -33,6 +33,8 @@ NODES, FEWEST_GRAPHS = 600, 4
 #: Copies of a launch in the traced graph, back to back like those whose slope is set against them. In any other cache state
 #: than hot each replay is one call, as only the first would meet that state.
 COPIES = 4
+#: Seconds of full load before the first trace.
+RAMP_S = 0.2
 BLOCKED = "CUPTI delivers nothing: another profiler holds it, or the driver does not let this user at it"
 
 
@@ -49,18 +51,17 @@ class Auditor:
 
     def ready(self) -> AuditReady:
         """CUPTI's view of the ruler's own kernels; ``blocked`` says why there is none."""
-        environment = describe(self._job.device)
         kernels = Kernels()
-        self._ruler.ramp(0.2)
+        self._ruler.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations
             own = {name: self._durations(launch) for name, launch in kernels.own.items()}
             spins = {ns: self._durations(launch) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it
-            return AuditReady(environment, {}, {}, f"CUPTI cannot be used: {first_line(error)}")
+            return AuditReady({}, {}, f"CUPTI cannot be used: {first_line(error)}")
         if not own["null"]:
-            return AuditReady(environment, {}, {}, BLOCKED)
-        return AuditReady(environment, own, spins, None)
+            return AuditReady({}, {}, BLOCKED)
+        return AuditReady(own, spins, None)
 
     def close(self) -> None:
         pass
@@ -71,72 +72,74 @@ class Auditor:
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             yield Begin(variant.name, "audit")
             try:
-                yield self._audit(operator, point, variant, inputs)
+                answer = Audited(variant.name, self._audit(operator, point, variant, inputs))
+            except Mismatch as mismatch:
+                answer = Audited(variant.name, rejection=("mismatch", str(mismatch)))
             except Exception as error:  # a variant may raise anything
-                yield Audited(variant.name, rejection=("failed", f"in the second process, under CUPTI: {first_line(error)}"))
+                answer = Audited(variant.name, rejection=("failed", f"in the second process, under CUPTI: {first_line(error)}"))
+            yield answer
+            if answer.rejection is not None:
+                check_context(self._job.device)
 
-    def _audit(self, operator: Operator, point: Point, variant: Variant, inputs: Any) -> Audited:
+    def _audit(self, operator: Operator, point: Point, variant: Variant, inputs: Any) -> dict[str, Any]:
+        """What was counted, as fields of Metrics. Raises Mismatch where the launch breaks a promise it has not waived, or does
+        another work in a graph."""
         given, out = Guard(inputs, self._job.device), Guard(operator.make_outputs(point), self._job.device)
-        staged = {name: buffer.tensor.clone() for name, buffer in given.buffers.items()}
+        staged = given.snapshot()
         launch = variant.setup(point, given.view, out.view)
         for _ in range(WARMUP_CALLS):
             launch()
-        made, kept_bytes = allocations(launch)
+        made = check_allocations(variant, launch)
         eager = trace(lambda: [launch() for _ in range(CALLS)])
         waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
+        if waits and "no_sync" not in variant.waives:
+            raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
         memcpys = Counter(one.direction for one in eager.operations if one.direction)
-        rewrite = lambda: [buffer.tensor.data.copy_(staged[name]) for name, buffer in given.buffers.items()]  # noqa: E731
         try:
-            replays = self._replays(launch, rewrite)
+            replays = self._replays(launch, lambda: given.fill_some(staged))
         except Exception:  # that it cannot be captured is a finding, which the timing process has made already
             replays = []
-        counts = {
-            "cupti_us": [round(sum(one.us for one in replay) / self._copies, 4) for replay in replays],
+        self._check_same_work(eager.operations, replays)
+        return {
+            "cupti_us": self._us_per_call(replays),
             "cupti_launches": len(replays[0]) // self._copies if replays else None,
             "eager_launches": len(eager.operations) // CALLS,
             "allocations": made,
             "synchronizations": waits,
             "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
         }
-        return Audited(variant.name, counts, self._verdict(variant, counts, eager.operations, replays, kept_bytes))
 
-    def _verdict(
-        self, variant: Variant, counts: dict[str, Any], eager: list[Operation], replays: list[list[Operation]], kept_bytes: int
-    ) -> tuple[str, str] | None:
-        """(status, reason) where the launch breaks a promise it has not waived, or does another work in a graph."""
-        broken = None
-        if kept_bytes > 0:
-            broken = f"no_alloc: every launch keeps {kept_bytes} bytes of device memory more; allocate in set-up"
-        elif counts["allocations"] and "no_alloc" not in variant.waives:
-            broken = f"no_alloc: {counts['allocations']} allocations in a launch; allocate in set-up, or declare waives=\"no_alloc\""
-        elif counts["synchronizations"] and "no_sync" not in variant.waives:
-            broken = f"no_sync: a launch waits {counts['synchronizations']} times for the device; or declare waives=\"no_sync\""
-        elif eager and len(eager) % CALLS:
-            broken = f"same_work: {CALLS} calls run {len(eager)} operations, so they do not all do the same"
-        elif any(_work(replay) != _work(replays[0]) for replay in replays):
-            broken = "same_work: replays of one graph run different kernels"
-        elif replays and _share(_work(replays[0]), self._copies) != _share(_work(eager), CALLS):
-            only = set(_work(eager)) ^ set(_work(replays[0]))
-            broken = (
-                f"same_work: {counts['cupti_launches']} operations in a graph, {counts['eager_launches']} outside of it"
-                f"{'; only on one side: ' + sorted(only)[0][:80] if only else ''}"
+    def _check_same_work(self, eager: list[Operation], replays: list[list[Operation]]) -> None:
+        """Raises Mismatch. eager: of CALLS calls; replays: of graphs of ``_copies`` calls, none where it cannot be captured."""
+        if len(eager) % CALLS:
+            raise Mismatch("same_work", f"{CALLS} calls run {len(eager)} operations, so they do not all do the same")
+        if not replays:
+            return
+        outside, inside = _work(eager), _work(replays[0])
+        if any(_work(replay) != inside for replay in replays):
+            raise Mismatch("same_work", "replays of one graph run different kernels")
+        if _share(inside, self._copies) != _share(outside, CALLS):
+            only = sorted(set(outside) ^ set(inside))
+            raise Mismatch(
+                "same_work",
+                f"{len(replays[0]) // self._copies} operations in a graph, {len(eager) // CALLS} outside of it"
+                f"{'; only on one side: ' + only[0][:80] if only else ''}",
             )
-        return ("mismatch", broken) if broken else None
 
     def _durations(self, launch: Callable[[], Any]) -> list[float]:
+        """Microseconds of one call, from each replay."""
         launch()
-        return [round(sum(one.us for one in replay) / self._copies, 4) for replay in self._replays(launch, lambda: None)]
+        return self._us_per_call(self._replays(launch, lambda: None))
+
+    def _us_per_call(self, replays: list[list[Operation]]) -> list[float]:
+        return [round(sum(one.us for one in replay) / self._copies, DIGITS) for replay in replays]
 
     def _replays(self, launch: Callable[[], Any], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
         """What each replay of the graphs of ``_copies`` calls ran, in the run's cache state."""
-        try:
-            graphs = [self._captured(launch)]
-            nodes = sum(graphs[0].nodes.values())
-            graphs += [self._captured(launch) for _ in range(min(GRAPHS, max(FEWEST_GRAPHS, NODES // max(nodes, 1))) - 1)]
-        except Exception:
-            torch.cuda.synchronize()
-            self._ruler.renew_pool()
-            raise
+        capture = self._ruler.recorder.graph
+        graphs = [capture(launch, self._copies)]
+        nodes = sum(graphs[0].nodes.values())
+        graphs += [capture(launch, self._copies) for _ in range(min(GRAPHS, max(FEWEST_GRAPHS, NODES // max(nodes, 1))) - 1)]
         for graph in graphs:
             graph.replay()
 
@@ -156,9 +159,6 @@ class Auditor:
             if inside and one.name != "span_begins":
                 spans[-1].append(one)
         return [span for span in spans if span]
-
-    def _captured(self, launch: Callable[[], Any]) -> Graph:
-        return Graph(launch, self._copies, self._ruler.pool, self._ruler.stream)
 
 
 def _work(operations: list[Operation]) -> Counter[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -33,9 +34,9 @@ class AuditDesk:
         if self._answer is None and self._closed is None:
             self._answer = self._first_answer()
         if self._closed is not None:
-            environment = structs.replace(ready.environment, notes=(*ready.environment.notes, f"not audited: {self._closed}"))
-            return Ready(environment, ready.calibration, ready.compiled)
-        return Ready(ready.environment, _with_cupti(ready.calibration, self._answer), ready.compiled)
+            notes = (*ready.environment.notes, f"not audited: {self._closed}")
+            return replace(ready, environment=structs.replace(ready.environment, notes=notes))
+        return replace(ready, calibration=_with_cupti(ready.calibration, self._answer))
 
     def _first_answer(self) -> AuditReady | None:
         while True:

@@ -16,6 +16,7 @@ from harness.cuda import launcher
 from harness.cuda_ruler import CudaRuler
 from harness.marks import mark
 from harness.records import Calibration, Probe
+from harness.timing import DIGITS
 
 ROUNDS = 20
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
@@ -75,7 +76,7 @@ def calibrate(ruler: CudaRuler, clocks: Clocks) -> Calibration:
         return Calibration(
             own={name: probe for name, (probe, _) in own.items()},
             spins={ns: _probe(ruler, launch, kernels.taken)[0] for ns, launch in kernels.spins.items()},
-            empty_pair_us=[round(events.microseconds("empty", lambda: None), 4) for _ in range(EMPTY_PAIRS)],
+            empty_pair_us=[round(events.microseconds("empty", lambda: None), DIGITS) for _ in range(EMPTY_PAIRS)],
             launch_host_us=own["block_copy"][1],
             copy_bytes=COPY_BYTES,
             copy_us=[events.microseconds("copy", lambda: target.copy_(source)) for _ in range(COPY_ROUNDS)],
@@ -93,7 +94,7 @@ def _probe(ruler: CudaRuler, launch: Callable[[], None], taken: torch.Tensor | N
         samples.append(watch.sample())
         if taken is not None:
             true_us.append(int(taken) / 1e3)
-    series = lambda figure: {n: [round(one[figure][n], 4) for one in samples] for n in samples[0][figure]}  # noqa: E731
+    series = lambda figure: {n: [round(one[figure][n], DIGITS) for one in samples] for n in samples[0][figure]}  # noqa: E731
     state_us = [one["state_us"] for one in samples if "state_us" in one]
     probe = Probe(
         graph_us=series("graph_us"), stream_us=series("stream_us"), state_us=state_us, true_us=true_us, launches=watch.facts()["launches"]

@@ -15,6 +15,11 @@ from harness.trust import untrusted
 SHOWN = 8
 
 
+def shortened(names: Sequence[str], more: str = "more") -> list[str]:
+    """The first SHOWN of them, then how many ``more`` there are."""
+    return [*names[:SHOWN], *([f"{len(names) - SHOWN} {more}"] if len(names) > SHOWN else [])]
+
+
 def untrusted_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
     """Key of each cell whose estimators disagree -> their values in words."""
     return {cell.key: why for cell in cells if (why := untrusted(cell.metrics, run.calibration_of(cell)))}
@@ -31,9 +36,8 @@ def held_back(cells: Sequence[Cell]) -> list[str]:
         reasons = ", ".join(f"{reason} {count}" for reason, count in discarded.items())
         found.append(f"{discarded.total()} samples were taken again, the GPU held back: {reasons}")
     if disturbed:
-        named = [f"{key.partition('/')[2]} ({count})" for key, count in list(disturbed.items())[:SHOWN]]
-        more = [f"{len(disturbed) - SHOWN} more"] if len(disturbed) > SHOWN else []
-        found.append(f"! {sum(disturbed.values())} samples were kept although the GPU still held back: {', '.join(named + more)}")
+        named = shortened([f"{key.partition('/')[2]} ({count})" for key, count in disturbed.items()])
+        found.append(f"! {sum(disturbed.values())} samples were kept although the GPU still held back: {', '.join(named)}")
     return found
 
 
@@ -43,10 +47,14 @@ def not_audited(cells: Sequence[Cell]) -> list[str]:
     return [f"{count} cells were not audited: {reason}" for reason, count in reasons.items()]
 
 
+def uncalibrated(run: Run) -> list[str]:
+    """Each reason why a ruler of the run missed its tolerances."""
+    return [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
+
+
 def warnings(run: Run) -> list[str]:
     """One sentence each, for the whole run; empty where every figure may be believed."""
-    found = [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
+    found = uncalibrated(run)
     if doubted := untrusted_cells(run, run.cells):
-        named = list(doubted)[:SHOWN] + ([f"{len(doubted) - SHOWN} more"] if len(doubted) > SHOWN else [])
-        found.append(f"{len(doubted)} untrusted cells, their estimators disagree: {', '.join(named)}")
+        found.append(f"{len(doubted)} untrusted cells, their estimators disagree: {', '.join(shortened(list(doubted)))}")
     return [*found, *held_back(run.cells), *not_audited(run.cells)]

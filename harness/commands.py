@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +16,13 @@ from rich.text import Text
 from harness import interpreter
 from harness.compare import CompareError
 from harness.config import ConfigError, Measure, Source, load, parse_overrides
-from harness.console import make_console, print_rows
-from harness.contract import CONTRACTS, Contract, Variant
-from harness.discover import Catalog, DiscoveryError, discover, unavailable
+from harness.console import make_console
+from harness.discover import Catalog, DiscoveryError, discover
 from harness.exits import BAD, OK, USAGE
 from harness.interrupt import leave_on_ctrl_c
 from harness.protocol import Job
 from harness.record_file import read_run, unbegun, write_run
-from harness.records import RecordError, Run, cell_key
+from harness.records import RecordError, Run
 from harness.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
 from harness.run import RunError
 from harness.sweep import Group, plan
@@ -112,8 +111,8 @@ def _resumed(options: argparse.Namespace) -> Run | None:
 def _plan(groups: Sequence[Group]) -> int:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
     for group in groups:
-        for variant in group.variants:
-            print(cell_key(group.operator.name, variant.name, group.label))
+        for key in group.keys:
+            print(key)
     cells = sum(len(group.variants) for group in groups)
     print(f"{len(groups)} points, {cells} cells", file=sys.stderr)
     return OK
@@ -153,15 +152,13 @@ def _compare(options: argparse.Namespace) -> int:
     from harness.report import comparison_console, comparison_markdown
     from plots.regression import draw
 
-    base, head = read_run(_record(options.base)), read_run(_record(options.head))
+    base, head = _read(options.base), _read(options.head)
     comparison = compare(base, head, threshold=options.threshold, figures=options.figure)
     folder = options.out or Path(head.path).parent
-    try:
+    with _writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.md").write_text(comparison_markdown(comparison), encoding="utf-8")
         drawn = draw(comparison, folder / "regression")
-    except OSError as error:
-        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
     console = make_console()
     comparison_console(comparison, console)
     console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
@@ -171,11 +168,12 @@ def _compare(options: argparse.Namespace) -> int:
 def _merge(options: argparse.Namespace) -> int:
     from harness.recording import exit_code, report
 
-    runs = [read_run(_record(path)) for path in options.runs]
+    runs = [_read(path) for path in options.runs]
     path = options.out / "run.jsonl"
     merged = structs.replace(merge(runs), path=str(path))
     write_run(merged, path)
-    report(make_console(), merged, options.out, options.no_plots)
+    with _writing_to(options.out):
+        report(make_console(), merged, options.out, options.no_plots)
     warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
     if lost := len(merged.header.cells) - len(merged.cells):
         warnings.append(f"{lost} planned cells are in none of the shards; complete them with --resume {path}")
@@ -193,10 +191,9 @@ def _doctor(options: argparse.Namespace) -> int:
 def _plot(options: argparse.Namespace) -> int:
     from plots import draw_all
 
-    try:
-        drawn = draw_all([read_run(_record(path)) for path in options.runs], options.out)
-    except OSError as error:
-        raise RecordError(f"cannot write to {options.out}: {error.strerror}; choose another folder with --out") from None
+    runs = [_read(path) for path in options.runs]
+    with _writing_to(options.out):
+        drawn = draw_all(runs, options.out)
     for path in drawn:
         print(path)
     return OK
@@ -207,51 +204,26 @@ def _record(path: str) -> Path:
     return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
 
 
+def _read(path: str) -> Run:
+    return read_run(_record(path))
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # of the terminal, not of the folder
+        raise
+    except OSError as error:
+        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+
+
 def _list(options: argparse.Namespace) -> int:
+    from harness.listing import listed_console, listed_json
+
     device, catalog = _prepare(options)
-    rows = [_listed(variant, device) for operator in catalog.operators for variant in catalog.of(operator)]
     if options.json:
-        operators = [{"name": o.name, "summary": o.summary, "axes": {a.name: a.doc for a in o.axes}} for o in catalog.operators.values()]
-        print(json.dumps({"device": device, "operators": operators, "variants": rows, "unavailable_files": catalog.broken}, indent=2))
-        return OK
-    console = make_console()
-    for name, operator in catalog.operators.items():
-        console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
-        mine = [row for row in rows if row["operator"] == name]
-        rows_of = ((r["variant"], _availability(r), _promised(r), _described(r)) for r in mine)
-        print_rows(console, ("variant", "available", "promised", "what it is"), rows_of)
-    console.print(Text("\ncontracts: promised by every variant that does not waive them", style="bold"))
-    print_rows(console, ("contract", "may be waived", "checked", "meaning"), (_contract_row(c) for c in CONTRACTS))
-    for file, reason in catalog.broken.items():
-        console.print(Text(f"{file} is unavailable: {reason}", style="red"))
+        print(listed_json(catalog, device))
+    else:
+        listed_console(make_console(), catalog, device)
     return OK
-
-
-def _listed(variant: Variant, device: str) -> dict:
-    return {
-        "operator": variant.operator,
-        "variant": variant.name,
-        "doc": variant.doc,
-        "module": variant.origin,
-        "requires": list(variant.requires),
-        "unavailable": unavailable(variant, device),
-        "defect": variant.defect,
-        "contracts": {c.name: "waived" if c.name in variant.waives else "promised" for c in CONTRACTS},
-    }
-
-
-def _availability(row: dict) -> str:
-    return f"no: {row['unavailable']}" if row["unavailable"] else "yes"
-
-
-def _promised(row: dict) -> str:
-    waived = [name for name, state in row["contracts"].items() if state == "waived"]
-    return "\n".join(["waived:", *waived]) if waived else "all"
-
-
-def _contract_row(contract: Contract) -> tuple[str, str, str, str]:
-    return contract.name, "yes" if contract.waivable else "no", "on a GPU" if contract.needs_device else "everywhere", contract.meaning
-
-
-def _described(row: dict) -> str:
-    return f"defect, never timed: {row['defect']}" if row["defect"] else row["doc"]

@@ -22,7 +22,7 @@ import torch
 from harness.blocked_events import BlockedEvents
 from harness.cache import PROBES, Cache
 from harness.cuda import launcher
-from harness.graphs import Graph, check_nodes
+from harness.graphs import Graph, Recorder, check_nodes
 from harness.records import CacheState
 from harness.verify import Mismatch
 from harness.witness import Witness
@@ -44,26 +44,15 @@ SIGNATURE_SHARE = 0.1
 
 
 class CudaRuler:
-    """Makes stopwatches for one process; owns the capture stream, the graph pool, the spin kernel and the cache state."""
+    """Makes stopwatches for one process; owns the recorder of graphs, the spin kernels and the cache state."""
 
     def __init__(self, graph_copies: Sequence[int], cache: CacheState = "hot") -> None:
         self.graph_copies = tuple(graph_copies)
         self.cache = Cache(cache)
-        self.stream = torch.cuda.Stream()
-        self._sink = torch.zeros(1, device="cuda")
-        self.renew_pool()
+        self.recorder = Recorder()
         self._spins: dict[int, Callable[[], None]] = {}
         sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-        self._busy = launcher(PROBES, "busy", sms * 4, 256, self._sink, 100_000)
-
-    def renew_pool(self) -> None:
-        """One pool for all graphs, as no two ever run at once; a pool each would keep gigabytes of dead temporaries.
-
-        A capture that failed leaves its pool unusable, so the next one needs another.
-        """
-        self.pool = torch.cuda.graph_pool_handle()
-        # Torch gives a pool up with its last graph; this one keeps it.
-        self._anchor = Graph(self._sink.zero_, 1, self.pool, self.stream)
+        self._busy = launcher(PROBES, "busy", sms * 4, 256, torch.zeros(1, device="cuda"), 100_000)
 
     def ramp(self, seconds: float) -> None:
         """Keep all SMs busy until the clock has had this long to rise."""
@@ -92,6 +81,8 @@ class CudaRuler:
 
 
 class CudaStopwatch:
+    """Times one launch; see CudaRuler.stopwatch. Raises Mismatch where timed calls do not do the work they are timed for."""
+
     def __init__(
         self,
         ruler: CudaRuler,
@@ -123,12 +114,7 @@ class CudaStopwatch:
     def _capture(self) -> None:
         """A new set of graphs, in random order while the old set still lives, so that they do not fall into its place."""
         order = random.sample(self._copies, len(self._copies))
-        try:
-            fresh = {copies: Graph(self._launch, copies, self._ruler.pool, self._ruler.stream) for copies in order}
-        except Exception:
-            torch.cuda.synchronize()
-            self._ruler.renew_pool()
-            raise
+        fresh = {copies: self._ruler.recorder.graph(self._launch, copies) for copies in order}
         check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
         if not self._graphs or random.random() < SIGNATURE_SHARE:
             check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})

@@ -20,12 +20,11 @@ _SYNCHRONIZING = re.compile(r"^cu(da)?(Stream|Event|Device|Ctx)Synchronize|^cuda
 
 @dataclass(frozen=True)
 class Operation:
-    """A kernel, memcpy or memset: kernel name or CUPTI's words for it, start in ns, duration in us, stream id."""
+    """A kernel, memcpy or memset: kernel name or CUPTI's words for it, start in ns, duration in us."""
 
     name: str
     start_ns: int
     us: float
-    stream: int
 
     @property
     def direction(self) -> str | None:
@@ -50,10 +49,6 @@ def trace(work: Callable[[], Any]) -> Trace:
         work()
         torch.cuda.synchronize()
     events = profiler.profiler.kineto_results.events()
-    operations = [
-        Operation(e.name(), e.start_ns(), e.duration_ns() / 1e3, e.device_resource_id())
-        for e in events
-        if e.device_type() == DeviceType.CUDA
-    ]
+    operations = [Operation(e.name(), e.start_ns(), e.duration_ns() / 1e3) for e in events if e.device_type() == DeviceType.CUDA]
     waits = sum(bool(_SYNCHRONIZING.match(e.name())) for e in events if e.device_type() == DeviceType.CPU)
     return Trace(sorted(operations, key=lambda one: one.start_ns), waits)

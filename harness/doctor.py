@@ -38,7 +38,9 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
             console.print(Text(f"nothing written to {out}"))
         return True
     found = trust.doubts(ready.calibration, CACHE)
-    _print(console, ready.calibration)
+    _print_residuals(console, ready.calibration)
+    console.print()
+    _print_readings(console, ready.calibration)
     print_doubts(console, found)
     if not found:
         console.print(Text("calibrated: every estimator recovers every known time within max(50 ns, 1 %)", style="green"))
@@ -58,17 +60,20 @@ def _write(console: Console, line: Header, out: Path) -> None:
     console.print(Text(f"written: {', '.join(str(path) for path in [writer.path, *drawn])}"))
 
 
-def _print(console: Console, calibration: Calibration) -> None:
-    c = calibration
+def _print_residuals(console: Console, calibration: Calibration) -> None:
+    """How far each estimator misses each known time."""
     by_time: dict[float, dict[str, trust.Residual]] = {}
-    for residual in trust.residuals(c):
+    for residual in trust.residuals(calibration):
         by_time.setdefault(residual.true_us, {})[residual.estimator] = residual
     body = []
     for true_us, row in by_time.items():
         cells = [f"{row[name].error_us * 1000:+.0f}" if name in row else "not taken" for name in ESTIMATORS]
         body.append((f"{true_us:.2f} µs", *cells, f"±{next(iter(row.values())).allowed_us * 1000:.0f}"))
     print_rows(console, ("spin of", *(f"{name} ns off" for name in ESTIMATORS), "allowed"), body)
-    console.print()
+
+
+def _print_readings(console: Console, c: Calibration) -> None:
+    """What each estimator reads of the ruler's own kernels, the constants, and what else was calibrated."""
     facts = [
         (f"{name.replace('_', ' ')}, µs a call", ", ".join(f"{e} {value:.2f}" for e, value in trust.measured(probe).items()))
         for name, probe in c.own.items()

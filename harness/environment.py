@@ -36,6 +36,8 @@ def generation(major: int, minor: int) -> str:
 
 def choose_device(wanted: str) -> str:
     """"cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError where a GPU is asked for and there is none."""
+    # Where NVML can answer, the process that only asks stays without the CUDA driver.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
         raise RuntimeError("--device cuda: PyTorch sees no CUDA GPU here; use --device cpu, or install a CUDA build of torch")

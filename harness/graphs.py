@@ -88,7 +88,8 @@ def checked(result: tuple) -> tuple:
 
 
 class Recorder:
-    """Makes graphs of single launches, in a pool that lives as long as this and is replaced where a capture failed."""
+    """Captures launches on a stream of its own. One pool for all graphs, as no two ever run at once; a pool each would keep
+    gigabytes of dead temporaries. A capture that failed leaves its pool unusable, so the next one gets another."""
 
     def __init__(self) -> None:
         self._stream, self._sink = torch.cuda.Stream(), torch.zeros(1, device="cuda")
@@ -99,13 +100,17 @@ class Recorder:
         # Torch gives a pool up with its last graph; this one keeps it.
         self._anchor = Graph(self._sink.zero_, 1, self._pool, self._stream)
 
-    def __call__(self, launch: Callable[[], Any]) -> Callable[[], None]:
-        """What replays the graph. Raises Mismatch where it is empty, and whatever the capture raises."""
+    def graph(self, launch: Callable[[], Any], copies: int) -> Graph:
+        """A graph of ``copies`` launches. Raises whatever the capture raises."""
         try:
-            graph = Graph(launch, 1, self._pool, self._stream)
+            return Graph(launch, copies, self._pool, self._stream)
         except Exception:
             torch.cuda.synchronize()
             self._renew_pool()
             raise
+
+    def __call__(self, launch: Callable[[], Any]) -> Callable[[], None]:
+        """What replays a graph of one launch. Raises Mismatch where it is empty, and whatever the capture raises."""
+        graph = self.graph(launch, 1)
         check_nodes({1: graph.nodes})
         return graph.replay

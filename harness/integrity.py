@@ -9,14 +9,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-TAMPERED = "{} was replaced; a variant must leave alone what measures it"
-
-#: What timing and verification call outside of this suite.
+#: What timing and verification call outside of this suite, as far as Python can replace it.
 _TOOLS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "thread_time", "time")),
     (torch, ("equal", "where", "empty", "full", "randint")),
@@ -36,15 +34,15 @@ class Integrity:
         """modules: of this suite, whose functions and methods are noted as well."""
         self._noted = [(owner, name, getattr(owner, name)) for owner, names in _TOOLS for name in names if hasattr(owner, name)]
         for module in modules:
-            self._noted += list(_functions(module))
+            self._noted += list(_callables(module))
 
     def tampered(self) -> str | None:
-        """The first tool that is not what it was; all are put back. None where nothing was touched."""
+        """One sentence on the first tool that is not what it was; all are put back. None where nothing was touched."""
         found = None
         for owner, name, was in self._noted:
             if getattr(owner, name, None) is not was and not _same(getattr(owner, name, None), was):
                 setattr(owner, name, was)
-                found = found or f"{getattr(owner, '__name__', owner)}.{name}"
+                found = found or f"{getattr(owner, '__name__', owner)}.{name} was replaced; a variant must leave alone what measures it"
         return found
 
 
@@ -55,13 +53,12 @@ def _same(now: Any, was: Any) -> bool:
     )
 
 
-def _functions(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-    """Functions, and classes with the functions in them, that a module defines itself."""
+def _callables(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    """Functions and classes as the module knows them, imported ones too, and the functions in its own classes."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+        if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
             yield module, name, value
-        elif isinstance(value, type) and value.__module__ == module.__name__:
-            yield module, name, value
+        if isinstance(value, type) and value.__module__ == module.__name__:
             yield from ((value, inner, one) for inner, one in list(vars(value).items()) if isinstance(one, FunctionType))
 
 
@@ -85,9 +82,10 @@ class ProcessState:
         return settings
 
     def changed(self) -> str | None:
-        """The first setting that differs, with both values; None where all are as they were."""
+        """One sentence on the first setting that differs; None where all are as they were."""
         now = self._settings(self._device)
-        return next((f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was), None)
+        differing = (f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was)
+        return next((f"{one}; a launch leaves the process as it was" for one in differing), None)
 
     def restore(self) -> None:
         torch.set_num_threads(self._noted["torch.get_num_threads()"])

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.buffers import POISONS
-from harness.contract import Operator, Point, Variant
 from harness.cpu_ruler import CpuStopwatch
-from harness.discover import Catalog
-from harness.integrity import TAMPERED, Integrity, ProcessState
+from harness.integrity import Integrity, ProcessState
 from harness.marks import mark
 from harness.protocol import Begin, Job
-from harness.records import Cell, Metrics, cell_key
+from harness.records import Cell
+from harness.sweep import Group
 from harness.timing import rounds
 from harness.verify import Bench, Mismatch
 from harness.witness import Witness
@@ -52,37 +51,20 @@ def rejected(error: Exception) -> Rejection:
 
 
 @dataclass(frozen=True)
-class Here:
-    """An operator at a point: makes its cells and their keys."""
-
-    operator: Operator
-    point: Point
-
-    def key(self, variant: Variant) -> str:
-        return cell_key(self.operator.name, variant.name, self.operator.label(self.point))
-
-    def bytes_moved(self, bench: Bench) -> int:
-        return self.operator.bytes_moved(self.point, bench.cases[0].inputs)
-
-    def cell(self, variant: Variant, status: str, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
-        return Cell(
-            operator=self.operator.name, variant=variant.name, baseline=self.operator.baseline,
-            point=self.operator.label(self.point), axes=dict(self.point), status=status, reason=reason, metrics=metrics,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Measuring:
     """What one process measures with: ruler and clocks are None on a CPU."""
 
     job: Job
-    catalog: Catalog
     integrity: Integrity
     ruler: CudaRuler | None
     clocks: Clocks | None
 
-    def time(self, here: Here, bench: Bench, verified: Mapping[str, Callable[[], Any]], budget_s: float) -> Iterator[Begin | Cell]:
-        stopwatches, variants = {}, {name: self.catalog.find(here.operator.name, name) for name in verified}
+    def time(self, group: Group, bench: Bench, verified: Mapping[str, Callable[[], Any]], budget_s: float) -> Iterator[Begin | Cell]:
+        """Time the variants of a group that passed, for ``budget_s`` seconds together.
+
+        verified: variant -> its launch, set up on ``bench``. Raises ContextLost.
+        """
+        stopwatches = {}
         if self.ruler:
             with mark("ramp", "ramp"):
                 self.ruler.ramp(RAMP_S)
@@ -91,10 +73,10 @@ class Measuring:
         for name, launch in verified.items():
             yield Begin(name, "measure")
             try:
-                with self._watched(here.key(variants[name]), "warmup"):
+                with self._watched(group.key(name), "warmup"):
                     stopwatches[name] = self._stopwatch(launch, witness, bench)
             except Exception as error:  # a variant may raise anything
-                yield here.cell(variants[name], *rejected(error))
+                yield group.cell(name, *rejected(error))
                 check_context(self.job.device)
 
         if not stopwatches:
@@ -111,7 +93,7 @@ class Measuring:
         measure = self.job.measure
         for timings in rounds(
             stopwatches, min_rounds=measure.min_rounds, max_rounds=measure.max_rounds, budget_s=budget_s,
-            now_s=time.perf_counter, around=lambda name: self._watched(here.key(variants[name]), "measure"), trouble=trouble,
+            now_s=time.perf_counter, around=lambda name: self._watched(group.key(name), "measure"), trouble=trouble,
         ):  # fmt: skip
             yield Begin(next(iter(timings)), "measure")
         if len(timings) > 1 and any(timing.error for timing in timings.values()):
@@ -125,14 +107,14 @@ class Measuring:
         for name, timing in timings.items():
             error, when = timing.error, "during timing"
             if error is None:
-                error, when = self._spoiled(here, bench, variants[name], verified[name], timing.stopwatch.replay), "after timing"
+                error, when = self._spoiled(group.key(name), bench, verified[name], timing.stopwatch.replay), "after timing"
             if error is not None:
                 status, text = rejected(error)
-                yield here.cell(variants[name], status, f"{when}: {text}")
+                yield group.cell(name, status, f"{when}: {text}")
                 check_context(self.job.device)
             else:
-                metrics = timing.metrics(here.bytes_moved(bench), **state)
-                yield here.cell(variants[name], "passed", timing.stopwatch.facts().get("no_graph"), metrics)
+                metrics = timing.metrics(bench.bytes_moved, **state)
+                yield group.cell(name, "passed", timing.stopwatch.facts().get("no_graph"), metrics)
 
     def _stopwatch(self, launch: Callable[[], Any], witness: Witness, bench: Bench) -> Any:
         return self.ruler.stopwatch(launch, witness, bench.rewrite_inputs) if self.ruler else CpuStopwatch(launch, witness)
@@ -145,18 +127,16 @@ class Measuring:
             with mark(key, phase):
                 yield
             if (changed := settings.changed()) is not None:
-                raise Mismatch("process_state", f"{changed}; a launch leaves the process as it was")
+                raise Mismatch("process_state", changed)
         finally:
             settings.restore()
-            if (tool := self.integrity.tampered()) is not None:
-                raise Mismatch("ruler", TAMPERED.format(tool))
+            if (tampered := self.integrity.tampered()) is not None:
+                raise Mismatch("ruler", tampered)
 
-    def _spoiled(
-        self, here: Here, bench: Bench, variant: Variant, launch: Callable[[], Any], replay: Callable[[], None] | None
-    ) -> Exception | None:
+    def _spoiled(self, key: str, bench: Bench, launch: Callable[[], Any], replay: Callable[[], None] | None) -> Exception | None:
         """What is wrong with the closure that was timed, or with its graph, on contents that neither was timed on."""
         try:
-            with self._watched(here.key(variant), "verify"):
+            with self._watched(key, "verify"):
                 bench.check(launch, case=1, poison=POISONS[0])
                 bench.check(launch, case=1, poison=POISONS[1])
                 if replay is not None:

@@ -22,17 +22,23 @@ def check_promises(variant: Variant, launch: Callable[[], Any]) -> set[str]:
 
     It must have run before: what is compiled or allocated once, in the first call, is none of this.
     """
-    made, kept_bytes = allocations(launch)
-    if kept_bytes > 0:
-        raise Mismatch("no_alloc", f"every launch keeps {kept_bytes} bytes of device memory more; allocate in set-up")
-    if made and "no_alloc" not in variant.waives:
-        raise Mismatch("no_alloc", f'{made} allocations in a launch; allocate in set-up, or declare waives="no_alloc"')
+    check_allocations(variant, launch)
     if "no_sync" not in variant.waives:
         if waits := sync_warnings(launch):
             raise Mismatch("no_sync", f'torch saw a launch wait for the device {waits} times; or declare waives="no_sync"')
         if not returns_before_the_device(launch):
             raise Mismatch("no_sync", 'a launch returns only when all work queued before it is done; or declare waives="no_sync"')
     return {"no_alloc", "no_sync"} - set(variant.waives)
+
+
+def check_allocations(variant: Variant, launch: Callable[[], Any]) -> int:
+    """Allocations of one launch. Raises Mismatch where it keeps memory, which nobody may, or makes any without having waived it."""
+    made, kept_bytes = allocations(launch)
+    if kept_bytes > 0:
+        raise Mismatch("no_alloc", f"every launch keeps {kept_bytes} bytes of device memory more; allocate in set-up")
+    if made and "no_alloc" not in variant.waives:
+        raise Mismatch("no_alloc", f'{made} allocations in a launch; allocate in set-up, or declare waives="no_alloc"')
+    return made
 
 
 def allocations(launch: Callable[[], Any]) -> tuple[int, int]:

@@ -60,9 +60,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class AuditReady:
-    """First answer of an auditor. own, spins: CUPTI durations of the ruler's kernels; blocked: why there are none."""
+    """First answer of an auditor. own, spins: name, or nanoseconds asked for -> microseconds of one call of that kernel of the
+    ruler's, by CUPTI; blocked: why there are none."""
 
-    environment: Environment
     own: dict[str, list[float]]
     spins: dict[int, list[float]]
     blocked: str | None

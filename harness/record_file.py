@@ -61,9 +61,18 @@ class Writer:
         self._file.close()
 
 
+def _content(path: str | Path) -> bytes:
+    """Raises RecordError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None
+
+
 def unbegun(path: Path) -> bool:
-    """Whether the run of this file was killed before its first line was whole: there is nothing to complete, or to lose."""
-    content = path.read_bytes()
+    """Whether the run of this file was killed before its first line was whole: there is nothing to complete, or to lose. Raises
+    RecordError."""
+    content = _content(path)
     return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
 
 
@@ -107,10 +116,7 @@ def write_run(run: Run, path: Path) -> None:
 
 def read_run(path: str | Path) -> Run:
     """Read one run file. A torn last line (a killed run) is dropped and reported in ``truncated``."""
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from None
+    lines = _content(path).split(b"\n")
     decoder = msgspec.json.Decoder(Line)
     decoded: list[Line] = []
     for number, line in enumerate(lines, 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 import sys
 from collections.abc import Sequence, Set
@@ -22,7 +21,7 @@ from harness.protocol import Job, Ready
 from harness.record_file import Writer, read_run
 from harness.records import Header, RecordError, Run, sources_compile
 from harness.resume import cell_keys, check_same_machine, lacking
-from harness.run import RunError, Runner, header, segment
+from harness.run import RunError, Runner, header, segment, utc_now
 from harness.sweep import Group
 from harness.tables import markdown, result_tables
 
@@ -74,7 +73,7 @@ def record(
     run = read_run(writer.path)
     try:
         report(console, run, folder, no_plots)
-    except BrokenPipeError:  # of the terminal, not of a file
+    except BrokenPipeError:  # the reader of our output went away; no file is to blame
         raise
     except OSError as error:
         what = error.filename or "the table to standard output"
@@ -93,7 +92,7 @@ def exit_code(run: Run) -> int:
 
 
 def _default_folder(name: str, device: str) -> Path:
-    return Path("results") / f"{name}-{device}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}"
+    return Path("results") / f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}"
 
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:

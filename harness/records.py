@@ -222,3 +222,9 @@ def sources_compile(compiled: Mapping[str, Mapping[str, str]]) -> bool:
 def label_parts(point: str) -> dict[str, str]:
     """The label of a point taken apart: axis -> value as text, for the axes that are not at their default."""
     return dict(part.split("=", 1) for part in point.split(",") if "=" in part)
+
+
+def axis_texts(point: str, axes: Mapping[str, Any]) -> dict[str, str]:
+    """Every axis as the label of the point spells it; a default, which labels leave out, as it is."""
+    named = label_parts(point)
+    return {axis: named.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()}

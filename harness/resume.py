@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from harness.config import Config, ConfigError
-from harness.records import Cell, Environment, RecordError, Run, Segment, cell_key
+from harness.records import Cell, Environment, RecordError, Run, Segment
 from harness.sweep import Group
 
 #: What must not differ between processes whose cells stand in one record.
@@ -23,14 +23,14 @@ SAME = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "comm
 
 def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
     """Keys of all cells of a plan, in its order."""
-    return tuple(cell_key(group.operator.name, variant.name, group.label) for group in groups for variant in group.variants)
+    return tuple(key for group in groups for key in group.keys)
 
 
 def lacking(groups: Sequence[Group], cells: Sequence[Cell]) -> Iterator[Group]:
     """The groups with the variants that have no cell yet."""
     there = {cell.key for cell in cells}
     for group in groups:
-        left = tuple(v for v in group.variants if cell_key(group.operator.name, v.name, group.label) not in there)
+        left = tuple(variant for variant in group.variants if group.key(variant.name) not in there)
         if left:
             yield replace(group, variants=left)
 

@@ -27,7 +27,7 @@ STARTS = 3
 
 
 class RunError(Exception):
-    """The run cannot start; nothing was measured."""
+    """No worker can be had: the run cannot start, or cannot go on after a worker died. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Runner:
             if self._deaths[variant.id] >= DEATHS:
                 waiting.remove(variant.name)
                 reason = f"not run again, it ended its process {DEATHS} times: {self._last_words[variant.id]}"
-                self._on_line(_failed(group, variant.name, reason))
+                self._on_line(group.cell(variant.name, "failed", reason))
         batches = [list(waiting)]
         while batches:
             batch = [name for name in batches.pop(0) if name in waiting]
@@ -138,7 +138,7 @@ class Runner:
                     self._last_words[f"{group.operator.name}/{guilty}"] = str(death)
                     if guilty in waiting:  # else its cell was told before its process went down
                         waiting.remove(guilty)
-                        self._on_line(_failed(group, guilty, str(death)))
+                        self._on_line(group.cell(guilty, "failed", str(death)))
                 # They took turns and any of them may have done it: one by one, only the guilty one dies again.
                 one_by_one = guilty is None and turns.timed
                 batches[:0] = [[name] for name in batch] if one_by_one else [batch]
@@ -149,16 +149,16 @@ class Runner:
         return timing_s
 
 
-def utc_now() -> str:
-    """The time stamp of a line in a record."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def utc_now() -> datetime.datetime:
+    """As a record tells time: to the second."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
 def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
     """The first line of a record; ``config`` as plain values, ``plan``: the other fields of Header."""
     cache = config["measure"]["cache"]
     return Header(
-        schema=SCHEMA_VERSION, name=config["name"], config=config, started=utc_now(), environment=ready.environment,
+        schema=SCHEMA_VERSION, name=config["name"], config=config, started=utc_now().isoformat(), environment=ready.environment,
         calibration=ready.calibration, uncalibrated=_doubts(ready, cache), compiled=ready.compiled, **plan,
     )  # fmt: skip
 
@@ -166,17 +166,10 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
 def segment(ready: Ready, why: str, cache: str) -> Segment:
     """The line a record gets when its cells come from another process than those before."""
     return Segment(
-        started=utc_now(), why=why, environment=ready.environment, calibration=ready.calibration, uncalibrated=_doubts(ready, cache)
-    )
+        started=utc_now().isoformat(), why=why, environment=ready.environment,
+        calibration=ready.calibration, uncalibrated=_doubts(ready, cache),
+    )  # fmt: skip
 
 
 def _doubts(ready: Ready, cache: str) -> tuple[str, ...]:
     return trust.doubts(ready.calibration, cache) if ready.calibration else ()
-
-
-def _failed(group: Group, variant: str, reason: str) -> Cell:
-    return Cell(
-        operator=group.operator.name, variant=variant, baseline=group.operator.baseline, point=group.label,
-        axes=dict(group.point), status="failed", reason=reason,
-    )  # fmt: skip
-

@@ -122,6 +122,15 @@ def _interval(values: np.ndarray) -> Interval:
     return Interval(float(values[0]), float(min(low, values[0])), float(max(high, values[0])))
 
 
+def described(serving: Serving) -> str:
+    """The model in words; the cost names the figure that a step waits for."""
+    calls = f"{serving.calls_per_step} call{'s' if serving.calls_per_step > 1 else ''} per step"
+    return (
+        f"model step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, {calls}, "
+        f"{serving.scheduling} scheduling ({serving.cost_figure} counts)"
+    )
+
+
 def serving_of(header: Header) -> Serving | None:
     """The model that the run was configured with; None where it had none. RecordError where the record's is not valid."""
     values = header.config.get("serving")

@@ -19,12 +19,13 @@ from harness.contract import Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.environment import describe
-from harness.integrity import TAMPERED, Integrity
+from harness.integrity import Integrity
 from harness.marks import mark
-from harness.measuring import Here, Measuring, Rejection, check_context, rejected
+from harness.measuring import Measuring, Rejection, check_context, rejected
 from harness.proof import Finding, prove, proved_nothing
 from harness.protocol import Begin, Job, Ready, Task
 from harness.records import Cell, Metrics, cell_key
+from harness.sweep import Group
 from harness.verify import Bench, Mismatch, verify_cell
 from harness.wording import first_line
 
@@ -34,11 +35,14 @@ INTERPRETER_SPENT = (
     "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); it passed all hard points and earlier batches"
 )
 
+
 class Session:
     def __init__(self, job: Job) -> None:
         self._job = job
+        if job.device == "cuda":
+            import harness.calibrate  # noqa: F401 - with it all that times on a GPU, so that the note below covers it
         self._integrity = Integrity([sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "harness"])
-        #: Module that replaced a tool of the ruler when it was imported -> the tool.
+        #: Module that replaced a tool of the ruler when it was imported -> what is to be said of it.
         self._tampering: dict[str, str] = {}
         self._catalog = discover(job.variant_files, self._imported)
         self._interpreter = interpreter.Watch()
@@ -49,8 +53,8 @@ class Session:
         self._ruler = self._clocks = None
 
     def _imported(self, module: str) -> None:
-        if (tool := self._integrity.tampered()) is not None:
-            self._tampering[module] = tool
+        if (tampered := self._integrity.tampered()) is not None:
+            self._tampering[module] = tampered
 
     def ready(self) -> Ready:
         """Bring the device up: clock ramp and calibration, or the compilation of every CUDA source without a GPU."""
@@ -82,7 +86,7 @@ class Session:
         """Hard points and sequences of one variant, healthy or defective."""
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         if variant.origin in self._tampering:
-            yield Finding("import", "rejected", "ruler", TAMPERED.format(self._tampering[variant.origin]))
+            yield Finding("import", "rejected", "ruler", self._tampering[variant.origin])
             return
         if variant.id in self._proved:
             yield from self._proved[variant.id]
@@ -91,8 +95,8 @@ class Session:
         with mark(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to put every contract to the test at every hard point.
             for finding in prove(operator, variant, self._job.device, self._job.seed, thorough=not self._job.timed):
-                if (tool := self._integrity.tampered()) is not None:
-                    finding = Finding(finding.name, "rejected", "ruler", TAMPERED.format(tool))
+                if (tampered := self._integrity.tampered()) is not None:
+                    finding = Finding(finding.name, "rejected", "ruler", tampered)
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
@@ -102,41 +106,42 @@ class Session:
     def group(self, task: Task) -> Iterator[Begin | Cell]:
         """All variants of a task: prove, verify, time. Raises ContextLost; what was not yielded by then is asked for again."""
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        here = Here(operator, point)
+        group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         verified: dict[str, Callable[[], Any]] = {}
         bench: Bench | None = None
-        for variant in (self._catalog.find(task.operator, name) for name in task.variants):
+        for variant in group.variants:
             yield Begin(variant.name, "verify")
             reason = unavailable(variant, self._job.device)
             if reason:
-                yield here.cell(variant, "unavailable", reason)
+                yield group.cell(variant.name, "unavailable", reason)
                 continue
             reason = operator.redundant(point) or variant.skip(point)
             if reason:
-                yield here.cell(variant, "skipped", reason)
+                yield group.cell(variant.name, "skipped", reason)
                 continue
             rejection = yield from self._rejection(operator, variant)
             if rejection is None and self._interpreted_s[variant.id] > self._job.measure.interpreter_budget_s:
-                yield here.cell(variant, "skipped", INTERPRETER_SPENT.format(self._job.measure.interpreter_budget_s))
+                yield group.cell(variant.name, "skipped", INTERPRETER_SPENT.format(self._job.measure.interpreter_budget_s))
                 continue
             if rejection is None:
-                with mark(here.key(variant), "verify"):
+                with mark(group.key(variant.name), "verify"):
                     try:
                         bench = bench or Bench(operator, point, self._job.device, self._job.seed)
                     except Exception as error:  # the operator's own code, or memory
-                        yield here.cell(variant, "failed", f"no inputs at this point: {first_line(error)}")
+                        yield group.cell(variant.name, "failed", f"no inputs at this point: {first_line(error)}")
                         continue
                     rejection, launch = self._verify(bench, variant)
             if rejection is not None:
-                yield here.cell(variant, *rejection)
+                yield group.cell(variant.name, *rejection)
                 check_context(self._job.device)
             elif self._job.timed and variant.id not in self._interpreted:
                 verified[variant.name] = launch
             else:
                 note = "verified through Triton's interpreter, which says nothing about time" if variant.id in self._interpreted else None
-                yield here.cell(variant, "passed", note, Metrics(bytes_moved=here.bytes_moved(bench)))
+                yield group.cell(variant.name, "passed", note, Metrics(bytes_moved=bench.bytes_moved))
         if verified:
-            yield from self._measuring().time(here, bench, verified, task.budget_s)
+            measuring = Measuring(self._job, self._integrity, self._ruler, self._clocks)
+            yield from measuring.time(group, bench, verified, task.budget_s)
 
     def _rejection(self, operator: Operator, variant: Variant) -> Generator[Begin, None, Rejection | None]:
         """The first hard point or sequence the variant does not survive; None where it is sound."""
@@ -159,7 +164,8 @@ class Session:
         start, interpreted = time.perf_counter(), self._interpreter.launches
         try:
             launch = verify_cell(bench, variant, once=variant.id in self._interpreted)
-            self._check_tools()
+            if (tampered := self._integrity.tampered()) is not None:
+                raise Mismatch("ruler", tampered)
             return None, launch
         except Exception as error:  # a variant may raise anything
             return rejected(error), None
@@ -167,10 +173,3 @@ class Session:
             if self._interpreter.launches > interpreted:
                 self._interpreted.add(variant.id)
                 self._interpreted_s[variant.id] += time.perf_counter() - start
-
-    def _check_tools(self) -> None:
-        if (tool := self._integrity.tampered()) is not None:
-            raise Mismatch("ruler", TAMPERED.format(tool))
-
-    def _measuring(self) -> Measuring:
-        return Measuring(self._job, self._catalog, self._integrity, self._ruler, self._clocks)

@@ -11,13 +11,14 @@ from typing import Any
 
 from harness.config import Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.records import cell_key
+from harness.records import Cell, Metrics, Status, cell_key
 from harness.wording import did_you_mean
 
 
 @dataclass(frozen=True)
 class Group:
-    """One operator at one point with the variants that are to run there, interleaved: the unit of work."""
+    """One operator at one point with the variants that are to run there, interleaved: the unit of work. Makes the cells of
+    its variants, and their keys."""
 
     operator: Operator
     point: Point
@@ -26,6 +27,20 @@ class Group:
     @property
     def label(self) -> str:
         return self.operator.label(self.point)
+
+    def key(self, variant: str) -> str:
+        return cell_key(self.operator.name, variant, self.label)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all its cells, in order."""
+        return tuple(self.key(variant.name) for variant in self.variants)
+
+    def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
+        return Cell(
+            operator=self.operator.name, variant=variant, baseline=self.operator.baseline,
+            point=self.label, axes=dict(self.point), status=status, reason=reason, metrics=metrics,
+        )  # fmt: skip
 
 
 def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.caveats import SHOWN, held_back, not_audited, untrusted_cells
-from harness.records import Cell, Header, Run, label_parts
-from harness.serving import Serving, delta, serving_of
+from harness.caveats import held_back, not_audited, shortened, uncalibrated, untrusted_cells
+from harness.records import Cell, Header, Run, axis_texts
+from harness.serving import Serving, delta, described, serving_of
 from harness.stats import FIGURES, Interval, floor_us, interval, is_timed
 
 #: Keeps a time and its ratio on one line of a narrow column.
@@ -74,8 +74,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
     """
     texts: dict[str, dict[str, str]] = {}
     for cell in points:
-        named = label_parts(cell.point)
-        texts[cell.point] = {axis: named.get(axis, _plain(value)) for axis, value in cell.axes.items()}
+        texts[cell.point] = axis_texts(cell.point, cell.axes)
     axes = list(next(iter(texts.values()))) if texts else []
     values = {axis: Counter(text[axis] for text in texts.values()) for axis in axes}
     varying = [axis for axis in axes if len(values[axis]) > 1]
@@ -87,10 +86,6 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
         rows[label] = (*(text[axis] for axis in first), *([differs] if others else []))
     shared = ", ".join(f"{axis}={usual[axis]}" for axis in axes if axis not in first)
     return (*first, *(["differs in"] if others else [])), rows, shared
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def result_tables(run: Run) -> list[Table]:
@@ -159,9 +154,9 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
         ruler = f"Times of PyTorch variants, one thread, on {header.environment.processor}"
     notes = [*_shared_note(shared), f"* fastest of its row. {ruler}"]
     notes += [f"{name}: {fate}" for name, fate in silent.items()]
-    notes += [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
-    notes += [f"? {key.partition('/')[2]} {why}" for key, why in list(doubted.items())[:SHOWN]]
-    notes += [f"? and {len(doubted) - SHOWN} more untrusted cells"] if len(doubted) > SHOWN else []
+    notes += uncalibrated(run)
+    doubts = [f"{key.partition('/')[2]} {why}" for key, why in doubted.items()]
+    notes += [f"? {text}" for text in shortened(doubts, more="more untrusted cells")]
     notes += [*held_back(cells), *not_audited(cells)]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
@@ -209,10 +204,7 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
                 boxes.append(reasons.box(row.get(name)))
         rows.append((labels[point], tuple(boxes)))
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
-    model = (
-        f"modelled, not measured: step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, "
-        f"{serving.calls_per_step} call(s) per step, {serving.scheduling} scheduling ({serving.cost_figure} on the critical path)"
-    )
+    model = f"modelled, not measured: {described(serving)}"
     return Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *reasons.notes()))
 
 

@@ -15,7 +15,7 @@ around launches that are queued one by one see the gaps of a stream, which are l
 
 with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a copy by
 one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. What a launch adds is not quite the same for
-each of them (on an H200 within 130 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
+each of them (on an H200 within 140 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
 the mean. A cell is untrusted where events or CUPTI differ from the graph by more than 3 %, and by more than 100 ns, and by more
 than launches * u. Never imports torch.
 """
@@ -33,7 +33,7 @@ from harness.records import Calibration, Metrics, Probe
 from harness.stats import fit, samples
 
 ESTIMATORS = ("graph", "events", "cupti")
-#: Tolerances of the issue's calibration and of the agreement between estimators.
+#: Tolerances of the calibration and of the agreement between estimators.
 RESIDUAL_US, RESIDUAL_SHARE = 0.05, 0.01
 DISAGREEMENT_US, DISAGREEMENT_SHARE = 0.1, 0.03
 #: Share of queued samples left out of a mean at either end.

@@ -88,6 +88,11 @@ class Bench:
         }
         return Case(inputs, expected, any(bool(required(e).any()) for e in said.values()))
 
+    @property
+    def bytes_moved(self) -> int:
+        """Least traffic of a launch on case 0."""
+        return self.operator.bytes_moved(self.point, self.cases[0].inputs)
+
     def setup(self, variant: Variant) -> Callable[[], Any]:
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
         if not callable(launch):
@@ -240,7 +245,7 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
             if bench.device == "cuda":
                 bench.check_queued(launch, case=1, poison=POISONS[1])
         if changed := settings.changed():
-            raise Mismatch("process_state", f"{changed}; a launch leaves the process as it was")
+            raise Mismatch("process_state", changed)
     finally:
         settings.restore()
     bench.inputs.fill(bench.cases[0].inputs)

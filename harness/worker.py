@@ -14,7 +14,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.protocol import Audited, AuditReady, Done, Job, Proof, Ready, Refused
+from harness.protocol import AuditReady, Done, Job, Proof, Ready, Refused
 from harness.wording import first_line
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
@@ -46,7 +46,7 @@ def _serve(connection: Connection, device: str, audit: bool, parent: int) -> Non
         from harness.audit import Auditor as Owner
     else:
         from harness.session import Session as Owner
-    from harness.measuring import ContextLost, check_context
+    from harness.measuring import ContextLost
 
     try:
         job = connection.recv()
@@ -60,8 +60,6 @@ def _serve(connection: Connection, device: str, audit: bool, parent: int) -> Non
             events = owner.prove(message.operator, message.variant) if isinstance(message, Proof) else owner.group(message)
             for event in events:
                 connection.send(event)
-                if isinstance(event, Audited) and event.rejection is not None:
-                    check_context(device)
             connection.send(Done())
         owner.close()
     except ContextLost:

@@ -8,7 +8,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:
-    """(multiplier, shift) with n // divisor == n * multiplier >> shift for 0 <= n < 2^30; the multiplier is below 2^31."""
+    """(multiplier, shift) with n // divisor == n * multiplier >> shift for 0 <= n < 2^30, in 64 bits; both fit an int.
+
+    A 32-bit division by a divisor the compiler does not know takes some twenty dependent instructions.
+    """
     shift = 30 + (divisor - 1).bit_length()
     return cdiv(1 << shift, divisor), shift
 

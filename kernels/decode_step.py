@@ -8,6 +8,15 @@ In one launch the step takes as long as its longest part, the tile schedule, if 
 The paged-MQA schedule over flat tokens can: the segments of a request's tokens have a closed form, and the token that holds a
 segment is found by walking over the tokens of one request. So B requests are scanned, not T lengths, and nothing is read
 that another block writes.
+
+On an H200, us (floor at B = 128, flattened: 1.14, aim: 4):
+
+    batch, path, parts       triton_fused   cuda_fused   triton_sequence   cuda_sequence   op_chain (launches)
+    128, flatten, 16         2.81           2.38         5.5               5.3             177 (124)
+    128, native, 16          2.46           2.28         6.4               5.7
+    1024, flatten, 132       6.52           4.58         14.2              9.7
+
+What keeps it from the floor is the tile-schedule block: alone it takes 1.94 and 2.14 at B = 128, 5.60 and 3.96 at B = 1024 with 132 parts.
 """
 
 from __future__ import annotations

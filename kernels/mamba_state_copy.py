@@ -17,7 +17,7 @@ import triton.language as tl
 
 from harness.contract import GPU, variant
 from harness.cuda import launcher
-from kernels._mamba import cdiv, division
+from kernels._integers import cdiv, reciprocal
 
 SOURCE = Path(__file__).parent / "cuda" / "mamba_state_copy.cu"
 THREADS = 256
@@ -143,7 +143,7 @@ def cuda_fused(point, x, out):
     time_stride, channel_stride = _strides(point, columns)
     ssm_pieces = cdiv(words, THREADS * ACCESSES * ssm_vector)
     pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
-    multiplier, shift = division(point.mamba_block_size)
+    multiplier, shift = reciprocal(point.mamba_block_size)
     return launcher(
         SOURCE, f"copy_ssm{ssm_vector}_conv{conv_vector}", _blocks(point, x, pieces), THREADS,
         x.seq_lens, x.query_start_loc, x.num_accepted_tokens, x.state_columns, x.num_draft_tokens, x.block_table,

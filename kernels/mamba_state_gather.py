@@ -1,4 +1,9 @@
-"""mamba_state_gather, fused: one launch per step where the chain takes four per layer. A lane per slot, two loads deep."""
+"""mamba_state_gather, fused: one launch per step where the chain takes four per layer. A lane per slot, two loads deep.
+
+On an H200 at B = 128 for 40 layers this takes 1.28 us in Triton and 1.31 in CUDA C++, where the floor is 1.08 and the aim was 1.2; at
+B = 1 it is 1.21. Tried there: one load deep 1.38 and 1.32; a request's slots split over 32 or 128 threads 1.38; Triton tiles of
+32 x 1 and 128 x 4 1.29 and 1.30.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,8 @@ import triton.language as tl
 
 from harness.contract import GPU, variant
 from harness.cuda import launcher
-from kernels._mamba import ENTRIES, THREADS, cdiv, lanes_per_request
+from kernels._integers import cdiv
+from kernels._mamba import ENTRIES, THREADS, lanes_per_request
 
 SOURCE = Path(__file__).parent / "cuda" / "mamba_state_gather.cu"
 

@@ -5,6 +5,10 @@
     cuda_mapped     no copy: the kernel reads the pinned host array itself, over the bus
 
 prev_num_computed and num_computed are two buffers, so requests may move between rows and blocks need no order.
+
+On an H200 at B = 128 and more a copy and a launch take 8.2 to 12.9 us, from one record to the next, and cuda_mapped 4.3 to 4.7, where the
+floor is 1.08 to 1.09: the copy over the bus is the larger part of the distance. How much of the rest the mapped reads are was not
+measured apart. At B = 1 it is 4.2, 4.3 and 2.5.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from torch import Tensor
 
 from harness.contract import GPU, variant
 from harness.cuda import launcher
+from kernels._integers import cdiv
 
 SOURCE = Path(__file__).parent / "cuda" / "seq_lens_update.cu"
 THREADS = 256
@@ -29,7 +34,7 @@ ROWS_PER_BLOCK = THREADS // 32
 
 def _grid(rows: int, capacity: int) -> int:
     """Blocks that give each request a warp and each row of the tail a thread; at least one, as capacity is."""
-    return max(-(-rows // ROWS_PER_BLOCK), -(-(capacity - rows) // THREADS))
+    return max(cdiv(rows, ROWS_PER_BLOCK), cdiv(capacity - rows, THREADS))
 
 
 def _bound(x, out) -> Callable[[], None]:

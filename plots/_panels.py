@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.records import Cell, Run, label_parts
+from harness.records import Cell, Run, axis_texts, label_parts
 from harness.stats import is_timed
 from plots._style import device_name, group_by_generation
 
@@ -27,10 +27,8 @@ class Place:
         return [name for name, cell in self.cells.items() if is_timed(cell, figure)]
 
     def text(self, axis: str) -> str:
-        """The axis value as the point's label spells it; a default, which labels leave out, as it is."""
-        parts = label_parts(self.point)
-        value = self.axes.get(axis, "")
-        return parts.get(axis, f"{value:g}" if isinstance(value, float) else str(value))
+        """The axis value as the point's label spells it; empty where the point has no such axis."""
+        return axis_texts(self.point, self.axes).get(axis, "")
 
 
 @dataclass(frozen=True)

@@ -73,17 +73,24 @@ def device_name(environment: Environment) -> str:
     return environment.processor if environment.device == "cpu" else environment.gpu or "unnamed GPU"
 
 
+def machine(environment: Environment) -> str:
+    if environment.device == "cpu":
+        return f"CPU: {environment.processor}"
+    return f"{environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'}"
+
+
+def commit(environment: Environment) -> str:
+    """``+``: with uncommitted changes."""
+    return f"commit {environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
+
+
 def environment_caption(runs: Iterable[Run]) -> str:
-    """One line per machine and software state: what the figures in a plot were measured with. ``+``: uncommitted changes."""
+    """One line per machine and software state: what the figures in a plot were measured with."""
     names: dict[str, list[str]] = {}
     for run in runs:
         environment = run.header.environment
-        if environment.device == "cpu":
-            device = f"CPU: {environment.processor}"
-        else:
-            device = f"{environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'}"
-        commit = f"{environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
-        names.setdefault(f"{device} · torch {environment.torch} · commit {commit}", []).append(run.header.name)
+        where = f"{machine(environment)} · torch {environment.torch} · {commit(environment)}"
+        names.setdefault(where, []).append(run.header.name)
     return "\n".join(f"{', '.join(dict.fromkeys(runs_there))} — {where}" for where, runs_there in names.items())
 
 

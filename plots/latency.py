@@ -41,7 +41,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
     note = "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n" if "floor" in handles else ""
-    note += "untrusted: slope, queued events and CUPTI differ by more than 3 % and 100 ns\n" if "untrusted" in handles else ""
+    if "untrusted" in handles:
+        note += "untrusted: slope, queued events and CUPTI differ by more than 3 %, 100 ns and what their constants are unsure of\n"
     caption(fig, note + environment_caption(runs_of(found)))
     stamp(fig, runs_of(found))
     return fig
@@ -63,10 +64,13 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
             **variant_style(variant), markersize=4.5, linewidth=1.3, capsize=2,
         )  # fmt: skip
-        doubted = [place for place in timed if untrusted(place.cells[variant].metrics, place.run.calibration_of(place.cells[variant]))]
-        if doubted:
-            ringed = [stats.interval(place.cells[variant], panel.figure).median for place in doubted]
-            handles["untrusted"] = ax.scatter([place.axes[x_axis] for place in doubted], ringed, **UNTRUSTED_STYLE)
+        ringed = [
+            (place.axes[x_axis], middle)
+            for place, middle in zip(timed, middles, strict=True)
+            if untrusted(place.cells[variant].metrics, place.run.calibration_of(place.cells[variant]))
+        ]
+        if ringed:
+            handles["untrusted"] = ax.scatter(*zip(*ringed, strict=True), **UNTRUSTED_STYLE)
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
     floors = {place.axes[x_axis]: floor for place in places if (floor := _floor_us(place, panel.figure)) is not None}
     if floors:

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from harness.compare import CORRELATED, VERDICTS, Comparison, Row
 from harness.records import Run
-from plots._style import caption, save, stamp
+from plots._style import caption, commit, machine, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
 WIDTH_IN = 7.8
@@ -177,15 +177,12 @@ def _notes(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Row]) ->
         [
             *([f"Not drawn: {', '.join(counted)}."] if counted else []),
             f"Point: ratio of medians. Bar: 95 % bootstrap interval. Band: ±{comparison.threshold * 100:g} %. {CORRELATED}",
-            _machine("base", comparison.base),
-            _machine("head", comparison.head),
+            _described("base", comparison.base),
+            _described("head", comparison.head),
         ]
     )
 
 
-def _machine(side: str, run: Run) -> str:
+def _described(side: str, run: Run) -> str:
     environment = run.header.environment
-    commit = f"commit {environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
-    if environment.device == "cpu":
-        return f"{side}: {run.header.name} · CPU: {environment.processor} · {commit}"
-    return f"{side}: {run.header.name} · {environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'} · {commit}"
+    return f"{side}: {run.header.name} · {machine(environment)} · {commit(environment)}"

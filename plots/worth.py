@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.records import Run
-from harness.serving import Delta, Serving, delta, serving_of
+from harness.serving import Delta, Serving, delta, described, serving_of
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
@@ -39,26 +39,17 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     models = {one.serving for one in found}
     title = "Modelled change of time per output token (TPOT) against the operator chain"
     if len(models) == 1:
-        title += "\n" + describe(found[0].serving)
+        title += "\n" + described(found[0].serving)
     fig, axes = panel_grid([one.panel for one in found], title, most_columns=2)
     handles: dict[str, object] = {}
     for ax, one in zip(axes, found, strict=True):
         handles |= _draw_panel(ax, one)
-        details = [one.slice_name] if len(models) == 1 else [one.slice_name, describe(one.serving)]
+        details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.serving)]
         title_panel(ax, one.panel, ", ".join(filter(None, details)))
     legend_below(fig, handles)
     caption(fig, environment_caption(runs_of(one.panel for one in found)))
     stamp(fig, runs_of(one.panel for one in found))
     return fig
-
-
-def describe(serving: Serving) -> str:
-    """The model in words; the cost names the figure that a step waits for."""
-    calls = f"{serving.calls_per_step} call{'s' if serving.calls_per_step > 1 else ''} per step"
-    return (
-        f"model step {serving.model_step_us / 1000:g} ms, acceptance {serving.acceptance:g}, {calls}, "
-        f"{serving.scheduling} scheduling ({serving.cost_figure} counts)"
-    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from tests import quick_interpreter
+
+    quick_interpreter.install()
 # Tensors here are tiny; threads that wait for each other on a busy machine make such tests ten times slower.
 torch.set_num_threads(1)
 

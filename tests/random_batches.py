@@ -12,22 +12,21 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-import torch
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
-from harness.contract import Operator, Point, Variant
-from harness.discover import discover, unavailable
+from harness.contract import Operator, Point
 from harness.measuring import ContextLost, check_context
 from harness.verify import Bench, Mismatch, verify_cell
+from tests.runnable import DEVICE, healthy
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: Random batches for each operator; set RANDOM_BATCHES for a quicker or a longer look.
 EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "1000"))
 #: What everything here is drawn from. None: hypothesis' own way, which remembers failures between sessions.
 SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else random.randrange(2**32) if DEVICE == "cuda" else None
-#: On a GPU operator chains take part in one batch of so many: their code is the CPU's, where they take part in each.
-CHAINS_EVERY = 8
+#: Some variants take part in one batch of so many: on a GPU operator chains, whose code is the CPU's, where they take part in
+#: each; in the interpreter those that a test names.
+SELDOM = 8
 #: On a GPU this many values of an axis that Triton compiles for; with all of them compilation would take minutes.
 COMPILED_VALUES = 2
 #: What destroyed the CUDA context of this process, and where.
@@ -56,26 +55,26 @@ def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
     return point
 
 
-@cache
-def _healthy(operator: str) -> tuple[Variant, ...]:
-    # Recompiling for every random shape says nothing about torch.compile and takes minutes.
-    found = [v for v in discover().of(operator) if not (v.defect or v.name.startswith("compiled") or unavailable(v, DEVICE))]
-    return tuple(found)
+#: Looked up once per operator, not per batch.
+_healthy = cache(healthy)
 
 
-def check_random(operator: Operator, axes: Mapping[str, Any], batch_seed: int) -> None:
-    """Verify the healthy variants of an operator on one batch: all, or the kernels alone (CHAINS_EVERY). Raises Mismatch."""
+def check_random(operator: Operator, axes: Mapping[str, Any], batch_seed: int, seldom: tuple[str, ...] = ()) -> None:
+    """Verify the healthy variants of an operator on one batch, or those that take part in every one (SELDOM). Raises Mismatch.
+
+    seldom: variants that need not be interpreted in each batch, as their kernels have random batches with another operator.
+    """
     if not _lost:
-        _verify_all(operator, legal_point(operator, axes), batch_seed)
+        _verify_all(operator, legal_point(operator, axes), batch_seed, seldom)
     # Nothing runs in this process any more: hypothesis would shrink to a batch that is innocent, so name the guilty one.
     assert not _lost, _lost[0]
 
 
-def _verify_all(operator: Operator, point: Point, batch_seed: int) -> None:
+def _verify_all(operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...]) -> None:
     bench = Bench(operator, point, DEVICE, batch_seed, cases=2)
     for variant in _healthy(operator.name):
-        chain = variant.origin.startswith("baselines.")
-        if variant.skip(point) or (DEVICE == "cuda" and chain and batch_seed % CHAINS_EVERY):
+        is_seldom = variant.origin.startswith("baselines.") if DEVICE == "cuda" else variant.name in seldom
+        if variant.skip(point) or (is_seldom and batch_seed % SELDOM):
             continue
         try:
             verify_cell(bench, variant, once=True)

@@ -57,7 +57,7 @@ def test_another_number_of_launches_under_cupti_is_a_mismatch():
     ("answer", "starts", "note"),
     [
         (Refused("RuntimeError: no memory"), 1, "RuntimeError: no memory"),
-        (AuditReady(factory.gpu_environment(), {}, {}, "CUPTI delivers nothing"), 1, "CUPTI delivers nothing"),
+        (AuditReady({}, {}, "CUPTI delivers nothing"), 1, "CUPTI delivers nothing"),
         (SILENT, 1, "the second process died although no variant had control: no sign of life for 600 s"),
         (WorkerDied(KILLED), STRAY_DEATHS, f"the second process died although no variant had control: {KILLED}"),
     ],

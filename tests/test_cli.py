@@ -567,3 +567,16 @@ def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
         print_tables(console, result_tables(hostile.run))
         print_counts(console, hostile.run.cells)
     assert max(map(len, shown.getvalue().splitlines())) <= 60
+
+
+def test_a_reader_that_goes_away_is_no_broken_disk(hostile, monkeypatch):
+    """`bench.py CONFIG | head`: the command line ends it quietly, so it must not become an error about a file."""
+    from harness import recording
+    from harness.console import make_console
+
+    def gone(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(recording, "report", gone)
+    with pytest.raises(BrokenPipeError):
+        recording.record(make_console(), None, None, [], None, no_plots=True, resumed=hostile.run)

@@ -15,7 +15,7 @@ from harness.cuda import compile_all
 from harness.discover import discover
 from harness.proof import prove
 from harness.verify import Bench, verify_cell
-from tests.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()
 
@@ -85,7 +85,8 @@ BATCHES = st.fixed_dictionaries(
         "block_size": st.sampled_from([16, 64]),
         "table_columns": st.integers(38, 160),
         "table_padding": st.integers(0, 10),
-        "num_sms": st.integers(1, 20),
+        # 8 rows of the schedule are a program of Triton's: few draws with more than one, as each of them is interpreted.
+        "num_sms": st.sampled_from([1, 2, 3, 4, 6, 7, 9, 20]),
         "num_heads_q": st.sampled_from([16, 64, 128]),
         "layout": st.sampled_from(["old", "new"]),
         "overhead": st.sampled_from([1, 3, 5]),
@@ -161,10 +162,10 @@ def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
     assert all(same(one[name], other[name]) for name in ("tile_scheduler_metadata", "num_splits"))
 
 
-@run_examples(min(EXAMPLES, 60))
+@run_examples()
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(operator, SMALL | axes, seed)
+    check_random(operator, SMALL | axes, seed, seldom=("triton_sequence",))
 
 
 @pytest.mark.parametrize(

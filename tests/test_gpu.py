@@ -1,5 +1,7 @@
 """The ruler, the launcher and the worker on a real GPU: against times that are known, and with kernels that misbehave."""
 
+import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -125,6 +127,13 @@ def test_a_kernel_that_writes_to_nowhere_fails_alone(tmp_path):
     others = [c for c in cells if c.variant in ("cuda_fused", "triton_fused", "chain_clamp")]
     assert len(others) == 15
     assert {c.status for c in others} == {"passed"}
+
+
+def test_the_parent_never_touches_cuda(tmp_path):
+    arguments = ["configs/smoke.yaml", "--only", "decode_native/cuda_fused", "--out", str(tmp_path / "run"), "--no-plots"]
+    program = f"import bench, torch; code = bench.main({arguments}); print(code, torch.cuda.is_initialized())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 False", done.stdout + done.stderr
 
 
 def test_a_run_on_the_gpu_records_everything(tmp_path):

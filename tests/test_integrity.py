@@ -1,6 +1,9 @@
 """The guards around a timed launch, each by itself: replaced tools, changed settings, outputs that a call did not write."""
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -9,6 +12,8 @@ import torch
 from harness.integrity import Integrity, ProcessState
 from harness.verify import Mismatch
 from harness.witness import Witness, as_integers
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -27,7 +32,7 @@ def test_nothing_was_touched(module):
 def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
     honest, noted = getattr(time, name), Integrity([])
     monkeypatch.setattr(time, name, lambda: 0.0)
-    assert noted.tampered() == f"time.{name}"
+    assert noted.tampered() == f"time.{name} was replaced; a variant must leave alone what measures it"
     assert getattr(time, name) is honest
     assert noted.tampered() is None
 
@@ -35,20 +40,51 @@ def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
 def test_functions_classes_and_methods_of_a_module_are_noted(module):
     noted, judge, sample, watch = Integrity([module]), module.judge, module.Watch.sample, module.Watch
     module.judge = module.Watch.sample = lambda *_: 0
-    assert noted.tampered() == "ruler_of_a_test.judge"
+    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
     assert (module.judge, module.Watch.sample) == (judge, sample)
     module.Watch = SimpleNamespace
-    assert noted.tampered() == "ruler_of_a_test.Watch"
+    assert noted.tampered().startswith("ruler_of_a_test.Watch was replaced")
     assert module.Watch is watch
-    module.sleep = None  # not its own
+    module.sleep = None  # imported, and the module would call what stands there
+    assert noted.tampered().startswith("ruler_of_a_test.sleep was replaced")
+    assert module.sleep is time.sleep
     assert noted.tampered() is None
 
 
 def test_a_deleted_tool_is_missed_too(module):
     noted = Integrity([module])
     del module.judge
-    assert noted.tampered() == "ruler_of_a_test.judge"
+    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
     assert module.judge() == 1
+
+
+#: In a process of its own, where nobody has imported the ruler yet; nothing of it touches a device.
+SESSION = """
+from harness.config import Measure
+from harness.protocol import Job
+from harness.session import Session
+session = Session(Job("cuda", (), 0, Measure(), timed=True))
+for owner, tool in TOOLS:
+    owner = pkgutil.resolve_name(owner)
+    assert session._integrity.tampered() is None
+    setattr(owner, tool, lambda *_: 0.0)
+    print(session._integrity.tampered())
+"""
+
+
+def test_what_times_on_a_gpu_is_noted_before_any_variant_is_imported():
+    tools = [
+        ("harness.cuda_ruler:CudaStopwatch", "sample"),
+        ("harness.blocked_events:BlockedEvents", "microseconds"),
+        ("harness.graphs", "check_nodes"),
+        ("harness.clocks:Clocks", "trouble"),
+        ("harness.cache:Cache", "prepare"),
+    ]
+    program = f"import pkgutil\nTOOLS = {tools}{SESSION}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    named = [line.split(" was replaced")[0] for line in done.stdout.splitlines()]
+    assert named == [f"{owner.rpartition(':')[2]}.{tool}" for owner, tool in tools]
 
 
 def test_settings_are_compared_and_restored():
@@ -57,7 +93,7 @@ def test_settings_are_compared_and_restored():
     torch.set_num_threads(threads + 1)
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
-    assert state.changed() == f"torch.get_num_threads() was {threads} and is {threads + 1}"
+    assert state.changed().startswith(f"torch.get_num_threads() was {threads} and is {threads + 1};")
     state.restore()
     assert state.changed() is None
     assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from baselines._batches import UNUSED_BLOCK_ID
 from baselines.k_quant_gather import Inputs, make_outputs
 from baselines.k_quant_gather import operator as gather
-from harness.discover import discover, unavailable
-from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
-
-CATALOG = discover()
+from tests.random_batches import check_random, compiled_values, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
 
 
 def gathered(point, x):
@@ -69,12 +67,6 @@ def write(point, k, x):
                 block[at : at + 4] = scale.view(torch.uint8)
 
 
-def healthy():
-    """Without the compiled chain, as tests/random_batches.py: its hard points are proof enough for seconds of compilation."""
-    variants = CATALOG.of("k_quant_gather")
-    return [v for v in variants if v.defect is None and not v.name.startswith("compiled") and unavailable(v, DEVICE) is None]
-
-
 def test_written_keys_come_back_through_every_variant():
     """Write, gather, dequantise: e4m3 keeps three bits of mantissa, so no value is off by more than 3.6 % of its group's amax."""
     point = gather.complete({"batch_size": 4, "chunk_tokens": 150, "slack": 6, "quant_block_size": 32})
@@ -83,7 +75,7 @@ def test_written_keys_come_back_through_every_variant():
     k = torch.randn(real, point.head_dim, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 3, real)[:, None]
     write(point, k, x)
     on_device = Inputs(x.kv_cache.to(DEVICE), x.block_table.to(DEVICE), x.cu_seq_lens.to(DEVICE), x.num_tokens)
-    for variant in healthy():
+    for variant in healthy("k_quant_gather"):
         out = make_outputs(point)
         out = type(out)(out.k.to(DEVICE), out.scale.to(DEVICE))
         variant.setup(point, on_device, out)()
@@ -162,7 +154,3 @@ def test_a_row_names_the_slot_it_came_from(axes, seed):
 @given(axes=chunks, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_chunks(axes, seed):
     check_random(gather, axes, seed)
-
-
-def test_the_historic_defects_are_there():
-    assert {v.name for v in CATALOG.of("k_quant_gather") if v.defect} == {"unguarded_upper_bound", "dropped_scales", "ignored_row_stride"}

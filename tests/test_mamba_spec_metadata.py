@@ -9,11 +9,9 @@ from baselines._mamba import table_columns
 from baselines.mamba_spec_metadata import Inputs, operator
 from harness.discover import discover, unavailable
 from harness.verify import Bench, verify_cell
-from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
-
-
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
+from tests.mamba_batches import batches, int32
+from tests.random_batches import check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
 
 
 def expected_of(lengths, rows, anchors=None, fresh=None, accepted=None, **axes):
@@ -67,11 +65,9 @@ def test_one_window_serves_modes_align_and_none():
     assert expected_of([5, 16], [3, 3], cache_mode="none")("input_slots") == [[10, 11, 12], [20, 21, 22]]
 
 
-@pytest.mark.parametrize("variant", [v for v in discover().of(operator.name) if v.defect is None], ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy(operator.name, compiled=True), ids=lambda v: v.name)
 def test_anchors_may_be_read_and_written_in_one_array(variant):
     """As an engine keeps them: what step 1 stores is what step 2 reads."""
-    if unavailable(variant, DEVICE):
-        pytest.skip(unavailable(variant, DEVICE))
     lengths = {"max_model_len": 64, "context_len": {"uniform": [4, 64]}}
     point = operator.complete({"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3} | lengths)
     bench = Bench(operator, point, DEVICE, seed=3, cases=1)
@@ -86,28 +82,6 @@ def test_anchors_may_be_read_and_written_in_one_array(variant):
     assert torch.equal(out.next_anchors[~stored][1:], x.anchors[~stored][1:])
 
 
-def test_the_named_defects_are_there():
-    assert {v.name for v in discover().of(operator.name) if v.defect} >= {
-        "table_without_speculative_blocks", "padded_by_tokens", "fallback_anchor", "anchor_outlives_its_request",
-        "conv_reads_computed_column",
-    }  # fmt: skip
-
-
-batches = st.builds(
-    lambda axes, k, row: axes | {"num_speculative_blocks": k, "max_decode_len": min(row, k + 1)},
-    st.fixed_dictionaries(
-        {
-            "batch_size": st.integers(1, 10),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "padding": st.sampled_from([0.0, 0.2, 0.7]),
-            "context_len": st.one_of(st.integers(1, 90), st.just({"uniform": [1, 90]})),
-            "mamba_block_size": compiled_values(1, 2, 3, 4, 16, 33, 1024),
-            "acceptance": st.sampled_from([0.0, 0.3, 0.8]),
-        }
-    ),
-    compiled_values(1, 2, 3, 5),
-    st.integers(1, 6),
-)
 metadata_batches = st.tuples(
     batches,
     st.fixed_dictionaries(

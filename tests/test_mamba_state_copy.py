@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from baselines._mamba_state_copy_batches import conv_columns, time_first
 from baselines.mamba_state_copy import Inputs, Outputs, operator
-from harness.discover import discover, unavailable
-from tests.random_batches import DEVICE, check_random, compiled_values, legal_point, run_examples
-from tests.test_mamba_spec_metadata import batches, int32
+from tests.mamba_batches import batches, int32
+from tests.random_batches import check_random, compiled_values, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
 
 TINY = {"num_layers": 1, "ssm_state_bytes": 4, "conv_dim": 1, "mamba_block_size": 4, "max_model_len": 16, "max_num_seqs": 4}
 
@@ -54,14 +54,9 @@ def test_worked_example_after_sampling():
     assert copied(point, 8, 3, accepted=1, column=1, drafts=0) == ({}, {}, 1, None)
 
 
-def runnable(defective):
-    found = [v for v in discover().of(operator.name) if (v.defect is not None) == defective]
-    return [v for v in found if unavailable(v, DEVICE) is None]
-
-
 @pytest.mark.parametrize("layout", ["SD", "DS"])
 @pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("variant", runnable(defective=False), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy(operator.name), ids=lambda v: v.name)
 def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
     """Input and output pool are one, every request ends where its block ends; overlapping by up to k columns."""
     point = operator.complete(
@@ -87,10 +82,6 @@ def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
         assert torch.equal(getattr(out, name).cpu(), wanted), name
     assert not bool(expected["conv_states"].untouched.all())
     assert out.num_accepted_tokens[:3].tolist() == [1, 1, 1]
-
-
-def test_the_named_defects_are_there():
-    assert {v.name for v in runnable(defective=True)} >= {"overlapping_shift", "accepted_updated_in_place", "shifted_as_contiguous"}
 
 
 copy_batches = st.tuples(

@@ -17,8 +17,7 @@ import torch
 
 from baselines import mamba_spec_metadata, mamba_state_copy, mamba_state_gather
 from baselines._axes import cdiv
-from harness.discover import discover, unavailable
-from tests.random_batches import DEVICE
+from tests.runnable import DEVICE, defective, healthy
 
 ROWS = 5
 #: Mamba block size -> (drafts, longest sequence). Most sequences end after a few dozen tokens.
@@ -288,29 +287,24 @@ def run_align(variant, block_size: int, steps: int, seed: int = 0, layout: str =
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 
-def variants(operator: str, defective: bool = False):
-    found = [v for v in discover().of(operator) if (v.defect is not None) == defective]
-    return [v for v in found if unavailable(v, DEVICE) is None and not v.name.startswith("compiled")]
-
-
 def interpreted(variant) -> bool:
     return DEVICE == "cpu" and variant.origin.startswith("kernels")
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_spec_metadata"), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy("mamba_spec_metadata"), ids=lambda v: v.name)
 def test_every_read_of_mode_all_finds_its_state(variant, block_size):
     run_all_states(Metadata, variant, block_size, 500 if interpreted(variant) else 2500)
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_state_gather"), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy("mamba_state_gather"), ids=lambda v: v.name)
 def test_every_read_through_gathered_slots_finds_its_state(variant, block_size):
     run_all_states(Gather, variant, block_size, 500)
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_state_copy"), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy("mamba_state_copy"), ids=lambda v: v.name)
 def test_every_read_of_mode_align_finds_its_state(variant, block_size):
     run_align(variant, block_size, 40 if interpreted(variant) else 500, layout="DS" if block_size == 4 else "SD")
 
@@ -320,7 +314,7 @@ UNSEEN = {"padded_by_tokens"}
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_spec_metadata", defective=True), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", defective("mamba_spec_metadata"), ids=lambda v: v.name)
 def test_defects_of_the_metadata_lose_a_state(variant, block_size):
     if variant.name in UNSEEN:
         run_all_states(Metadata, variant, block_size, 400)
@@ -330,14 +324,14 @@ def test_defects_of_the_metadata_lose_a_state(variant, block_size):
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_state_gather", defective=True), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", defective("mamba_state_gather"), ids=lambda v: v.name)
 def test_defects_of_the_gather_lose_a_state(variant, block_size):
     with pytest.raises(WrongState):
         run_all_states(Gather, variant, block_size, 400)
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
-@pytest.mark.parametrize("variant", variants("mamba_state_copy", defective=True), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", defective("mamba_state_copy"), ids=lambda v: v.name)
 def test_defects_of_the_copy_lose_a_state(variant, block_size):
     with pytest.raises(WrongState):
         run_align(variant, block_size, 200, layout="DS" if variant.name == "shifted_as_contiguous" else "SD")

@@ -1,4 +1,4 @@
-"""mla_tile_schedule: worked examples, what any schedule must satisfy, random batches, how P is derived, the division."""
+"""mla_tile_schedule: worked examples, what any schedule must satisfy, random batches, how P is derived."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from baselines.mla_tile_schedule import Inputs
 from baselines.mla_tile_schedule import operator as tiles
 from harness.discover import discover
 from harness.proof import prove
-from kernels._integers import reciprocal
-from tests.random_batches import DEVICE, check_random, legal_point, run_examples
+from tests.random_batches import check_random, legal_point, run_examples
+from tests.runnable import DEVICE
 
 
 def schedule(lengths, **axes):
@@ -146,11 +146,3 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
 def test_defects_are_rejected_for_what_they_are(name, check):
     findings = list(prove(tiles, discover().find("mla_tile_schedule", name), DEVICE, seed=11))
     assert {finding.check for finding in findings if finding.outcome not in ("passed", "skipped")} == {check}
-
-
-@given(dividend=st.one_of(st.integers(0, 2**30 - 1), st.integers(2**30 - 2000, 2**30 - 1)), divisor=st.integers(1, 512))
-def test_multiplication_divides_exactly(dividend, divisor):
-    multiplier, shift = reciprocal(divisor)
-    assert multiplier < 2**31
-    for n in (dividend, dividend // divisor * divisor, max(dividend // divisor * divisor - 1, 0)):
-        assert n * multiplier >> shift == n // divisor

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from math import ceil
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,17 +91,6 @@ def test_the_defects_are_rejected_where_upstream_failed():
             "real-dummy-real",
         },
     }
-
-
-@pytest.mark.parametrize("divisor", [*range(1, 300), 2**15 - 1, 2**29 + 1, 2**30 - 1])
-def test_the_reciprocal_divides(divisor):
-    from kernels._integers import reciprocal
-
-    multiplier, shift = reciprocal(divisor)
-    assert 0 < multiplier < 2**31
-    for multiple in {0, divisor, (2**30 - 1) // divisor * divisor}:
-        for n in range(max(multiple - 2, 0), min(multiple + 3, 2**30)):
-            assert n * multiplier >> shift == n // divisor
 
 
 def walk(table, segments, atoms):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import plots
-from plots import _axes, _style, latency, speedup, worth
+from plots import _axes, _style, latency, worth
 from tests import factory
 
-FIGURES = {"latency": latency, "speedup": speedup, "worth": worth}
+FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES}
+#: Figure -> the cases that have nothing for it: without a GPU, or without a baseline beside another variant.
+ABSENT = {"worth": ("cpu", "one variant", "long labels"), "calibration": ("cpu", "long labels")}
 BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
 MTP3 = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)
 
@@ -58,6 +61,14 @@ def long_labels_run(environment):
     return factory.run(environment, cells)
 
 
+def cache_states_run():
+    """The pointer chase of a run whose cache state is "serving": as many bars as it may have."""
+    run = factory.sweep_run(batch_sizes=(8,))
+    chase = dict.fromkeys(("l2", "memory", "hot", "cold", "serving", "serving_table"), [665.0] * 5)
+    calibration = msgspec.structs.replace(run.header.calibration, chase_cycles=chase)
+    return factory.run(run.header.environment, run.cells, calibration=calibration)
+
+
 CASES = {
     "gpu": lambda: [factory.sweep_run()],
     "cpu": lambda: [factory.sweep_run(factory.cpu_environment())],
@@ -67,6 +78,7 @@ CASES = {
     "eighty points": lambda: [wide_run(1, range(1, 21))],
     "one batch size": lambda: [factory.sweep_run(batch_sizes=(32,))],
     "one variant": lambda: [one_variant_run()],
+    "cache states": lambda: [cache_states_run()],
     "long labels": lambda: [long_labels_run(factory.cpu_environment())],
 }
 
@@ -98,7 +110,7 @@ def test_the_overlap_check_sees_an_overlap():
 def test_drawn_without_overlaps(name, case, tmp_path):
     runs = CASES[case]()
     fig = FIGURES[name].figure(runs)
-    if name == "worth" and case in ("cpu", "one variant", "long labels"):
+    if case in ABSENT.get(name, ()):
         assert fig is None
         assert FIGURES[name].draw(runs, tmp_path / name) == []
         assert not list(tmp_path.iterdir())
@@ -119,7 +131,7 @@ def test_nothing_timed_draws_nothing_but_its_ruler(runs, tmp_path):
 def test_draw_all_and_the_same_bytes_twice(tmp_path):
     runs = [factory.sweep_run(batch_sizes=(1, 8))]
     first, second = (plots.draw_all(runs, tmp_path / folder) for folder in ("first", "second"))
-    assert {path.stem for path in first} == {*FIGURES, "calibration"}
+    assert {path.stem for path in first} == set(FIGURES)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert all(path.stat().st_size > 10_000 for path in first)
 

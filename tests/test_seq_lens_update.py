@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from baselines.seq_lens_update import Inputs, operator
 from harness.contract import Point
 from harness.cuda import compile_all
-from harness.discover import discover, unavailable
+from harness.discover import discover
 from harness.proof import prove
 from harness.verify import compare
-from tests.random_batches import DEVICE, check_random, legal_point, run_examples
+from tests.random_batches import check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
 
-VARIANTS = [v for v in discover().of("seq_lens_update") if v.defect is None and unavailable(v, DEVICE) is None]
+VARIANTS = healthy("seq_lens_update")
 NEVER_WAITS = [v for v in VARIANTS if "no_sync" not in v.waives]
 WALKERS = [v for v in NEVER_WAITS if not v.name.startswith("compiled")]
 
@@ -254,10 +255,6 @@ def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, sche
 def test_the_source_compiles_for_every_architecture():
     compiled = compile_all(s for v in discover().of("seq_lens_update") for s in v.sources)
     assert set(compiled["kernels/cuda/seq_lens_update.cu"].values()) == {"ok"}
-
-
-def test_the_defects_of_the_list_are_there():
-    assert {v.name for v in discover().of("seq_lens_update") if v.defect} >= {"permuted_in_place", "bound_as_exact", "stale_tail"}
 
 
 def test_permuting_in_place_is_rejected_for_its_order_alone():
