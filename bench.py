@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 COMMANDS = ("run", "verify", "compare", "merge", "plot", "list", "doctor")
 USAGE = """\
@@ -25,11 +27,25 @@ USAGE = """\
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Bad usage is one sentence with the remedy, as every other error; argparse would print the whole usage before it."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message.replace(chr(10), ' ')}; see python {self.prog} --help\n")
+
+
+def parser() -> Parser:
+    top = Parser(
         prog="bench.py", usage=USAGE, description="Microbenchmarks of the metadata kernels of speculative decoding.", allow_abbrev=False
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
 
     run = commands.add_parser("run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False)
     _add_sweep_options(run, config_required=True)
@@ -89,6 +105,7 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
     if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         if near and not Path(arguments[0]).exists():
@@ -101,12 +118,26 @@ def main(arguments: list[str] | None = None) -> int:
 
         with leave_on_ctrl_c():
             from harness import commands
-        return commands.execute(options)
+        code = commands.execute(options)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         from harness.exits import INTERRUPTED
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
+        _drop_stdout()
+        return 0
+    except OSError as error:  # of standard output, e.g. `> /full/disk`; files are the commands' own affair
+        _drop_stdout()
+        print(f"error: cannot write {error.filename or 'to standard output'}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _drop_stdout() -> None:
+    """What standard output could not take must not fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

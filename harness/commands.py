@@ -38,9 +38,6 @@ def execute(options: argparse.Namespace) -> int:
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
         make_console(stderr=True).print(Text(f"error: {error}"))
         return USAGE
-    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
-        sys.stderr.close()
-        return OK
 
 
 # --- run --------------------------------------------------------------------------------------------------------------

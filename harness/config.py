@@ -5,10 +5,12 @@ Never imports torch.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os.path import relpath
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 import yaml
@@ -16,6 +18,8 @@ import yaml
 from harness.records import CacheState
 from harness.serving import Serving
 from harness.wording import did_you_mean
+
+CONFIGS = Path(__file__).parent.parent / "configs"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -95,12 +99,21 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
         config = msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        raise located(path, lines, where.rstrip("`").lstrip("."), message) from None
+        key = where.rstrip("`").lstrip(".")
+        raise located(path, lines, key, message + _choices(key)) from None
     if len(set(config.measure.graph_copies)) < 2:
         raise located(path, lines, "measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
     return Source(path, config, lines)
+
+
+def _choices(key: str) -> str:
+    """What is legal where a key takes one of a few words; msgspec does not say."""
+    section, _, name = key.rpartition(".")
+    struct = {"measure": Measure, "serving": Serving}.get(section)
+    legal = get_args(get_type_hints(struct).get(name)) if struct else ()
+    return f"; valid are {', '.join(legal)}" if legal and all(isinstance(word, str) for word in legal) else ""
 
 
 def parse_overrides(texts: list[str]) -> dict[str, Any]:
@@ -123,8 +136,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
-        siblings = sorted(str(p) for p in Path(path).parent.glob("*.yaml"))
-        raise ConfigError(f"{path}: {error.strerror}{did_you_mean(path, siblings)}") from None
+        raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int] = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -137,6 +149,13 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines
+
+
+def _nearest_file(path: Path) -> str:
+    """Beside a path that leads nowhere, or in configs/ of this suite, which need not be the working directory."""
+    files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
+    near = difflib.get_close_matches(path.stem, files, n=1)
+    return f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?" if near else "; configs/ has some to start from"
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:

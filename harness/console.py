@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -17,6 +18,8 @@ from rich.text import Text
 from harness.records import Cell, Environment
 from harness.tables import Table
 
+#: From this width on a list may ask for a least width of its first column.
+ROOMY = 90
 #: Width of tables where the output is piped and nobody says otherwise.
 PIPED_WIDTH = 100
 
@@ -110,22 +113,29 @@ def print_counts(console: Console, cells: Sequence[Cell]) -> None:
         if cell.status in ("mismatch", "failed"):
             shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
     for (variant, text), same in shown.items():
-        more = f" and {len(same) - 1} more points" if len(same) > 1 else ""
+        more = f" and {len(same) - 1} more point{'s' * (len(same) > 2)}" if len(same) > 1 else ""
         console.print(Text(f"{variant} at {same[0].point}{more}: {text}", style="red"))
 
 
 def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) -> None:
+    """One line for all sources that compile, one for each error with the architectures it is the error of."""
+    good: dict[str, list[str]] = {}
     for source, results in compiled.items():
-        good = [arch for arch, result in results.items() if result == "ok"]
-        if good:
-            console.print(Text(f"kernels/cuda/{source}: compiled for {', '.join(good)}"))
+        archs: dict[str, list[str]] = {}
         for arch, result in results.items():
-            if result != "ok":
-                console.print(Text(f"kernels/cuda/{source}: does not compile for {arch}: {result}", style="red"))
+            archs.setdefault(result, []).append(arch)
+        if "ok" in archs:
+            good.setdefault(", ".join(archs.pop("ok")), []).append(Path(source).name)
+        for result, bad in archs.items():
+            console.print(Text(f"{source}: does not compile for {', '.join(bad)}: {result}", style="red"))
+    for archs_of_all, sources in good.items():
+        console.print(Text(f"compiled for {archs_of_all}: {', '.join(sources)}"))
 
 
 def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = 2) -> None:
-    """A plain list with a header. first: least width of the first column; gap: spaces between columns, one at least."""
+    """A plain list with a header. first: least width of the first column where there is room, as rich cuts off what a least
+    width pushes over the edge; gap: spaces between columns, one at least."""
+    first = first if console.width >= ROOMY else 0
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, header_style="bold")
     for i, name in enumerate(head):
         drawn.add_column(name, overflow="fold", min_width=first if i == 0 else None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from cuda.core import LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
 
+ROOT = Path(__file__).parent.parent
 #: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
@@ -32,15 +33,17 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
 
 
 def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Every source for every supported architecture: file name -> architecture -> "ok" or NVRTC's error."""
+    """Every source for every supported architecture: its path, from the root of this suite if it lies there -> architecture
+    -> "ok" or NVRTC's error."""
     results: dict[str, dict[str, str]] = {}
     for source in dict.fromkeys(sources):
+        of_source = results[str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source)] = {}
         for arch in ARCHITECTURES:
             try:
                 compile_source(source, arch)
-                results.setdefault(source.name, {})[arch] = "ok"
+                of_source[arch] = "ok"
             except CompileError as error:
-                results.setdefault(source.name, {})[arch] = str(error)
+                of_source[arch] = str(error)
     return results
 
 

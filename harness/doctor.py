@@ -34,6 +34,8 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     print_environment(console, ready.environment)
     if ready.calibration is None:
         console.print(Text("no GPU: PyTorch variants are timed by the wall clock of one thread, and nothing is to be calibrated"))
+        if out is not None:
+            console.print(Text(f"nothing written to {out}"))
         return True
     found = trust.doubts(ready.calibration, CACHE)
     _print_residuals(console, ready.calibration)

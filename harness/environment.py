@@ -128,8 +128,10 @@ def _git_state() -> tuple[str | None, bool]:
     """Short commit and whether the tree differs from it; BENCH_COMMIT names the commit where there is no .git."""
 
     def git(*arguments: str) -> str | None:
+        # Who looks must not take the lock of the index: a commit made meanwhile would fail.
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
         try:
-            done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip()

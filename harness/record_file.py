@@ -50,7 +50,9 @@ class Writer:
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise RecordError(f"cannot write {self.path}: {error.strerror}; what was written before is kept") from None
+            raise RecordError(
+                f"cannot write {self.path}: {error.strerror}; what was written before is kept; make room and complete it with --resume"
+            ) from None
 
     def close(self) -> None:
         """Close the file; one to which nothing was written is removed."""

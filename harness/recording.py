@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from itertools import compress
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -74,7 +76,8 @@ def record(
     except BrokenPipeError:  # the reader of our output went away; no file is to blame
         raise
     except OSError as error:
-        raise RecordError(f"cannot write {error.filename}: {error.strerror}; the record {writer.path} is complete") from None
+        what = error.filename or "the table to standard output"
+        raise RecordError(f"cannot write {what}: {error.strerror}; the record {writer.path} is complete") from None
     planned = sum(len(group.variants) for group in groups)
     if interrupted or stopped:
         kept = f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
@@ -119,7 +122,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
 
 
 def _references(run: Run) -> list[Run]:
-    """Recorded GPU runs of the same points, drawn beside a run that has no GPU of its own."""
+    """What was recorded on GPUs at the points of this run, drawn beside a run that has no GPU of its own."""
     if run.header.environment.device == "cuda":
         return []
     points = {cell.point_key for cell in run.cells}
@@ -129,4 +132,12 @@ def _references(run: Run) -> list[Run]:
             recorded.append(read_run(path))
         except RecordError as error:
             make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"))
-    return [r for r in recorded if points & {cell.point_key for cell in r.cells}]
+    return [part for r in recorded if (part := _only(r, points)).cells]
+
+
+def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
+    """A run less its cells at other points."""
+    kept = [cell.point_key in points for cell in run.cells]
+    return structs.replace(
+        run, cells=list(compress(run.cells, kept)), segments=[(sum(kept[:start]), one) for start, one in run.segments]
+    )

@@ -94,7 +94,10 @@ class Bench:
         return self.operator.bytes_moved(self.point, self.cases[0].inputs)
 
     def setup(self, variant: Variant) -> Callable[[], Any]:
-        return variant.setup(self.point, self.inputs.view, self.outputs.view)
+        launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
+        if not callable(launch):
+            raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure that is to be timed")
+        return launch
 
     def rewrite_inputs(self) -> None:
         """Queue what the step before this one does: the inputs of case 0, written on the device."""

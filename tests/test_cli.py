@@ -59,6 +59,11 @@ def raises_in_setup(point, x, out):
 
 
 @variant("decode_native")
+def returns_nothing(point, x, out):
+    out.buffer.zero_()
+
+
+@variant("decode_native")
 def raises_at_launch(point, x, out):
     def launch():
         raise RuntimeError("launch went wrong")
@@ -143,7 +148,7 @@ def test_the_run_ends_with_1_and_every_cell_is_in_the_record(hostile):
     assert hostile.code == 1
     assert "Traceback" not in hostile.err + hostile.out
     keys = [cell.key for cell in hostile.run.cells]
-    assert len(keys) == len(set(keys)) == 2 * 8
+    assert len(keys) == len(set(keys)) == 2 * 9
     assert not hostile.run.truncated
 
 
@@ -170,7 +175,11 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("raises_in_setup", "ValueError: no tile fits"), ("raises_at_launch", "RuntimeError: launch went wrong")]
+    ("name", "reason"), [
+        ("raises_in_setup", "ValueError: no tile fits"),
+        ("raises_at_launch", "RuntimeError: launch went wrong"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
+    ],
 )
 def test_a_variant_that_raises_fails_with_its_reason(name, reason, hostile):
     for cell in fates(hostile, name):
@@ -366,6 +375,24 @@ def test_a_reader_that_goes_away_is_no_error(command, config, tmp_path):
     assert err == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command", [["list"], ["tiny.yaml", "--plan"], ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"]],
+    ids=["list", "plan", "run"],
+)  # fmt: skip
+def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "bench.py"), *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    said = [line for line in " ".join(ended.stderr.split()).split("2 points, 4 cells") if line]
+    assert ended.returncode == 2
+    assert len(said) == 1
+    assert re.match(r" ?error: cannot write .*standard output: No space left on device", said[0])
+    if "run.jsonl" in said[0]:
+        assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+
+
 # --- records are never lost or overwritten ----------------------------------------------------------------------------
 
 
@@ -459,8 +486,14 @@ def test_a_gpu_that_is_not_there_is_named_with_the_remedy(config, no_worker, dev
 def test_bad_usage_is_2(arguments, config):
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
-    assert "error: " in err
-    assert "Traceback" not in err
+    assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
+
+
+@pytest.mark.parametrize(("given", "meant"), [(["tiny.yaml", "--pln"], "--plan"), (["list", "--jsn"], "--json")], ids=["run", "list"])
+def test_a_misspelt_flag_names_the_nearest(given, meant, config):
+    code, out, err = call(*given)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: unknown argument {given[-1]!r}; did you mean {meant}?;")
 
 
 def test_a_misspelt_command_names_the_nearest(config):
@@ -507,6 +540,19 @@ def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
     code, out, _ = call("list")
     assert code == 0
     assert max(map(len, out.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
+    from harness.console import make_console, print_rows
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ("copy_bounded_by_destination\nbounded by the stride", "stable_address, exact", "source narrower than destination")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        print_rows(make_console(), ("defect", "by", "at"), [row], first=32)
+    assert max(map(len, shown.getvalue().splitlines())) <= columns
+    assert sorted("".join(shown.getvalue().replace("─", "").split())) == sorted("".join("".join(("defectbyat", *row)).split()))
 
 
 def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):

@@ -1,6 +1,7 @@
 """The YAML of a run: every fault is one sentence with file, line, key path and the nearest valid name, and exit code 2."""
 
 import json
+import re
 import signal
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
+import harness.config
 from harness.config import ConfigError, Measure, load, parse_overrides
 
 GOOD = "name: tiny\noperators: [decode_native]\nsweep:\n  - batch_size: [1, 2]\n"  # four lines: additions start in line 5
@@ -213,8 +215,8 @@ def test_a_faulty_override_is_one_sentence(case, capsys):
 
 
 def test_a_missing_file_is_named_with_the_nearest_one(capsys, tmp_path):
-    (tmp_path / "d.yaml").write_text(GOOD)
-    assert refused(capsys, None) == "c.yaml: No such file or directory; did you mean d.yaml?"
+    (tmp_path / "c2.yaml").write_text(GOOD)
+    assert refused(capsys, None) == "c.yaml: No such file or directory; did you mean c2.yaml?"
 
 
 def test_a_folder_is_no_configuration(capsys, tmp_path):
@@ -224,7 +226,22 @@ def test_a_folder_is_no_configuration(capsys, tmp_path):
 
 def test_a_missing_folder_is_no_traceback(capsys):
     assert bench.main(["nowhere/c.yaml", "--plan"]) == 2
-    assert capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory\n"
+    assert capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory; configs/ has some to start from\n"
+
+
+@pytest.mark.parametrize("given", ["configs/mtp3.yaml", "confgs/mtp3.yaml", "mtp3", "mtp3.yml"])
+def test_the_configurations_of_the_suite_are_found_from_anywhere(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"did you mean (\S+)\?") as raised:
+        load(given)
+    named = re.search(r"did you mean (\S+)\?", str(raised.value))[1]
+    assert load(named).config.name == "mtp3"
+
+
+@pytest.mark.parametrize(("key", "legal"), [("measure.cache", "hot, cold, serving"), ("serving.scheduling", "sync, async")])
+def test_a_word_that_is_none_of_a_few_is_told_which_are(key, legal):
+    with pytest.raises(ConfigError, match=f"{key}: .*'warm'; valid are {legal}$"):
+        load(harness.config.CONFIGS / "smoke.yaml", {key: "warm"})
 
 
 def test_a_value_is_taken_as_it_stands():

@@ -49,7 +49,7 @@ def test_samples_stand_where_they_belong(smoke):
             assert timed == (set() if kind == "triton" else {"cpu_us"})
     if not gpu:
         assert {c.status for c in run.cells if c.variant.startswith("cuda")} == {"unavailable"}
-        assert set(run.header.compiled["decode_flatten.cu"].values()) == {"ok"}
+        assert set(run.header.compiled["kernels/cuda/decode_flatten.cu"].values()) == {"ok"}
 
 
 def test_tables_and_plots_are_written(smoke):

@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from harness.record_file import Writer, read_run
-from harness.records import Cell, Metrics, RecordError
+from harness import recording
+from harness.record_file import Writer, read_run, write_run
+from harness.records import Cell, Metrics, RecordError, Segment
 from tests import factory
 
 
@@ -143,3 +146,20 @@ def test_an_unknown_status_is_refused(written):
 
 def test_key_joins_operator_variant_and_point():
     assert factory.cell("decode_native", "flat_view", {"batch_size": 8, "next_n": 4}).key == "decode_native/flat_view/batch_size=8,next_n=4"
+
+
+def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_with_its_ruler(tmp_path, monkeypatch):
+    mine = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
+    recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
+    start = next(i for i, cell in enumerate(recorded.cells) if cell.operator == "decode_native")
+    ruler = factory.calibration(np.random.default_rng(1))
+    later = Segment(started="later", why="resumed", environment=recorded.header.environment, calibration=ruler)
+    write_run(structs.replace(recorded, segments=[(start, later)]), tmp_path / "recorded.jsonl")
+    factory.write(factory.sweep_run(batch_sizes=(1, 128)), tmp_path / "elsewhere.jsonl")
+    monkeypatch.setattr(recording, "REFERENCE", tmp_path)
+    (drawn,) = recording._references(mine)
+    assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}
+    assert {cell.operator for cell in drawn.cells} == {"decode_flatten", "decode_native"}
+    for cell in drawn.cells:
+        assert (drawn.calibration_of(cell) is drawn.header.calibration) == (cell.operator == "decode_flatten")
+    assert recording._references(recorded) == []
