@@ -186,6 +186,7 @@ class SimulatedGpu:
         #: Work that is due: (start, sequence number, work).
         self._due: list[tuple[float, int, Callable[[], Any]]] = []
         self._l2: OrderedDict[int, int] = OrderedDict()
+        self._l2_held = 0
         #: (name, start in ns, ns, where) since the profiler began; None where none is at work.
         self.seen: list[tuple[str, float, float, DeviceType]] | None = None
         self.profiled = 0
@@ -278,11 +279,12 @@ class SimulatedGpu:
         """Bring allocations into the L2, the least recently used ones out of it; how many bytes were not there."""
         missed = 0
         for address, size in touched.items():
-            missed += max(size - self._l2.pop(address, 0), 0)
-            self._l2[address] = min(size, self.l2_bytes)
-        held = sum(self._l2.values())
-        while held > self.l2_bytes:
-            held -= self._l2.popitem(last=False)[1]
+            before, now = self._l2.pop(address, 0), min(size, self.l2_bytes)
+            missed += max(size - before, 0)
+            self._l2[address] = now
+            self._l2_held += now - before
+        while self._l2_held > self.l2_bytes:
+            self._l2_held -= self._l2.popitem(last=False)[1]
         return missed
 
     # --- the ruler's kernels, and what cuda-core is asked for ---
@@ -339,7 +341,13 @@ class SimulatedGpu:
 
     def properties(self, device: Any = None) -> SimpleNamespace:
         return SimpleNamespace(
-            name="simulated", major=9, minor=0, multi_processor_count=132, L2_cache_size=self.reported_l2_bytes, total_memory=2**37, uuid="0"
+            name="simulated",
+            major=9,
+            minor=0,
+            multi_processor_count=132,
+            L2_cache_size=self.reported_l2_bytes,
+            total_memory=2**37,
+            uuid="0",
         )
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,13 +127,13 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, memory = kwargs or {}, self._memory
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
         on_device = [one for one in tensors if memory.holds(one)]
         wanted = memory.placing if memory.placing is not None else bool(on_device)
         if not (wanted or on_device):
             return func(*args, **kwargs)
-        name, schema = func.overloadpacket.__name__, func._schema
-        if name in _VIEWS or any(one.alias_info and not one.alias_info.is_write for one in schema.returns):
+        name, is_view, writes = _schema(func)
+        if is_view:
             return func(*args, **kwargs)
         if name in _EMPTY:
             made = func(*args, **kwargs)
@@ -143,10 +144,10 @@ class Operations(TorchDispatchMode):
             raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got some on cuda:0 and some on cpu")
         if len(on_device) < len(tensors):  # what lies on the host goes along by value
             args, kwargs = _mapped(lambda one: one if memory.holds(one) else one.clone(), (args, kwargs))
-        written = [one for one in _written(schema, args, kwargs) if one is not None]
+        written = [args[place] if place < len(args) else kwargs.get(key) for place, key in writes]
         if written:
             self._submit(name, lambda: func(*args, **kwargs), [*on_device, *written])
-            return (written[0] if len(written) == 1 else tuple(written)) if schema.returns else None
+            return (written[0] if len(written) == 1 else tuple(written)) if func._schema.returns else None
         try:
             made = _mapped(memory.place, func(*args, **kwargs) if not tensors else self._shapes(func, args, kwargs))
         except (RuntimeError, NotImplementedError):  # what it returns depends on contents, so the host waits for them
@@ -190,7 +191,7 @@ class Operations(TorchDispatchMode):
 
     def _shapes(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """What an operator returns, without its contents. Raises where those decide."""
-        key = (func, repr(_mapped(lambda one: (one.shape, one.stride(), one.dtype), (args, kwargs))))
+        key = (func, _signature((args, kwargs)))
         if key not in self._known_shapes:
             on_meta = lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")  # noqa: E731
             meta_args, meta_kwargs = _mapped(on_meta, (args, kwargs))
@@ -201,12 +202,31 @@ class Operations(TorchDispatchMode):
         return _mapped(lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype), self._known_shapes[key])
 
 
-def _tensors(nested: Any) -> Iterator[Tensor]:
+@cache
+def _schema(func: Any) -> tuple[str, bool, list[tuple[int, str]]]:
+    """(name, whether it returns a view, place and name of the arguments that it writes)."""
+    name, schema = func.overloadpacket.__name__, func._schema
+    is_view = name in _VIEWS or any(one.alias_info and not one.alias_info.is_write for one in schema.returns)
+    return name, is_view, [(i, one.name) for i, one in enumerate(schema.arguments) if one.alias_info and one.alias_info.is_write]
+
+
+def _tensors(nested: Any) -> list[Tensor]:
     if isinstance(nested, Tensor):
-        yield nested
-    elif isinstance(nested, tuple | list | dict):
-        for one in nested.values() if isinstance(nested, dict) else nested:
-            yield from _tensors(one)
+        return [nested]
+    if isinstance(nested, dict):
+        nested = nested.values()
+    elif not isinstance(nested, tuple | list):
+        return []
+    return [tensor for one in nested for tensor in _tensors(one)]
+
+
+def _signature(nested: Any) -> Any:
+    """What decides the shape of a result, as a key."""
+    if isinstance(nested, Tensor):
+        return nested.shape, nested.stride(), nested.dtype
+    if isinstance(nested, dict):
+        return tuple((key, _signature(one)) for key, one in nested.items())
+    return tuple(map(_signature, nested)) if isinstance(nested, tuple | list) else (type(nested), nested)
 
 
 def _mapped(change: Callable[[Tensor], Any], nested: Any) -> Any:
@@ -215,11 +235,3 @@ def _mapped(change: Callable[[Tensor], Any], nested: Any) -> Any:
     if isinstance(nested, dict):
         return {key: _mapped(change, one) for key, one in nested.items()}
     return type(nested)(_mapped(change, one) for one in nested) if isinstance(nested, tuple | list) else nested
-
-
-def _written(schema: Any, args: tuple, kwargs: dict) -> Iterator[Any]:
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info and argument.alias_info.is_write:
-            yield args[position] if position < len(args) else kwargs.get(argument.name)
-
-
