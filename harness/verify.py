@@ -1,10 +1,10 @@
 """Is a variant right? Exact equality with the scalar reference, over whole buffers, before any timing.
 
-For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps;
-then launch, compare, launch again on top of the first result, poison again under the same inputs (a launch that remembers
-its inputs fails here), then other inputs under another poison. After each launch the inputs must be unchanged, every canary
-around every buffer must stand, and the settings of the process must be as before. On a GPU one more launch is queued with
-its inputs behind a sleeping kernel: work that does not wait in the launching stream runs too early and is wrong.
+For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps; then
+launch, compare, launch on top of the first result, poison again under the same inputs (a launch that remembers its inputs fails
+here), then other inputs under another poison. After each launch the inputs must be unchanged, every canary must stand, and the
+settings of the process must be as before. On a GPU one more launch is queued with its inputs behind a sleeping kernel: work that
+does not wait in the launching stream runs too early and is wrong.
 """
 
 from __future__ import annotations
