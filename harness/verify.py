@@ -2,9 +2,8 @@
 
 For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps; then
 launch, compare, launch on top of the first result, poison again under the same inputs (a launch that remembers its inputs fails
-here), then other inputs under another poison. After each launch the inputs must be unchanged, every canary must stand, and the
-settings of the process must be as before. On a GPU one more launch is queued with its inputs behind a sleeping kernel: work that
-does not wait in the launching stream runs too early and is wrong.
+here), then other inputs under another poison. After each launch inputs, canaries and the process's settings must be as before. On
+a GPU one more launch is queued with its inputs behind a sleeping kernel: work beside the launching stream runs too early.
 """
 
 from __future__ import annotations
