@@ -30,7 +30,7 @@ import torch
 from cuda.bindings import driver
 from torch.autograd import DeviceType
 
-from harness import blocked_events, cuda, cuda_ruler, cupti, proof
+from harness import blocked_events, cuda, cuda_ruler, cupti, interpreter, proof
 from tests.simulated_memory import Memory, OnDevice, Operations
 from tests.test_clocks import CALLS
 
@@ -189,7 +189,6 @@ class SimulatedGpu:
         self._l2_held = 0
         #: (name, start in ns, ns, where) since the profiler began; None where none is at work.
         self.seen: list[tuple[str, float, float, DeviceType]] | None = None
-        self.profiled = 0
         self.milliwatts = 300_000
 
     # --- the clock ---
@@ -378,7 +377,6 @@ class SimulatedGpu:
 
     @contextmanager
     def profile(self, **_: Any) -> Iterator[Any]:
-        self.profiled += 1
         self.seen = []
         found = SimpleNamespace()
         yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=found))
@@ -433,7 +431,7 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             patch.setattr(pynvml, name, lambda *_, answer=answer: answer(gpu))
         patch.setattr(pynvml, "nvmlInit", lambda: None)
         patch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-        patch.delenv("TRITON_INTERPRET", raising=False)
+        patch.setattr(interpreter, "SWITCH", "no switch")  # what is counted for a CPU would be counted ever after
         proof._on_cuda.cache_clear()
         modes.callback(proof._on_cuda.cache_clear)
         modes.enter_context(Operations(gpu))

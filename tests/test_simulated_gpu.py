@@ -407,7 +407,7 @@ def shrinks_in_timed_graphs(point, x, out):
 REJECTED = {
     **GPU_REJECTIONS,
     "stops_when_timed": "every_call|is empty",
-    "knows_its_caller": "every_call",
+    "knows_its_caller": "before the host calls",
     "idles_in_timed_graphs": "every_call: ",
     "shrinks_in_timed_graphs": "same_work: captured anew",
 }
@@ -445,12 +445,13 @@ def timed(tmp_path_factory, short_replays):
         ready = session.ready()
         cells = {cell.variant: cell for cell in answers(session, *HONEST, *REJECTED)}
         session.close()
+        stream = torch.cuda.current_stream().cuda_stream
     with simulated_gpu():
         auditor = Auditor(asked)
         audit_ready = auditor.ready()
         broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory")
         audited = {one.variant: one for one in answers(auditor, *HONEST, *broken) if isinstance(one, Audited)}
-    return SimpleNamespace(ready=ready, cells=cells, audit_ready=audit_ready, audited=audited)
+    return SimpleNamespace(ready=ready, cells=cells, stream=stream, audit_ready=audit_ready, audited=audited)
 
 
 def test_a_session_describes_the_device_and_calibrates(timed):
@@ -479,13 +480,34 @@ def test_a_cheat_is_rejected_as_on_a_gpu(name, timed):
     assert cell.metrics is None
 
 
-def test_a_lost_context_is_told_after_the_cell_of_who_lost_it(gpu, short_replays):
-    session, cells = Session(job(ADVERSARIES / "on_a_gpu.py")), []
+def test_a_current_stream_that_was_moved_is_put_back(timed):
+    assert timed.stream == 0
+
+
+FAULTS = """
+import sys
+from baselines.decode_native import chain_clamp
+from harness.cuda import launcher
+from tests.adversaries.on_a_gpu import NOWHERE, cheat
+
+@cheat
+def faults_under_the_ruler(point, x, out):
+    work, fault = chain_clamp(point, x, out), launcher(NOWHERE, "nowhere", 1, 1, 1)
+    return lambda: fault() if "ruler" in sys._getframe(1).f_code.co_filename else work()
+"""
+
+
+@pytest.mark.parametrize("name", ["writes_to_nowhere", "faults_under_the_ruler"])
+def test_a_lost_context_is_told_after_the_cell_of_who_lost_it(name, gpu, short_replays, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(FAULTS)
+    session, cells = Session(job(mine, ADVERSARIES / "on_a_gpu.py")), []
+    session.ready()
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
-        for one in session.group(Task("decode_native", dict(POINT), ("writes_to_nowhere", "flat_view"), 1.0)):
+        for one in session.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
             if not isinstance(one, Begin):
                 cells.append(one)
-    assert [(cell.variant, cell.status) for cell in cells] == [("writes_to_nowhere", "failed")]
+    assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
 
 
 def test_samples_of_a_gpu_that_holds_back_are_taken_again_and_counted(gpu, short_replays):
@@ -498,6 +520,8 @@ def test_samples_of_a_gpu_that_holds_back_are_taken_again_and_counted(gpu, short
     (cell,) = answers(session, "flat_view")
     assert (cell.status, cell.metrics.rounds, cell.metrics.disturbed) == ("passed", 40, 0)
     assert set(cell.metrics.discarded) == {"software power cap"}
+    # One sample each time: after the ramp it is over.
+    assert 0 < cell.metrics.discarded["software power cap"] <= (gpu.now_ns - start) / 30e6
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * 40)
 
 
