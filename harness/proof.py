@@ -65,9 +65,8 @@ def prove(
     shifted = None
     for hard in operator.hard_points:
         point = operator.complete(hard.point)
-        reason = variant.skip(point)
-        if reason:
-            yield Finding(hard.name, "skipped", message=reason)
+        if left_out := _left_out(hard.name, variant, [point]):
+            yield left_out
         else:
             first, shifted = shifted is None, shifted or (hard, point)
             replays = thorough or (first and not operator.sequences)
@@ -77,12 +76,20 @@ def prove(
     replays = True
     for name, steps in operator.sequences.items():
         points = [operator.complete(step) for step in steps]
-        reason = next((r for p in points if (r := variant.skip(p))), None)
-        if reason:
-            yield Finding(name, "skipped", message=reason)
+        if left_out := _left_out(name, variant, points):
+            yield left_out
         else:
             yield proof.through(name, points, replays)
             replays = thorough
+
+
+def _left_out(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
+    """The finding where skip= leaves one of the points out, or raises; None where it takes them all."""
+    try:
+        reason = next((said for point in points if (said := variant.skip(point))), None)
+    except Exception as error:  # a variant may raise anything
+        return Finding(name, "failed", type(error).__name__, f"its skip= raised {first_line(error)}")
+    return Finding(name, "skipped", message=reason) if reason else None
 
 
 def proved_nothing(findings: Iterable[Finding]) -> bool:

@@ -115,7 +115,11 @@ class Session:
             if reason:
                 yield group.cell(variant.name, "unavailable", reason)
                 continue
-            reason = operator.redundant(point) or variant.skip(point)
+            try:
+                reason = operator.redundant(point) or variant.skip(point)
+            except Exception as error:  # a variant may raise anything
+                yield group.cell(variant.name, "failed", f"its skip= raised {first_line(error)}")
+                continue
             if reason:
                 yield group.cell(variant.name, "skipped", reason)
                 continue

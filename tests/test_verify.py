@@ -279,3 +279,12 @@ def test_contents_move_with_the_seed_but_shapes_do_not():
                     assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
                 else:
                     assert a == b
+
+
+def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_proved(catalog):
+    chain = catalog.find("decode_native", "chain_clamp")
+    picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
+    findings = list(prove(catalog.operators["decode_native"], picky, "cpu", 0))
+    assert {finding.outcome for finding in findings} == {"passed", "failed"}
+    failed = next(finding for finding in findings if finding.outcome == "failed")
+    assert failed.message == "its skip= raised ZeroDivisionError: integer division or modulo by zero"

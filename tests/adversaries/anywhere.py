@@ -324,3 +324,9 @@ def hangs(point, x, out):
 def skips_every_hard_point(point, x, out):
     """Proved nothing, so it is not measured."""
     return lambda: None
+
+
+@variant("decode_native", skip=lambda point: 1 // 0)
+def raises_in_its_skip(point, x, out):
+    """No answer to whether it applies at a point."""
+    return lambda: None
