@@ -18,6 +18,7 @@ from harness.cuda import launcher
 from harness.cuda_ruler import CudaRuler
 from harness.cupti import Operation, trace
 from harness.discover import discover
+from harness.graphs import Graph
 from harness.measuring import check_context
 from harness.promises import check_allocations, sync_warnings
 from harness.protocol import Audited, AuditReady, Begin, Job, Task
@@ -96,9 +97,10 @@ class Auditor:
             raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
         memcpys = Counter(one.direction for one in eager.operations if one.direction)
         try:
-            replays = self._replays(launch, lambda: given.fill_some(staged))
+            graphs = self._graphs(launch)
         except Exception:  # that it cannot be captured is a finding, which the timing process has made already
-            replays = []
+            graphs = []
+        replays = self._replays(graphs, lambda: given.fill_some(staged))
         self._check_same_work(eager.operations, replays)
         return {
             "cupti_us": self._us_per_call(replays),
@@ -129,19 +131,25 @@ class Auditor:
     def _durations(self, launch: Callable[[], Any]) -> list[float]:
         """Microseconds of one call, from each replay."""
         launch()
-        return self._us_per_call(self._replays(launch, lambda: None))
+        return self._us_per_call(self._replays(self._graphs(launch), lambda: None))
 
     def _us_per_call(self, replays: list[list[Operation]]) -> list[float]:
         return [round(sum(one.us for one in replay) / self._copies, DIGITS) for replay in replays]
 
-    def _replays(self, launch: Callable[[], Any], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
-        """What each replay of the graphs of ``_copies`` calls ran, in the run's cache state."""
+    def _graphs(self, launch: Callable[[], Any]) -> list[Graph]:
+        """Graphs of ``_copies`` calls, uploaded. Raises whatever the capture raises."""
         capture = self._ruler.recorder.graph
         graphs = [capture(launch, self._copies)]
         nodes = sum(graphs[0].nodes.values())
         graphs += [capture(launch, self._copies) for _ in range(min(GRAPHS, max(FEWEST_GRAPHS, NODES // max(nodes, 1))) - 1)]
         for graph in graphs:
             graph.replay()
+        return graphs
+
+    def _replays(self, graphs: list[Graph], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
+        """What a replay of each graph ran, in the run's cache state."""
+        if not graphs:
+            return []
 
         def work() -> None:
             for graph in graphs:
