@@ -34,7 +34,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed:                 of all random inputs; fresh in every run (and recorded) unless given.
     time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
     min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
-    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us.
+    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us; the largest are left out for a long chain.
     cache:                what a timed call finds in L2: hot, cold or serving; proved in every run (harness/cache.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
     timeout_s:            seconds without any sign of life after which a variant counts as hanging.

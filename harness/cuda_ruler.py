@@ -6,7 +6,8 @@ graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu
            The graphs are captured anew in every round: on an H200 one graph repeats its time to 0.1 %, but two graphs of
            the same launches differ by up to 7 %, so samples of one graph would tell a false story precisely.
 state_us   the one-copy graph once more, in the run's cache state.
-stream_us  launches queued one by one behind the spinning kernel, between two events: the same work on another path.
+stream_us  launches queued one by one behind the spinning kernel, between two events: the same work on another path. In the first
+           rounds only.
 eager_us   from submission to completion on an idle device, submission included.
 """
 

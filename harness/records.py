@@ -127,7 +127,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     graph_us:  copies of the launch in one CUDA graph -> time of each replay, one per round; gpu_us is its slope.
     state_us:  replays of the one-copy graph in the run's cache state, where that is not "hot", one per round.
-    stream_us: launches queued one by one behind a blocking kernel -> time between the events around them.
+    stream_us: launches queued one by one behind a blocking kernel -> time between the events around them; in the first rounds only.
     cupti_us:  kernel, memcpy and memset durations of one call summed, from CUPTI; one per replay in the cache state.
     cpu_us:    wall time of one launch of a PyTorch variant on a CPU; never a GPU time.
     launches, graph_nodes: of the captured graph. cupti_launches: what CUPTI saw of one call of the graph;
