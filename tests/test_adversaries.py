@@ -11,15 +11,14 @@ from harness.record_file import read_run
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent / "adversaries"
-#: Variant -> the check that has to reject it, as it stands in the reason; "|" between two that may.
+#: Variant -> the check that has to reject it, as it stands in the reason.
 REJECTIONS = {
     "cached_by_version": "exact",
     "cached_by_outputs": "exact",
     "answer_of_setup": "exact",
     "every_second_call": "exact",
     "every_third_call": "exact",
-    # On a machine so busy that a sample is one call, it may idle only in the calls after the last sample.
-    "stops_when_timed": "every_call|after timing: exact",
+    "stops_when_timed": "every_call",
     "knows_its_caller": "every_call",
     "lazy_output": "handed_on",
     "late_by_one_call": "exact",
@@ -70,13 +69,14 @@ GPU_REJECTIONS = {
 }
 
 
-def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeout_s: int) -> dict:
+def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeout_s: int, rounds: int) -> dict:
     """All of them in one run, at one point, beside honest variants. Parent and workers import the cheats as any user's file."""
     config = out.parent / "point.yaml"
     config.write_text("name: adversaries\noperators: [decode_native]\nsweep: [{batch_size: 2, context_len: 600}]\n")
     extra = [option for path in files for option in ("--variants", str(HERE / path))]
     only = [option for name in [*names, "flat_view"] for option in ("--only", f"decode_native/{name}")]
-    settings = ["--set", f"measure={{timeout_s: {timeout_s}, min_rounds: 3, max_rounds: 5}}", "--device", device]
+    measure = f"measure={{timeout_s: {timeout_s}, min_rounds: {rounds}, max_rounds: {rounds}}}"
+    settings = ["--set", measure, "--device", device]
     assert bench.main([str(config), *extra, *only, *settings, "--out", str(out), "--no-plots"]) == 1
     return {cell.variant: cell for cell in read_run(out / "run.jsonl").cells}
 
@@ -92,7 +92,8 @@ def own_events():
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
     out = tmp_path_factory.mktemp("adversaries") / "run"
-    return run(out, ("anywhere.py", "on_import.py"), [*REJECTIONS, "honest"], "cpu", timeout_s=3)
+    # However busy the machine, a sample is a call at least: stops_when_timed has its HONEST_CALLS behind it before the last one.
+    return run(out, ("anywhere.py", "on_import.py"), [*REJECTIONS, "honest"], "cpu", timeout_s=3, rounds=anywhere.HONEST_CALLS + 1)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def gpu_cells(tmp_path_factory):
     """The ones that need a GPU, and those that do not, on a GPU."""
     out = tmp_path_factory.mktemp("adversaries") / "run"
     names = [*REJECTIONS, *GPU_REJECTIONS, "captured_beside_the_graph", "honest"]
-    return run(out, ("anywhere.py", "on_import.py", "on_a_gpu.py"), names, "cuda", timeout_s=10)
+    return run(out, ("anywhere.py", "on_import.py", "on_a_gpu.py"), names, "cuda", timeout_s=10, rounds=5)
 
 
 def test_there_are_enough_of_them():
@@ -114,7 +115,7 @@ def test_there_are_enough_of_them():
 def test_it_is_rejected_before_a_time_is_printed(name, cells):
     cell = cells[name]
     assert cell.status in ("mismatch", "failed")
-    assert any(words in cell.reason for words in REJECTIONS[name].split("|"))
+    assert REJECTIONS[name] in cell.reason
     assert cell.metrics is None
 
 
