@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line: flags and exit codes. What a command does stands in harness/commands.py.
+"""The command line: flags and exit codes. What a command does stands in harness/cli/commands.py.
 
 Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage or configuration, 3 unsure,
 130 interrupted with what was measured kept.
@@ -114,10 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
     try:
-        from harness.interrupt import leave_on_ctrl_c
+        from harness.engine.interrupt import leave_on_ctrl_c
 
         with leave_on_ctrl_c():
-            from harness import commands
+            from harness.cli import commands
         code = commands.execute(options)
         sys.stdout.flush()
         return code

@@ -1,4 +1,4 @@
-"""Sentences that several modules owe a user: the nearest valid name, an error in one line."""
+"""Words that several modules owe a user: the nearest valid name, an error in one line, a number without an exponent."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; valid are {', '.join(valid)}" if valid else ""
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """So many significant digits without an exponent: 1.50, 37.8, 478. Below 1 the decimals of 1, from 10**digits on all digits."""
+    _, _, exponent = f"{value:.{digits - 1}e}".partition("e")  # none of NaN
+    return f"{value:.{max(digits - 1 - max(int(exponent or 0), 0), 0)}f}"
 
 
 def first_line(error: BaseException) -> str:

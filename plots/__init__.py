@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.records import Run
+    from harness.results.records import Run
 
 #: The figures that any set of runs may have. plots.regression needs a pair of runs and stands apart.
 FIGURES = ("latency", "speedup", "worth", "calibration")

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.records import Cell, Run, axis_texts, label_parts
-from harness.stats import is_timed
+from harness.results.records import Cell, Run, axis_texts, label_parts
+from harness.results.stats import is_timed
 from plots._style import device_name, group_by_generation
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness import stats
-from harness.records import Cell
-from harness.stats import is_timed
+from harness.results import stats
+from harness.results.records import Cell
+from harness.results.stats import is_timed
 from plots._panels import Panel, Place
 
 _WORDS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from harness.records import Environment, Run
+from harness.results.records import Environment, Run
 
 GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
 
@@ -127,6 +127,14 @@ def stamp(fig: Figure, runs: Iterable[Run]) -> None:
         fig.text(0.01, 1.01, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
 
 
+def _settle(fig: Figure) -> None:
+    """End the layout with rounded positions: the last bits of its solver's differ between processes, and ids in an SVG with them."""
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+    for axes in fig.axes:
+        axes.set_position([round(value, 6) for value in axes.get_position().bounds])
+
+
 def _frame(fig: Figure) -> Bbox:
     """In inches: the full width, and as high as the figure with legend and caption really is."""
     fig.draw_without_rendering()
@@ -140,6 +148,7 @@ def save(fig: Figure, path_stem: Path) -> list[Path]:
     path_stem = Path(path_stem)
     path_stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]
+    _settle(fig)
     with matplotlib.rc_context({"svg.hashsalt": path_stem.name}):
         fig.savefig(paths[0], dpi=DPI, bbox_inches=_frame(fig), metadata={"Software": None})
         fig.savefig(paths[1], bbox_inches=_frame(fig), metadata={"Date": None, "Creator": None})

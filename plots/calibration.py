@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness import trust
-from harness.records import Calibration, Run
+from harness.results import trust
+from harness.results.records import Calibration, Run
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, environment_caption, legend_below, new_figure, save, stamp
 
 #: Estimator -> how it is drawn. Okabe-Ito.

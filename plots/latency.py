@@ -11,9 +11,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness import stats
-from harness.records import Run
-from harness.trust import untrusted
+from harness.results import stats
+from harness.results.records import Run
+from harness.results.trust import untrusted
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import FLOOR_STYLE, LABEL_PT, caption, environment_caption, legend_below, save, stamp, variant_style

@@ -1,6 +1,6 @@
 """What a pull request changed: a forest plot of head / base per cell, with intervals, threshold and verdicts.
 
-Reads a comparison only; the verdicts are those of harness.compare. Never imports torch.
+Reads a comparison only; the verdicts are those of harness.results.compare. Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.compare import CORRELATED, VERDICTS, Comparison, Row
-from harness.records import Run
+from harness.results.compare import CORRELATED, VERDICTS, Comparison, Row
+from harness.results.records import Run
 from plots._style import caption, commit, machine, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
@@ -112,7 +112,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
             axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
         else:
             axes.text(-0.015, middle, line.label, ha="right", **text)
-            axes.text(1.015, middle, f"{_us(line.row.base_us)} → {_us(line.row.head_us)}", ha="left", **text)
+            axes.text(1.015, middle, " → ".join(line.row.texts), ha="left", **text)
             _mark(axes, line.row, middle)
         top += line.lines * LINE_IN + GAP_IN
     axes.text(1.015, (LINE_IN + GAP_IN) / 2, "base → head, µs", ha="left", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
@@ -153,10 +153,6 @@ def _round_ticks(low: float, high: float) -> list[float]:
         if low <= place <= high and all(abs(place - other) > (high - low) / MOST_TICKS for other in kept):
             kept.append(place)
     return [math.expm1(place) * 100 for place in kept]
-
-
-def _us(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.1f}"
 
 
 def _title(comparison: Comparison) -> str:

@@ -18,8 +18,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from harness.records import Run
-from plots._axes import plain, title_panel
+from harness.results.records import Run
+from harness.wording import significant
+from plots._axes import title_panel
 from plots._panels import panels, runs_of
 from plots._rows import MEANINGS, Row, Table, table
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save, stamp
@@ -120,11 +121,11 @@ def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, m
     ratio = row.ratios.get(variant)
     face, ink, text, hatch = "white", "#555555", row.words.get(variant, ""), "////"
     if variant == baseline and ratio is not None:
-        face, text, hatch = "#f2f2f2", f"{_three_digits(row.baseline_us)} µs", None
+        face, text, hatch = "#f2f2f2", f"{significant(row.baseline_us)} µs", None
     elif ratio is not None:
         red, green, blue, _ = face = mappable.to_rgba(np.log2(ratio))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-        text, hatch = f"{_three_digits(ratio)}×", None
+        text, hatch = f"{significant(ratio)}×", None
     edge = "#d8d8d8" if hatch else "white"
     box = ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor=edge, hatch=hatch, linewidth=1))
     # The plate keeps the word legible on the hatching.
@@ -132,10 +133,6 @@ def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, m
     word = ax.text(x, y, text, ha="center", va="center", fontsize=SMALL_PT, color=ink, bbox=plate)
     box.set_in_layout(False)  # hundreds of boxes, all inside the axes: the layout need not measure them
     word.set_in_layout(False)
-
-
-def _three_digits(value: float) -> str:
-    return plain(round(value)) if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _draw_colorbar(fig: Figure, ax: Axes, mappable: ScalarMappable) -> None:

@@ -1,4 +1,4 @@
-"""What a variant is worth in a decode loop, modelled by harness.serving: change of TPOT against the operator chain.
+"""What a variant is worth in a decode loop, modelled by harness.results.serving: change of TPOT against the operator chain.
 
 GPU runs with a ``serving`` section only. A dot is a variant at one batch size, with its bootstrap interval; the numbers above
 a panel are the change in per cent of the lowest dot.
@@ -14,8 +14,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.records import Run
-from harness.serving import Delta, Serving, delta, described, serving_of
+from harness.results.records import Run
+from harness.results.serving import Delta, Serving, delta, described, serving_of
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, stamp, variant_style

@@ -17,7 +17,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from harness.discover import discover
-from harness.verify import Bench
+from harness.proof.verify import Bench
 
 
 class AbsentGpu:

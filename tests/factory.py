@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.record_file import Writer
-from harness.records import SCHEMA_VERSION, Calibration, Cell, Environment, Header, Metrics, Probe, Run
+from harness.results.record_file import Writer
+from harness.results.records import SCHEMA_VERSION, Calibration, Cell, Environment, Header, Metrics, Probe, Run
 
 COPIES = (1, 2, 4, 8, 16)
 

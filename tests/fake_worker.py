@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.protocol import Audited, AuditReady, Begin, Job, Ready
-from harness.records import Cell, Metrics
-from harness.worker import WorkerDied, WorkerSilent
+from harness.engine.protocol import Audited, AuditReady, Begin, Job, Ready
+from harness.engine.worker import WorkerDied, WorkerSilent
+from harness.results.records import Cell, Metrics
 from tests import factory
 
 #: What a variant does is its name: its first word says in which phase, under which circumstances.

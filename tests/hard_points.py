@@ -43,7 +43,7 @@ from torch import Tensor
 from harness import interpreter
 from harness.contract import Expected, HardPoint, Operator, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
-from harness.measuring import ContextLost, check_context
+from harness.engine.measuring import ContextLost, check_context
 from harness.wording import did_you_mean, first_line
 
 SEED = 11

@@ -1,6 +1,6 @@
 """A worker without torch: the real process, pipe and signals around a session that does what its variants are called.
 
-``serve`` stands in for harness.worker._serve, which it calls after putting the session in its place.
+``serve`` stands in for harness.engine.worker._serve, which it calls after putting the session in its place.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from harness import worker
-from harness.protocol import Begin, Ready
-from harness.records import Cell
+from harness.engine import worker
+from harness.engine.protocol import Begin, Ready
+from harness.results.records import Cell
 from tests import factory
 
 _serve = worker._serve
@@ -108,7 +108,7 @@ class Session:
 
 
 def serve(connection, device, audit, parent) -> None:
-    session, measuring = ModuleType("harness.session"), ModuleType("harness.measuring")
+    session, measuring = ModuleType("harness.engine.session"), ModuleType("harness.engine.measuring")
     session.Session, measuring.ContextLost = Session, ContextLost
-    sys.modules |= {"harness.session": session, "harness.measuring": measuring}
+    sys.modules |= {"harness.engine.session": session, "harness.engine.measuring": measuring}
     _serve(connection, "none", audit, parent)

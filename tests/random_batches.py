@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 
 from harness.contract import Operator, Point
-from harness.measuring import ContextLost, check_context
-from harness.verify import Bench, Mismatch, verify_cell
+from harness.engine.measuring import ContextLost, check_context
+from harness.proof.verify import Bench, Mismatch, verify_cell
 from tests.runnable import DEVICE, healthy
 
 #: Random batches for each operator; set RANDOM_BATCHES for a quicker or a longer look.

@@ -21,8 +21,8 @@ def measure() -> dict[str, float]:
     """Kernel -> median microseconds in this process."""
     import torch
 
-    from harness.calibrate import Kernels
-    from harness.cuda_ruler import CudaRuler
+    from harness.ruler.calibrate import Kernels
+    from harness.ruler.cuda_ruler import CudaRuler
     from tests.side_by_side import COPIES, graph_slope
 
     ruler = CudaRuler(COPIES)

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 import triton.testing
 
-from harness.calibrate import Kernels
-from harness.cuda_ruler import CudaRuler
-from harness.stats import slopes
+from harness.results.stats import slopes
+from harness.ruler.calibrate import Kernels
+from harness.ruler.cuda_ruler import CudaRuler
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)

@@ -30,7 +30,9 @@ import torch
 from cuda.bindings import driver
 from torch.autograd import DeviceType
 
-from harness import blocked_events, cuda, cuda_ruler, cupti, interpreter, proof
+from harness import cuda, interpreter
+from harness.proof import prove as proof
+from harness.ruler import blocked_events, cuda_ruler, cupti
 from tests.simulated_memory import Memory, OnDevice, Operations
 from tests.test_clocks import CALLS
 

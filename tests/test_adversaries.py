@@ -7,7 +7,7 @@ import torch
 
 import bench
 from harness.discover import discover
-from harness.record_file import read_run
+from harness.results.record_file import read_run
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent / "adversaries"
@@ -31,7 +31,7 @@ REJECTIONS = {
     "half_the_rows": "exact",
     "patches_the_clock": "time.perf_counter was replaced",
     "patches_the_clock_in_the_launch": "time.perf_counter was replaced",
-    "patches_the_judge": "harness.verify.compare was replaced",
+    "patches_the_judge": "harness.proof.verify.compare was replaced",
     "patches_the_stopwatch": "CpuStopwatch.sample was replaced",
     "patches_equality": "torch.equal was replaced",
     "takes_more_threads": "torch.get_num_threads() was",

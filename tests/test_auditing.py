@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.auditing import DEATHS, STRAY_DEATHS, AuditDesk
-from harness.protocol import Audited, AuditReady, Begin, Ready, Refused, Task
-from harness.worker import WorkerDied
+from harness.engine.auditing import DEATHS, STRAY_DEATHS, AuditDesk
+from harness.engine.protocol import Audited, AuditReady, Begin, Ready, Refused, Task
+from harness.engine.worker import WorkerDied
 from tests import factory
 from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell
 from tests.test_run_loop import groups

@@ -8,16 +8,17 @@ import pytest
 from matplotlib.text import Text
 from rich.console import Console
 
-from harness import doctor, trust
-from harness import run as loop
-from harness.caveats import held_back, not_audited, untrusted_cells, warnings
-from harness.compare import compare
-from harness.protocol import Ready
-from harness.record_file import read_run
-from harness.recording import report
-from harness.records import Run
-from harness.report import comparison_console, comparison_markdown
-from harness.tables import markdown, result_tables
+from harness.cli import doctor
+from harness.cli.recording import report
+from harness.engine import run as loop
+from harness.engine.protocol import Ready
+from harness.report.comparison import comparison_console, comparison_markdown
+from harness.report.tables import markdown, result_tables
+from harness.results import trust
+from harness.results.caveats import held_back, not_audited, untrusted_cells, warnings
+from harness.results.compare import compare
+from harness.results.record_file import read_run
+from harness.results.records import Run
 from plots import calibration, latency, regression, speedup, worth
 from tests import factory
 from tests.fake_worker import FakeWorkers, session

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import bench
-from harness.record_file import read_run
+from harness.results.record_file import read_run
 
 ROOT = Path(__file__).parent.parent
 TINY = """\
@@ -403,7 +403,7 @@ def no_worker(monkeypatch):
     def trip(*_):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("harness.worker.Worker.__init__", trip)
+    monkeypatch.setattr("harness.engine.worker.Worker.__init__", trip)
 
 
 def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
@@ -544,7 +544,7 @@ def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100])
 def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
-    from harness.console import make_console, print_rows
+    from harness.report.console import make_console, print_rows
 
     monkeypatch.setenv("COLUMNS", str(columns))
     row = ("copy_bounded_by_destination\nbounded by the stride", "stable_address, exact", "source narrower than destination")
@@ -556,8 +556,8 @@ def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
 
 
 def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
-    from harness.console import make_console, print_counts, print_environment, print_tables
-    from harness.tables import result_tables
+    from harness.report.console import make_console, print_counts, print_environment, print_tables
+    from harness.report.tables import result_tables
 
     monkeypatch.setenv("COLUMNS", "60")
     shown = io.StringIO()
@@ -571,8 +571,8 @@ def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
 
 def test_a_reader_that_goes_away_is_no_broken_disk(hostile, monkeypatch):
     """`bench.py CONFIG | head`: the command line ends it quietly, so it must not become an error about a file."""
-    from harness import recording
-    from harness.console import make_console
+    from harness.cli import recording
+    from harness.report.console import make_console
 
     def gone(*_):
         raise BrokenPipeError(32, "Broken pipe")

@@ -7,10 +7,10 @@ import pynvml
 import pytest
 import torch
 
-from harness import clocks, environment
-from harness.clocks import SLOW_SHARE, THROTTLES, Clocks
-from harness.stats import slopes
-from harness.timing import RETRIES
+from harness.results.stats import slopes
+from harness.ruler import clocks, environment
+from harness.ruler.clocks import SLOW_SHARE, THROTTLES, Clocks
+from harness.ruler.timing import RETRIES
 from tests.test_timing import FakeGpu, FakeStopwatch
 from tests.test_timing import run as timed
 

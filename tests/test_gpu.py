@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from harness.record_file import read_run
-from harness.stats import fit, slopes
+from harness.results.record_file import read_run
+from harness.results.stats import fit, slopes
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
 def ruler():
-    from harness.cuda_ruler import CudaRuler
+    from harness.ruler.cuda_ruler import CudaRuler
 
     made = CudaRuler((1, 2, 4, 8, 16))
     made.ramp(0.5)
@@ -33,7 +33,7 @@ def graph_samples(ruler, launch, rounds=20):
 def test_slope_recovers_a_known_time(ruler, microseconds):
     """A kernel that waits on the global timer, over the constant cost of a graph node measured with a wait of 1 us."""
     from harness.cuda import launcher
-    from harness.cuda_ruler import PROBES
+    from harness.ruler.cuda_ruler import PROBES
 
     base = np.median(slopes(graph_samples(ruler, launcher(PROBES, "spin", 1, 1, 1000))[1]))
     found = np.median(slopes(graph_samples(ruler, launcher(PROBES, "spin", 1, 1, microseconds * 1000))[1]))
@@ -43,7 +43,7 @@ def test_slope_recovers_a_known_time(ruler, microseconds):
 
 def test_a_null_kernel_is_small_and_linear(ruler):
     from harness.cuda import launcher
-    from harness.cuda_ruler import PROBES
+    from harness.ruler.cuda_ruler import PROBES
 
     line = fit(graph_samples(ruler, launcher(PROBES, "null_kernel", 1, 32))[1])
     assert 0.2 < line.slope < 3.0
@@ -77,7 +77,7 @@ def test_what_cannot_be_captured_says_why_and_still_has_an_eager_time(ruler):
 
 def test_the_launcher_follows_torchs_current_stream(ruler):
     from harness.cuda import launcher
-    from harness.cuda_ruler import PROBES
+    from harness.ruler.cuda_ruler import PROBES
 
     source = torch.arange(1024, dtype=torch.int32, device="cuda")
     target = torch.zeros_like(source)
@@ -93,7 +93,7 @@ def test_the_launcher_follows_torchs_current_stream(ruler):
 
 def test_integers_beyond_32_bits_are_refused():
     from harness.cuda import launcher
-    from harness.cuda_ruler import PROBES
+    from harness.ruler.cuda_ruler import PROBES
 
     with pytest.raises(OverflowError, match="C int"):
         launcher(PROBES, "spin", 1, 1, 2**31)
@@ -193,7 +193,7 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
 @pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
 def test_more_requests_than_a_grid_has_rows(name, catalog):
     """65,600 requests: the second and third dimension of a grid end at 65,535."""
-    from harness.verify import Bench, verify_cell
+    from harness.proof.verify import Bench, verify_cell
 
     operator = catalog.operators["decode_flatten"]
     axes = {"batch_size": 65_600, "next_n": 2, "decode_len": "ragged", "max_model_len": 256, "context_len": 200}

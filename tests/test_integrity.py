@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from harness.integrity import Integrity, ProcessState
-from harness.verify import Mismatch
-from harness.witness import Witness, as_integers
+from harness.proof.integrity import Integrity, ProcessState
+from harness.proof.verify import Mismatch
+from harness.proof.witness import Witness, as_integers
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,9 +60,9 @@ def test_a_deleted_tool_is_missed_too(module):
 
 #: In a process of its own, where nobody has imported the ruler yet; nothing of it touches a device.
 SESSION = """
-from harness.config import Measure
-from harness.protocol import Job
-from harness.session import Session
+from harness.plan.config import Measure
+from harness.engine.protocol import Job
+from harness.engine.session import Session
 session = Session(Job("cuda", (), 0, Measure(), timed=True))
 for owner, tool in TOOLS:
     owner = pkgutil.resolve_name(owner)
@@ -74,11 +74,11 @@ for owner, tool in TOOLS:
 
 def test_what_times_on_a_gpu_is_noted_before_any_variant_is_imported():
     tools = [
-        ("harness.cuda_ruler:CudaStopwatch", "sample"),
-        ("harness.blocked_events:BlockedEvents", "microseconds"),
-        ("harness.graphs", "check_nodes"),
-        ("harness.clocks:Clocks", "trouble"),
-        ("harness.cache:Cache", "prepare"),
+        ("harness.ruler.cuda_ruler:CudaStopwatch", "sample"),
+        ("harness.ruler.blocked_events:BlockedEvents", "microseconds"),
+        ("harness.proof.graphs", "check_nodes"),
+        ("harness.ruler.clocks:Clocks", "trouble"),
+        ("harness.ruler.cache:Cache", "prepare"),
     ]
     program = f"import pkgutil\nTOOLS = {tools}{SESSION}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.record_file import read_run
+from harness.results.record_file import read_run
 
 ROOT = Path(__file__).parent.parent
 KILLS = int(os.environ.get("KILLS", "2"))

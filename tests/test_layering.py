@@ -15,34 +15,27 @@ MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT 
 SOURCES = [Path("bench.py"), *MODULES]
 LONGEST = 265
 
-#: They plan, read, compare and draw: all that must work where torch is missing or slow to load.
-WITHOUT_TORCH = {
-    f"harness.{name}"
-    for name in (
-        "contract",
-        "config",
-        "sweep",
-        "records",
-        "record_file",
-        "resume",
-        "trust",
-        "caveats",
-        "turns",
-        "stats",
-        "compare",
-        "serving",
-        "report",
-        "tables",
-        "wording",
-        "protocol",
-        "timing",
-    )
-} | {name for path in MODULES if path.parts[0] == "plots" for name in [".".join(path.with_suffix("").parts).removesuffix(".__init__")]}
-READERS = {f"harness.{name}" for name in ("records", "stats", "compare", "serving", "trust")}
+#: Package of the engine -> those it may import beside itself and the modules at the top of harness/, which import none of them.
+PACKAGES = {
+    "results": set(),
+    "plan": {"results"},
+    "report": {"results"},
+    "proof": set(),
+    "ruler": {"proof", "results"},
+    "engine": {"plan", "proof", "results", "ruler"},
+    "cli": {"engine", "plan", "proof", "report", "results", "ruler"},
+}
+READERS = {f"harness.results.{name}" for name in ("records", "stats", "compare", "serving", "trust")} | {"harness.wording"}
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+#: They plan, read, compare and draw: all that must work where torch is missing or slow to load.
+WITHOUT_TORCH = {
+    module_name(path) for path in MODULES if path.parts[0] == "plots" or path.parts[1] in ("plan", "results", "report")
+} | {"harness.contract", "harness.wording", "harness.engine.protocol", "harness.ruler.timing"}
 
 
 def is_module(name: str) -> bool:
@@ -95,9 +88,9 @@ def chain_to_torch(name: str, seen: set[str]) -> list[str] | None:
 
 def test_the_walk_sees_what_it_is_meant_to_see():
     """Of a module known to import torch, of one that reaches it through another, of an import inside a function."""
-    assert "torch" in imports(Path("harness/verify.py"))
-    assert chain_to_torch("harness.commands", set())
-    assert "harness.commands" in imports(Path("bench.py"))
+    assert "torch" in imports(Path("harness/proof/verify.py"))
+    assert chain_to_torch("harness.cli.commands", set())
+    assert "harness.cli.commands" in imports(Path("bench.py"))
     assert "torch" not in imports(Path("harness/contract.py"))  # there it stands under TYPE_CHECKING
     assert len(MODULES) > 30
 
@@ -126,10 +119,22 @@ def test_layers(path):
     elif folder == "plots":
         wrong = {name for name in used if name not in READERS and name.split(".")[0] != "plots"}
     else:
+        package = package_of(module_name(path))
         wrong = {name for name in used if name.split(".")[0] in ("baselines", "kernels", "bench", "tests")}
-        if path.name not in ("commands.py", "recording.py", "doctor.py"):
+        wrong |= {name for name in used if package_of(name) not in (None, package, *PACKAGES.get(package, ()))}
+        if package != "cli":
             wrong |= {name for name in used if name.split(".")[0] == "plots"}
     assert wrong == set()
+
+
+def package_of(name: str) -> str | None:
+    """The package of harness/ that a module belongs to; None for what stands at the top of it, or elsewhere."""
+    first, *inner = name.split(".")
+    return inner[0] if first == "harness" and inner and inner[0] in PACKAGES else None
+
+
+def test_every_package_has_its_rule():
+    assert set(PACKAGES) == {path.parts[1] for path in MODULES if path.parts[0] == "harness" and len(path.parts) > 2}
 
 
 def importers(name: str) -> set[str]:
@@ -141,15 +146,16 @@ def test_every_reader_is_read():
 
 
 def test_only_the_commands_drive_a_run():
-    assert importers("harness.run") == {"harness/commands.py", "harness/doctor.py", "harness/recording.py", "harness/verification.py"}
+    names = ("commands", "doctor", "recording", "verification")
+    assert importers("harness.engine.run") == {f"harness/cli/{name}.py" for name in names}
 
 
 def test_only_the_loop_and_its_verification_know_the_worker():
-    assert importers("harness.worker") == {"harness/run.py", "harness/auditing.py", "harness/verification.py"}
+    assert importers("harness.engine.worker") == {"harness/engine/run.py", "harness/engine/auditing.py", "harness/cli/verification.py"}
 
 
 def test_only_the_command_line_imports_the_commands():
-    assert importers("harness.commands") == {"bench.py"}
+    assert importers("harness.cli.commands") == {"bench.py"}
 
 
 def test_nobody_imports_the_command_line():

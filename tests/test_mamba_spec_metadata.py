@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines._mamba import table_columns
 from baselines.mamba_spec_metadata import Inputs, operator
 from harness.discover import discover, unavailable
-from harness.verify import Bench, verify_cell
+from harness.proof.verify import Bench, verify_cell
 from tests.mamba_batches import batches, int32
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy

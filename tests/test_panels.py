@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from harness.records import Metrics
+from harness.results.records import Metrics
 from plots import speedup
 from plots._panels import panels
 from plots._rows import table

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 import plots
@@ -134,6 +135,18 @@ def test_draw_all_and_the_same_bytes_twice(tmp_path):
     assert {path.stem for path in first} == set(FIGURES)
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert all(path.stat().st_size > 10_000 for path in first)
+
+
+def test_the_last_bits_of_a_layout_do_not_reach_the_file(tmp_path):
+    """A clipped patch carries an id that is hashed of where its axes stand; the layout's solver ends elsewhere in every process."""
+    written = []
+    for folder, bits in (("first", 0.0), ("second", 1e-13)):
+        fig = _style.new_figure(2.0)
+        fig.set_layout_engine("none")
+        fig.add_axes((0.1 + bits, 0.1, 0.5, 0.5)).add_patch(Rectangle((0.5, 0.5), 1, 1))
+        written.append([path.read_bytes() for path in _style.save(fig, tmp_path / folder / "figure")])
+    assert b"clip-path" in written[0][1]
+    assert written[0] == written[1]
 
 
 def test_cpu_and_gpu_times_have_panels_of_their_own():

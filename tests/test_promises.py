@@ -17,9 +17,9 @@ from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
 from harness.contract import CONTRACTS, WAIVABLE, Variant
-from harness.proof import DeviceChecks, Finding, outcomes, prove
-from harness.replay import STEPS, Size, check_replays
-from harness.verify import Bench, Mismatch
+from harness.proof.prove import DeviceChecks, Finding, outcomes, prove
+from harness.proof.replay import STEPS, Size, check_replays
+from harness.proof.verify import Bench, Mismatch
 
 POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
 NAMES = [contract.name for contract in CONTRACTS]
@@ -365,7 +365,7 @@ def test_only_what_needs_a_device_can_be_waived():
 
 
 def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
-    from harness.places import places
+    from harness.proof.places import places
 
     def told(dtype, got, before):
         make = lambda value: torch.full((1,), value, dtype=dtype)  # noqa: E731

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from harness import recording
-from harness.record_file import Writer, read_run, write_run
-from harness.records import Cell, Metrics, RecordError, Segment
+from harness.cli import recording
+from harness.results.record_file import Writer, read_run, write_run
+from harness.results.records import Cell, Metrics, RecordError, Segment
 from tests import factory
 
 

@@ -10,8 +10,8 @@ from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
 from baselines.mla_tile_schedule import operator as tiles
 from harness.contract import Variant
-from harness.proof import outcomes, prove
-from harness.verify import Bench, required
+from harness.proof.prove import outcomes, prove
+from harness.proof.verify import Bench, required
 from tests.adversaries import on_a_gpu
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +20,7 @@ STEPS = 200
 
 @pytest.fixture(scope="module")
 def recorder():
-    from harness.graphs import Recorder
+    from harness.proof.graphs import Recorder
 
     return Recorder()
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_captured_is_rejected_unless_it_says_so(catalog):
 
 
 def test_200_replays_take_no_longer_than_a_run_can_spare(recorder, catalog):
-    from harness.replay import Size, check_replays
+    from harness.proof.replay import Size, check_replays
 
     point = native.complete({"batch_size": 9, "context_len": 2000})
     bench = Bench(native, point, "cuda", seed=1)

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness import run
-from harness.protocol import Ready
-from harness.record_file import Writer, read_run, write_run
-from harness.records import Cell, Metrics, RecordError, Segment
+from harness.engine import run
+from harness.engine.protocol import Ready
+from harness.results.record_file import Writer, read_run, write_run
+from harness.results.records import Cell, Metrics, RecordError, Segment
 from tests import factory
 from tests.fake_worker import FakeWorkers
 from tests.test_cli import TINY, call

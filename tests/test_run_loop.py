@@ -2,14 +2,14 @@
 
 import pytest
 
-from harness import run as loop
-from harness.config import Measure
 from harness.contract import Axis, Operator, Point, Variant
-from harness.protocol import Begin, Job, Refused
-from harness.records import Cell, Segment
-from harness.run import DEATHS, STARTS, RunError, Runner
-from harness.sweep import Group
-from harness.worker import WorkerDied
+from harness.engine import run as loop
+from harness.engine.protocol import Begin, Job, Refused
+from harness.engine.run import DEATHS, STARTS, RunError, Runner
+from harness.engine.worker import WorkerDied
+from harness.plan.config import Measure
+from harness.plan.sweep import Group
+from harness.results.records import Cell, Segment
 from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell, session
 
 OPERATOR = Operator(

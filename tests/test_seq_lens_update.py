@@ -15,7 +15,7 @@ from harness.contract import Point
 from harness.cuda import compile_all
 from harness.discover import discover
 from harness.proof import prove
-from harness.verify import compare
+from harness.proof.verify import compare
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records import Metrics, RecordError
-from harness.serving import Serving, decode_len, delta, serving_of
+from harness.results.records import Metrics, RecordError
+from harness.results.serving import Serving, decode_len, delta, serving_of
 from tests import factory
 
 SYNC = Serving(model_step_us=12000.0, acceptance=0.75)

@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.config import ConfigError
-from harness.record_file import read_run
-from harness.records import Cell, RecordError, Run
-from harness.resume import merge, missing_shards, parse_shard, shard_of
+from harness.engine.resume import merge, missing_shards, parse_shard, shard_of
+from harness.plan.config import ConfigError
+from harness.results.record_file import read_run
+from harness.results.records import Cell, RecordError, Run
 from tests import factory
 from tests.test_cli import call
 from tests.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture

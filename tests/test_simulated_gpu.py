@@ -12,27 +12,27 @@ import torch
 
 from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
-from harness import calibrate as calibration
-from harness.audit import BLOCKED, Auditor
-from harness.auditing import _with_cupti
-from harness.blocked_events import SPIN_MARGIN_US, SPIN_TRIES, BlockedEvents
-from harness.cache import PROBES, Cache, prove
-from harness.clocks import Clocks
-from harness.config import Measure
 from harness.contract import Variant
 from harness.cuda import launcher
-from harness.cuda_ruler import CudaRuler
-from harness.environment import ROOT
-from harness.graphs import Recorder
-from harness.measuring import ContextLost
+from harness.engine.audit import BLOCKED, Auditor
+from harness.engine.auditing import _with_cupti
+from harness.engine.measuring import ContextLost
+from harness.engine.protocol import Audited, Begin, Job, Task
+from harness.engine.session import Session
+from harness.plan.config import Measure
 from harness.proof import prove as prove_variant
-from harness.protocol import Audited, Begin, Job, Task
-from harness.record_file import read_run
-from harness.replay import check_replays
-from harness.session import Session
-from harness.stats import samples, slopes
-from harness.trust import doubts, estimates, untrusted
-from harness.verify import Bench, Mismatch, required
+from harness.proof.graphs import Recorder
+from harness.proof.replay import check_replays
+from harness.proof.verify import Bench, Mismatch, required
+from harness.results.record_file import read_run
+from harness.results.stats import samples, slopes
+from harness.results.trust import doubts, estimates, untrusted
+from harness.ruler import calibrate as calibration
+from harness.ruler.blocked_events import SPIN_MARGIN_US, SPIN_TRIES, BlockedEvents
+from harness.ruler.cache import PROBES, Cache, prove
+from harness.ruler.clocks import Clocks
+from harness.ruler.cuda_ruler import CudaRuler
+from harness.ruler.environment import ROOT
 from tests.adversaries import on_a_gpu
 from tests.simulated_gpu import simulated_gpu
 from tests.test_adversaries import GPU_REJECTIONS

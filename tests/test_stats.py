@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import stats
-from harness.compare import judge, ratio_and_change
-from harness.stats import Interval
+from harness.results import stats
+from harness.results.compare import judge, ratio_and_change
+from harness.results.stats import Interval
 from tests import factory
 
 positive = st.floats(0.05, 1e4)

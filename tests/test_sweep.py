@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.config import Config, ConfigError, Source
 from harness.contract import Variant
-from harness.sweep import expand, matches, plan, select
+from harness.plan.config import Config, ConfigError, Source
+from harness.plan.sweep import expand, matches, plan, select
 
 NAMES = ("decode_flatten", "decode_native")
 

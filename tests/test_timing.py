@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from harness.stats import fit, median_interval, slopes
-from harness.timing import rounds
+from harness.results.stats import fit, median_interval, slopes
+from harness.ruler.timing import rounds
 
 
 class FakeGpu:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from harness import trust
-from harness.records import Metrics
+from harness.results import trust
+from harness.results.records import Metrics
+from harness.wording import significant
 from tests import factory
 
 
@@ -89,7 +90,7 @@ def test_a_cell_is_untrusted_beyond_3_percent_and_100_ns(calibration, values, ag
     words = trust.untrusted(metrics(**values), calibration)
     assert (words is None) == agree
     if words:
-        assert f"graph slope {values['graph']:.2f}" in words
+        assert f"graph slope {significant(values['graph'], 4)}, " in words
         assert "queued events" in words
         assert "CUPTI" in words
 

@@ -7,10 +7,10 @@ import torch
 
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
-from harness.buffers import GUARD_BYTES, Guarded
 from harness.contract import Expected, Variant
 from harness.proof import prove
-from harness.verify import Bench, Mismatch, compare, verify_cell, verify_sequence
+from harness.proof.buffers import GUARD_BYTES, Guarded
+from harness.proof.verify import Bench, Mismatch, compare, verify_cell, verify_sequence
 
 
 def as_variant(operator, setup, skip=lambda point: None):

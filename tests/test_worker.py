@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from harness import worker
-from harness.config import Measure
-from harness.protocol import Begin, Job, Ready, Refused, Task
-from harness.worker import Worker, WorkerDied, WorkerSilent
+from harness.engine import worker
+from harness.engine.protocol import Begin, Job, Ready, Refused, Task
+from harness.engine.worker import Worker, WorkerDied, WorkerSilent
+from harness.plan.config import Measure
 from tests import hostile_session
 
 ENDS = {

@@ -254,16 +254,16 @@ def patches_the_clock_in_the_launch(point, x, out):
 @cheat
 def patches_the_judge(point, x, out):
     """A comparison that is always content."""
-    import harness.verify
+    import harness.proof.verify
 
-    harness.verify.compare = lambda *arguments: None
+    harness.proof.verify.compare = lambda *arguments: None
     return lambda: None
 
 
 @cheat
 def patches_the_stopwatch(point, x, out):
     """A stopwatch of its own making."""
-    from harness.cpu_ruler import CpuStopwatch
+    from harness.ruler.cpu_ruler import CpuStopwatch
 
     CpuStopwatch.sample = lambda self: {"cpu_us": 0.001}
     return chain_clamp(point, x, out)

@@ -1,0 +1,135 @@
+"""From grids to points to cells: which operator runs where, with which variants. Never imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from harness.contract import Axis, Operator, Point, Rule, Variant
+from harness.plan.config import Source
+from harness.results.records import Cell, Metrics, Status, cell_key
+from harness.wording import did_you_mean
+
+
+@dataclass(frozen=True)
+class Group:
+    """One operator at one point with the variants that are to run there, interleaved: the unit of work. Makes the cells of
+    its variants, and their keys."""
+
+    operator: Operator
+    point: Point
+    variants: tuple[Variant, ...]
+
+    @property
+    def label(self) -> str:
+        return self.operator.label(self.point)
+
+    def key(self, variant: str) -> str:
+        return cell_key(self.operator.name, variant, self.label)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all its cells, in order."""
+        return tuple(self.key(variant.name) for variant in self.variants)
+
+    def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
+        return Cell(
+            operator=self.operator.name, variant=variant, baseline=self.operator.baseline,
+            point=self.label, axes=dict(self.point), status=status, reason=reason, metrics=metrics,
+        )  # fmt: skip
+
+
+def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
+    """All points of the sweep, each once, in the order of the file. Raises ConfigError with the place of the fault."""
+    chosen = []
+    for i, name in enumerate(source.config.operators):
+        if name not in operators:
+            raise source.error(f"operators[{i}]", f"unknown operator {name!r}{did_you_mean(name, list(operators))}")
+        chosen.append(operators[name])
+    axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
+    points: dict[tuple[str, str], tuple[Operator, Point]] = {}
+    for g, grid in enumerate(source.config.sweep):
+        if not grid:
+            raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
+        values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
+        for operator in chosen:
+            mine = {name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)}
+            for combination in itertools.product(*mine.values()):
+                point = operator.complete(dict(zip(mine, combination, strict=True)))
+                _check_rules(source, f"sweep[{g}]", operator, point, mine)
+                points.setdefault((operator.name, operator.label(point)), (operator, point))
+    return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
+
+
+def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
+    if name not in axes:
+        raise source.error(key, f"no operator of this sweep has an axis {name!r}{did_you_mean(name, list(axes))}")
+    options = given if isinstance(given, list) else [given]
+    if not options:
+        raise source.error(key, "is empty: give at least one value")
+    parsed = []
+    for i, option in enumerate(options):
+        try:
+            parsed.append(axes[name].parse(option))
+        except ValueError as error:
+            raise source.error(f"{key}[{i}]" if isinstance(given, list) else key, f"{error}, got {option!r}") from None
+    return parsed
+
+
+def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
+    rule = operator.broken_rule(point)
+    if rule is not None:
+        raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+
+
+def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
+    """The key a broken rule is reported at: the first axis its message names that the grid sets."""
+    named = [field for _, field, _, _ in string.Formatter().parse(rule.message) if field]
+    return next((f"{grid}.{name}" for name in named if name in given), grid)
+
+
+def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
+    """The variants a run times, in catalogue order: no defects, and matching ``variants:``."""
+    healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
+    wanted = source.config.variants
+    if wanted == "all":
+        return healthy
+    patterns = [wanted] if isinstance(wanted, str) else wanted
+    for i, pattern in enumerate(patterns):
+        if not any(matches(v, pattern) for v in healthy):
+            key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
+            raise source.error(key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}")
+    return [v for v in healthy if any(matches(v, p) for p in patterns)]
+
+
+def matches(variant: Variant, pattern: str) -> bool:
+    """A glob over ``variant`` or ``operator/variant``."""
+    return fnmatchcase(variant.id, pattern) or fnmatchcase(variant.name, pattern)
+
+
+def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()) -> list[Group]:
+    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys; several are alternatives."""
+    chosen = select(source, variants)
+    groups: list[Group] = []
+    used: set[str] = set()
+    for operator, point in expand(source, operators):
+        label = operator.label(point)
+        kept = []
+        for v in (v for v in chosen if v.operator == operator.name):
+            hits = [p for p in only if matches(v, p) or fnmatchcase(cell_key(v.operator, v.name, label), p)]
+            used.update(hits)
+            if hits or not only:
+                kept.append(v)
+        if kept:
+            groups.append(Group(operator, point, tuple(kept)))
+    for pattern in only:
+        if pattern not in used:
+            names = sorted({name for v in chosen for name in (v.name, v.id)})
+            raise source.error("", f"--only {pattern} matches no cell{did_you_mean(pattern, names)}")
+    if not groups:
+        raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
+    return groups

@@ -1,0 +1,1 @@
+"""Whether a launch is right and keeps its contracts."""

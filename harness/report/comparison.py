@@ -1,0 +1,222 @@
+"""A comparison in words: a comment for a pull request, and the same for a terminal. Derives no verdict of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment as Templates
+from jinja2 import FileSystemLoader, StrictUndefined
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from scipy import stats as scipy_stats
+
+from harness.results.caveats import warnings
+from harness.results.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
+from harness.results.records import Run
+from harness.results.stats import FIGURES, Interval
+
+#: GitHub refuses a comment of more than 65,536 characters; tables are cut until it fits.
+COMMENT_CHARACTERS = 65_000
+#: More of a value than this makes a table unreadable; it stands in full in the record.
+VALUE_CHARACTERS = 200
+
+STYLES = {"slower": "bold red", "faster": "green", "same": "dim", "unsure": "yellow"}
+MARKS = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "same", "unsure": "🟡 unsure"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All cells of one variant and figure: geometric mean, least and greatest of their ratios head / base."""
+
+    operator: str
+    variant: str
+    figure: str
+    cells: int
+    ratio: float
+    least: float
+    greatest: float
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """Per operator, variant and figure. Ratios are averaged geometrically, so that +100 % and -50 % cancel."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        if row.ratio.median > 0:
+            groups.setdefault((row.operator, row.variant, row.figure), []).append(row.ratio.median)
+    return [Summary(*group, len(r), float(scipy_stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
+
+
+def headline(comparison: Comparison, strong: str = "") -> str:
+    """``2 slower, 1 faster, 40 same, 3 unsure (gpu_us, threshold 2 %)``; what fails the comparison between ``strong`` marks."""
+    counts = comparison.counts(*comparison.gating)
+    parts = [f"{strong}{len(comparison.broken)} broken{strong}"] if comparison.broken else []
+    parts += [f"{strong}{counts[v]} {v}{strong}" if v == "slower" and counts[v] else f"{counts[v]} {v}" for v in VERDICTS]
+    if comparison.untimed:
+        parts.append(f"{len(comparison.untimed)} no longer timed")
+    return f"{', '.join(parts)} ({', '.join(comparison.gating)}, threshold {comparison.threshold * 100:g} %)"
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What the counts leave out: the figures that decide nothing."""
+    lines = []
+    for figure in FIGURES:
+        counts = comparison.counts(figure)
+        if counts and figure not in comparison.gating:
+            lines.append(f"{figure}, shown and not deciding: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS) + ".")
+    return lines
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """What makes the figures of either side doubtful, whatever the verdicts say."""
+    return [f"{side}: {text}" for side, run in (("base", comparison.base), ("head", comparison.head)) for text in warnings(run)]
+
+
+def explanation(comparison: Comparison) -> str:
+    threshold, floor = f"{comparison.threshold * 100:g} %", f"{comparison.floor_us:g} µs"
+    return (
+        f"slower: the 95 % interval of the ratio of medians lies above +{threshold} and the medians differ by more than {floor}; "
+        f"faster: the mirror image; same: that interval within ±{threshold}; unsure: anything else. "
+        f"Exit code {comparison.exit_code}."
+    )
+
+
+def command(comparison: Comparison) -> str:
+    """What repeats this comparison."""
+    parts = ["python", "bench.py", "compare", comparison.base.path, comparison.head.path]
+    if comparison.threshold != THRESHOLD:
+        parts += ["--threshold", f"{comparison.threshold:g}"]
+    if comparison.gating != GATING[comparison.base.header.environment.device]:
+        parts += [word for figure in comparison.gating for word in ("--figure", figure)]
+    return shlex.join(parts)
+
+
+def sections(comparison: Comparison) -> list[tuple[str, list[Transition]]]:
+    titled = {
+        "Broken: passed in base, wrong or failing in head": comparison.broken,
+        "Timed in base, no comparable time in head": comparison.lost,
+        "In base only": comparison.base_only,
+        "In head only": comparison.head_only,
+        "Fixed": comparison.fixed,
+    }
+    return [(title, transitions) for title, transitions in titled.items() if transitions]
+
+
+def changed(rows: Iterable[Row]) -> list[Row]:
+    """Slower first, then faster, then unsure; within each the largest change first."""
+    order = ("slower", "faster", "unsure")
+    return sorted((row for row in rows if row.verdict in order), key=lambda row: (order.index(row.verdict), -_size(row.ratio.median)))
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """A comment for a pull request, in GitHub's Markdown, short enough to be accepted as one."""
+    templates = Templates(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+    templates.filters |= {
+        "change": _change, "percent": _percent, "cell": _cell, "spaced": _spaced, "commit": _commit, "device": _device,
+    }  # fmt: skip
+    gating = comparison.gating_rows
+    values = {
+        "comparison": comparison, "headline": headline(comparison, "**"), "correlated": CORRELATED, "sections": sections(comparison),
+        "changed": changed(gating), "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
+        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "cautions": cautions(comparison), "marks": MARKS,
+        "explanation": explanation(comparison), "command": command(comparison),
+    }  # fmt: skip
+    template = templates.get_template("comparison.md.j2")
+    most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.rows) + len(comparison.differences)
+    while len(text := template.render(values, most=most)) > COMMENT_CHARACTERS and most:
+        most //= 2
+    return text
+
+
+def comparison_console(comparison: Comparison, console: Console) -> None:
+    """The same for a terminal of 100 columns; unchanged cells are counted, not listed."""
+    console.print(headline(comparison), style="bold", highlight=False)
+    for side, run in (("base", comparison.base), ("head", comparison.head)):
+        torn = ", last record torn" if run.truncated else ""
+        console.print(f"{side}  {_commit(run)}  {_device(run)}{torn}  {run.path}", markup=False, highlight=False)
+    for line in cautions(comparison):
+        console.print(f"warning: {line}", style="bold red", markup=False, highlight=False)
+    if comparison.differences:
+        rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
+        _print(console, "Not the same in both runs", ("field", "base", "head"), rows)
+    for title, transitions in sections(comparison):
+        rows = [(_spaced(one.key), _value(one.base), _value(one.head)) for one in transitions]
+        _print(console, f"{title} ({len(transitions)})", ("cell", "base", "head"), rows)
+    if rows := changed(comparison.gating_rows):
+        columns = ("cell", ">base, µs", ">head, µs", ">change, % [95 %]", "verdict")
+        names = [f"{row.operator}/{row.variant} {_spaced(row.point)}" for row in rows]
+        cells = [(name, *r.texts, _change(r.ratio), r.verdict) for name, r in zip(names, rows, strict=True)]
+        _print(console, f"Changed or unsure cells ({', '.join(comparison.gating)})", columns, cells)
+    means = [
+        (f"{one.operator}/{one.variant}", one.figure, str(one.cells), *map(_percent, (one.ratio, one.least, one.greatest)))
+        for one in summaries(comparison.gating_rows)
+    ]
+    columns = ("variant", "figure", ">cells", ">geometric mean, %", ">least, %", ">greatest, %")
+    _print(console, "Change over all cells of a variant", columns, means)
+    console.print()
+    for line in (*remarks(comparison), explanation(comparison), CORRELATED):
+        console.print(line, style="dim", highlight=False, markup=False)
+
+
+def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A column whose name starts with ``>`` holds numbers: flush right, never wrapped. A verdict is coloured."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        number = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for row in rows:
+        table.add_row(*(f"[{STYLES[text]}]{text}[/]" if text in STYLES else escape(text) for text in row))
+    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
+    console.print(table)
+
+
+def _size(ratio: float) -> float:
+    """How far from 1 on a log scale; NaN sorts last."""
+    return abs(math.log(ratio)) if ratio > 0 else 0.0
+
+
+def _percent(ratio: float) -> str:
+    return "no ratio" if math.isnan(ratio) else f"{(ratio - 1) * 100:+z.1f}"
+
+
+def _change(ratio: Interval) -> str:
+    bounds = "no interval" if math.isnan(ratio.low) else f"{_percent(ratio.low)}, {_percent(ratio.high)}"
+    return f"{_percent(ratio.median)} [{bounds}]"
+
+
+def _value(value: Any) -> str:
+    """On one line; the dash stands for nothing recorded."""
+    text = "—" if value is None else " ".join(str(value).split())
+    return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"
+
+
+def _cell(value: Any) -> str:
+    """A value inside a Markdown table, as text: one line, nothing of it read as markup."""
+    return re.sub(r"([\\|*<`])", r"\\\1", _value(value))
+
+
+def _spaced(point: str) -> str:
+    """A point's label may break between axes only."""
+    return re.sub(r",(?=\w+=)", ", ", point)
+
+
+def _commit(run: Run) -> str:
+    environment = run.header.environment
+    return f"{environment.commit or 'unknown commit'}{' with uncommitted changes' if environment.dirty else ''}"
+
+
+def _device(run: Run) -> str:
+    environment = run.header.environment
+    if environment.device == "cpu":
+        return environment.processor
+    return f"{environment.gpu or 'unnamed GPU'}, driver {environment.driver or 'unknown'}"

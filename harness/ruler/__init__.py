@@ -1,0 +1,1 @@
+"""What a launch costs: stopwatches for CPU and GPU, their calibration, and the state of the machine."""
