@@ -12,8 +12,8 @@ from baselines._flat_batches import Inputs
 from baselines.decode_step import Outputs, operator, reference
 from harness.cuda import compile_all
 from harness.discover import discover
-from harness.proof import prove
 from harness.proof.buffers import POISONS
+from harness.proof.prove import prove
 from harness.proof.verify import Bench, verify_cell
 from tests.random_batches import check_random, legal_point, run_examples
 

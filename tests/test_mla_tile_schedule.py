@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines.mla_tile_schedule import Inputs
 from baselines.mla_tile_schedule import operator as tiles
 from harness.discover import discover
-from harness.proof import prove
+from harness.proof.prove import prove
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE
 

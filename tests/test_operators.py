@@ -9,7 +9,7 @@ from baselines._flat_batches import Inputs as FlattenInputs
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
 from harness.discover import discover
-from harness.proof import prove
+from harness.proof.prove import prove
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import defective, healthy
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from baselines.paged_mqa_schedule import Inputs, operator
 from harness.discover import discover
-from harness.proof import prove
+from harness.proof.prove import prove
 from tests.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()

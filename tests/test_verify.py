@@ -8,8 +8,8 @@ import torch
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
 from harness.contract import Expected, Variant
-from harness.proof import prove
 from harness.proof.buffers import GUARD_BYTES, Guarded
+from harness.proof.prove import prove
 from harness.proof.verify import Bench, Mismatch, compare, verify_cell, verify_sequence
 
 
