@@ -40,7 +40,7 @@ REJECTIONS = {
     "exits_the_process": "ended with exit code 0",
     "ends_the_process": "ended with exit code 0",
     "segfaults": "killed by SIGSEGV",
-    "hangs": "no sign of life for 3 s",
+    "hangs": "no sign of life for 6 s",
     "skips_every_hard_point": "leaves out every hard point",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
     "patches_events_on_import": "elapsed_time was replaced",
@@ -93,7 +93,7 @@ def own_events():
 def cells(tmp_path_factory):
     out = tmp_path_factory.mktemp("adversaries") / "run"
     # However busy the machine, a sample is a call at least: stops_when_timed has its HONEST_CALLS behind it before the last one.
-    return run(out, ("anywhere.py", "on_import.py"), [*REJECTIONS, "honest"], "cpu", timeout_s=3, rounds=anywhere.HONEST_CALLS + 1)
+    return run(out, ("anywhere.py", "on_import.py"), [*REJECTIONS, "honest"], "cpu", timeout_s=6, rounds=anywhere.HONEST_CALLS + 1)
 
 
 @pytest.fixture(scope="module")

@@ -269,10 +269,11 @@ def test_verify_rejects_a_wrong_variant_with_1(config, adversaries):
 
 
 def start(folder, *arguments):
-    """bench.py in a process group of its own, as a terminal would start it."""
+    """bench.py in a process group of its own and listening to Ctrl-C, as a terminal would start it; a shell's background is deaf."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "bench.py"), *map(str, arguments)],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def start(monkeypatch):
     monkeypatch.setattr(worker, "_serve", hostile_session.serve)
     started = []
 
-    def one(*files, timeout_s=0.5):
+    def one(*files, timeout_s=60):
         started.append(Worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
         return started[-1]
 
@@ -55,7 +55,7 @@ def test_a_worker_answers_and_ends_when_it_is_told_to(start):
 
 @pytest.mark.parametrize("name", ENDS)
 def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
-    one, seen = start(), []
+    one, seen = start(timeout_s=0.5 if name == "hangs" else 60), []
     assert isinstance(one.ready, Ready)
     with pytest.raises(WorkerDied) as died:
         seen.extend(ask(one, "fine", name))
