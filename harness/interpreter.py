@@ -11,8 +11,12 @@ import os
 SWITCH = "TRITON_INTERPRET"
 
 
-def enable() -> None:
-    os.environ[SWITCH] = "1"
+def choose(device: str) -> None:
+    """For this process and those it starts: interpreted kernels on a CPU, compiled ones on a GPU, whatever was set before."""
+    if device == "cpu":
+        os.environ[SWITCH] = "1"
+    else:
+        os.environ.pop(SWITCH, None)
 
 
 class Watch:

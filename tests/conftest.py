@@ -1,17 +1,26 @@
 """Chooses the device for the whole test run before any kernel file is imported, and skips GPU tests where there is none."""
 
 import os
+import random
 
 import pytest
 import torch
 
+from harness import interpreter
+
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
+    interpreter.choose("cpu")
     from tests import quick_interpreter
 
     quick_interpreter.install()
 # Tensors here are tiny; threads that wait for each other on a busy machine make such tests ten times slower.
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    """On a GPU one seed for the random batches of this session: the processes of pytest-xdist inherit it."""
+    if torch.cuda.is_available() and not hasattr(config, "workerinput"):
+        os.environ.setdefault("RANDOM_SEED", str(random.randrange(2**32)))
 
 
 def pytest_collection_modifyitems(items):
@@ -28,6 +37,16 @@ def pytest_terminal_summary(terminalreporter):
 
     if SEED is not None:
         terminalreporter.write_line(f"random batches: {EXAMPLES} an operator, seed {SEED}; the same again with RANDOM_SEED={SEED}")
+
+
+@pytest.fixture(autouse=True)
+def own_interpreter():
+    """A command for the CPU turns Triton's interpreter on for the process it runs in: here that of all tests."""
+    before = os.environ.get(interpreter.SWITCH)
+    yield
+    os.environ.pop(interpreter.SWITCH, None)
+    if before is not None:
+        os.environ[interpreter.SWITCH] = before
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,9 @@ class FakeWorker:
                 raise event
             yield event
 
+    def dismiss(self) -> None:
+        pass
+
     def close(self, wait_s: float = 30.0) -> None:
         self._all.closed += 1
 

@@ -135,8 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--variants", action="append", default=[], metavar="FILE", help="a file of kernels of your own; may be repeated")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        interpreter.enable()
+    interpreter.choose(device)
     try:
         catalog = discover(options.variants)
         selected = chosen(catalog, options.pattern, device)

@@ -40,7 +40,7 @@ def dies_in_setup(point, x, out):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None)
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
 def dies_while_timed(point, x, out):
     fill = out.buffer[: point.batch_size * point.max_decode_len]
     steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
@@ -79,7 +79,7 @@ def wrong_everywhere(point, x, out):
     return launch
 
 
-@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None)
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
 def wrong_at_three(point, x, out):
     fill = out.buffer[: point.batch_size * point.max_decode_len]
     steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)

@@ -9,9 +9,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from harness.proof.buffers import as_integers
+from harness.proof.equality import Mismatch
 from harness.proof.integrity import Integrity, ProcessState
-from harness.proof.verify import Mismatch
-from harness.proof.witness import Witness, as_integers
+from harness.proof.witness import Witness
 
 ROOT = Path(__file__).parent.parent
 

@@ -17,9 +17,10 @@ from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
 from harness.contract import CONTRACTS, WAIVABLE, Variant
+from harness.proof.equality import Mismatch
 from harness.proof.prove import DeviceChecks, Finding, outcomes, prove
 from harness.proof.replay import STEPS, Size, check_replays
-from harness.proof.verify import Bench, Mismatch
+from harness.proof.verify import Bench
 
 POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
 NAMES = [contract.name for contract in CONTRACTS]

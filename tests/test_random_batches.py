@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from baselines.decode_native import operator
 from harness.contract import Variant
-from harness.proof.verify import Mismatch
+from harness.proof.equality import Mismatch
 from tests import random_batches
 from tests.random_batches import check_random, run_examples
 

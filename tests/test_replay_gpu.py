@@ -10,8 +10,9 @@ from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
 from baselines.mla_tile_schedule import operator as tiles
 from harness.contract import Variant
+from harness.proof.equality import required
 from harness.proof.prove import outcomes, prove
-from harness.proof.verify import Bench, required
+from harness.proof.verify import Bench
 from tests.adversaries import on_a_gpu
 
 pytestmark = pytest.mark.gpu

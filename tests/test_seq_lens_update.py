@@ -14,8 +14,8 @@ from baselines.seq_lens_update import Inputs, operator
 from harness.contract import Point
 from harness.cuda import compile_all
 from harness.discover import discover
+from harness.proof.equality import compare
 from harness.proof.prove import prove
-from harness.proof.verify import compare
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 

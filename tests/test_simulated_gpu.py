@@ -20,10 +20,11 @@ from harness.engine.measuring import ContextLost
 from harness.engine.protocol import Audited, Begin, Job, Task
 from harness.engine.session import Session
 from harness.plan.config import Measure
+from harness.proof.equality import Mismatch, required
 from harness.proof.graphs import Recorder
 from harness.proof.prove import prove as prove_variant
 from harness.proof.replay import check_replays
-from harness.proof.verify import Bench, Mismatch, required
+from harness.proof.verify import Bench
 from harness.results.record_file import read_run
 from harness.results.stats import samples, slopes
 from harness.results.trust import doubts, estimates, untrusted

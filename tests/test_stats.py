@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats as scipy_stats
 
 from harness.results import stats
 from harness.results.compare import judge, ratio_and_change
@@ -24,6 +25,14 @@ def test_slopes_and_fit_recover_an_exact_line(slope, overhead, rounds):
     assert fit.slope == pytest.approx(slope, rel=1e-6)
     assert fit.overhead == pytest.approx(overhead, rel=1e-6, abs=1e-6 * slope)
     assert fit.residual == pytest.approx(0, abs=1e-6 * (overhead + slope))
+
+
+def test_slopes_are_those_of_scipy_round_by_round():
+    """Theil-Sen, of three, four and five numbers of copies."""
+    for copies in ([1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8, 16]):
+        graph_us = {k: np.random.default_rng(k).normal(1 + 5 * k, 1.0, 40).tolist() for k in copies}
+        expected = [scipy_stats.theilslopes([graph_us[k][i] for k in copies], copies).slope for i in range(40)]
+        assert stats.slopes(graph_us) == pytest.approx(expected, rel=1e-12)
 
 
 def test_slopes_recover_a_noisy_slope_within_half_a_per_cent():

@@ -47,8 +47,7 @@ def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
     """Choose the device and find the variants for it. Triton reads its switch on import, so the order matters."""
     device = _device(options)
     with leave_on_ctrl_c():
-        if device == "cpu":
-            interpreter.enable()
+        interpreter.choose(device)
         return device, discover(options.variants)
 
 

@@ -16,9 +16,9 @@ from harness.discover import discover
 from harness.engine.measuring import check_context
 from harness.engine.protocol import Audited, AuditReady, Begin, Job, Task
 from harness.proof.buffers import Guard
+from harness.proof.equality import Mismatch
 from harness.proof.graphs import Graph
 from harness.proof.promises import check_allocations, sync_warnings
-from harness.proof.verify import Mismatch
 from harness.ruler.cache import PROBES
 from harness.ruler.calibrate import Kernels
 from harness.ruler.cuda_ruler import CudaRuler

@@ -70,6 +70,10 @@ class AuditDesk:
         self._closed = why
         self._worker.close(wait_s=0)
 
+    def dismiss(self) -> None:
+        if self._closed is None:
+            self._worker.dismiss()
+
     def close(self, wait_s: float = 30.0) -> None:
         if self._closed is None:
             self._worker.close(wait_s)

@@ -14,8 +14,9 @@ from harness.engine.protocol import Begin, Job
 from harness.marks import mark
 from harness.plan.sweep import Group
 from harness.proof.buffers import POISONS
+from harness.proof.equality import Mismatch
 from harness.proof.integrity import Integrity, ProcessState
-from harness.proof.verify import Bench, Mismatch
+from harness.proof.verify import Bench
 from harness.proof.witness import Witness
 from harness.results.records import Cell
 from harness.ruler.cpu_ruler import CpuStopwatch
@@ -68,7 +69,7 @@ class Measuring:
         if self.ruler:
             with mark("ramp", "ramp"):
                 self.ruler.ramp(RAMP_S)
-        readings = [self.clocks.read()] if self.clocks else []
+        before = self.clocks.read() if self.clocks else None
         witness = Witness(bench)
         for name, launch in verified.items():
             yield Begin(name, "measure")
@@ -83,9 +84,7 @@ class Measuring:
             return
 
         def trouble() -> str | None:
-            reading = self.clocks.read() if self.clocks else None
-            readings.append(reading)
-            found = self.clocks.trouble(reading) if self.clocks else None
+            found = self.clocks.trouble(self.clocks.read(power=False)) if self.clocks else None
             if found:
                 self.ruler.ramp(RAMP_S)
             return found
@@ -99,7 +98,7 @@ class Measuring:
         if len(timings) > 1 and any(timing.error for timing in timings.values()):
             # Before any cell is told: where one took the context along, all are asked for again, one by one.
             check_context(self.job.device)
-        seen = [reading for reading in [*readings[:1], *readings[-1:]] if reading]
+        seen = [reading for reading in (before, self.clocks.read() if self.clocks else None) if reading]
         state = {
             "sm_clock_mhz": [r.sm_clock_mhz for r in seen if r.sm_clock_mhz is not None],
             "power_w": [r.power_w for r in seen if r.power_w is not None],
@@ -141,7 +140,7 @@ class Measuring:
                 bench.check(launch, case=1, poison=POISONS[1])
                 if replay is not None:
                     bench.check(replay, case=2, poison=POISONS[1], replayed=True)
-                bench.inputs.fill(bench.cases[0].inputs)
+                bench.fill(0)
         except Exception as error:  # a variant may raise anything
             return error
         return None

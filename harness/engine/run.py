@@ -74,6 +74,10 @@ class Runner:
         return self._auditor.joined(ready) if self._auditor else ready
 
     def close(self, wait_s: float = 30.0) -> None:
+        if wait_s:
+            self._worker.dismiss()
+            if self._auditor:
+                self._auditor.dismiss()
         self._worker.close(wait_s)
         if self._auditor:
             self._auditor.close(wait_s)

@@ -22,9 +22,10 @@ from harness.engine.measuring import Measuring, Rejection, check_context, reject
 from harness.engine.protocol import Begin, Job, Ready, Task
 from harness.marks import mark
 from harness.plan.sweep import Group
+from harness.proof.equality import Mismatch
 from harness.proof.integrity import Integrity
 from harness.proof.prove import Finding, prove, proved_nothing
-from harness.proof.verify import Bench, Mismatch, verify_cell
+from harness.proof.verify import Bench, verify_cell
 from harness.results.records import Cell, Metrics, cell_key
 from harness.ruler.environment import describe
 from harness.wording import first_line

@@ -14,6 +14,7 @@ from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
+from harness import interpreter
 from harness.engine.protocol import AuditReady, Done, Job, Proof, Ready, Refused
 from harness.wording import first_line
 
@@ -38,10 +39,7 @@ class WorkerSilent(WorkerDied):
 def _serve(connection: Connection, device: str, audit: bool, parent: int) -> None:
     """Body of the process. Ctrl-C is ignored here: the parent stops asking, and ends this process."""
     _die_with(parent)
-    if device == "cpu":
-        from harness import interpreter
-
-        interpreter.enable()
+    interpreter.choose(device)
     if audit:
         from harness.engine.audit import Auditor as Owner
     else:
@@ -147,12 +145,17 @@ class Worker:
             return "the CUDA context was lost"
         return f"the worker process ended with exit code {code}" if code >= 0 else f"the worker process was killed by {_signal(-code)}"
 
-    def close(self, wait_s: float = 30.0) -> None:
-        """Let the worker finish (wait_s = 0: do not), then make sure it is gone."""
-        if wait_s and self._process.is_alive():
+    def dismiss(self) -> None:
+        """Tell the worker that nothing more will come; it ends while others are told the same."""
+        if self._process.is_alive():
             with suppress(OSError):  # it ended on its own a moment ago
                 self._connection.send(None)
-                self._exit_code(wait_s)
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """Let the worker finish (wait_s = 0: do not), then make sure it is gone."""
+        if wait_s:
+            self.dismiss()
+            self._exit_code(wait_s)
         if self._process.is_alive():
             self._process.kill()
             self._exit_code(GONE_LIMIT_S)

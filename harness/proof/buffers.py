@@ -9,7 +9,7 @@ id read from where nothing was written cannot pass for a legal one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,21 @@ GUARD_BYTES = 16384
 CANARY = 0x7E
 #: Alternating poisons, so that no element can equal both by accident.
 POISONS = (0x7F, 0x71)
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def as_integers(tensor: Tensor) -> Tensor:
+    """The same memory, element by element, as integers: equality of bits for every dtype. Writes leave no version behind."""
+    return tensor.data.view(_INTEGERS[tensor.element_size()])
+
+
+def any_of(flags: Iterable[Tensor]) -> bool:
+    """Whether one of many bool scalars is set, with one wait for each device instead of one for each flag."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for flag in flags:
+        by_device.setdefault(flag.device, []).append(flag)
+    return any(bool(torch.stack(there).any()) for there in by_device.values())
 
 
 class Guarded:
@@ -58,18 +73,24 @@ class Guarded:
         self.tensor.data.copy_(source)
 
     def poison(self, pattern: int) -> None:
-        self.tensor.data.copy_(torch.full((self.tensor.element_size(),), pattern, dtype=torch.uint8).view(self.tensor.dtype)[0])
+        whole = as_integers(self.tensor)
+        whole.fill_(int.from_bytes(bytes([pattern] * whole.element_size()), "little"))
+
+    def _zones(self) -> list[tuple[int, Tensor]]:
+        """(byte offset of its beginning, which of its bytes are no canary any more), in the order of the memory."""
+        before, rest = self._bytes[: self._start], self._bytes[self._start :]
+        zones = [(-self._start, before != CANARY), (self._span, rest[self._span :] != CANARY)]
+        if self._gaps is not None:
+            zones.insert(1, (0, (rest[: self._span] != CANARY) & self._gaps))
+        return zones
+
+    def broken(self) -> list[Tensor]:
+        """Bool scalars: whether a canary of a zone changed."""
+        return [broken.any() for _, broken in self._zones()]
 
     def stray_write(self) -> int | None:
         """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
-        before, rest = self._bytes[: self._start], self._bytes[self._start :]
-        zones = [(before != CANARY, -self._start), (rest[self._span :] != CANARY, self._span)]
-        if self._gaps is not None:
-            zones.insert(1, ((rest[: self._span] != CANARY) & self._gaps, 0))
-        for broken, start in zones:
-            if bool(broken.any()):
-                return start + int(broken.nonzero()[0])
-        return None
+        return next((start + int(broken.nonzero()[0]) for start, broken in self._zones() if bool(broken.any())), None)
 
 
 class Guard:
@@ -103,5 +124,7 @@ class Guard:
 
     def stray_writes(self) -> dict[str, int]:
         """Buffer name -> byte offset of the first canary that changed."""
+        if not any_of(flag for buffer in self.buffers.values() for flag in buffer.broken()):
+            return {}
         found = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
         return {name: offset for name, offset in found.items() if offset is not None}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from harness.proof.verify import Mismatch
+from harness.proof.equality import Mismatch
 
 #: What a node does, as far as it can be told apart: its type, and for a kernel the function and the shape of its grid.
 Signature = tuple[Any, ...]

@@ -17,7 +17,7 @@ import torch
 #: What timing and verification call outside of this suite, as far as Python can replace it.
 _TOOLS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "thread_time", "time")),
-    (torch, ("equal", "where", "empty", "full", "randint")),
+    (torch, ("equal", "where", "empty", "full", "randint", "stack")),
     (torch.Tensor, ("copy_", "clone", "fill_", "item", "any", "nonzero", "__ne__", "__eq__", "__bool__", "data_ptr")),
     (torch.cuda, ("Event", "CUDAGraph", "Stream", "synchronize", "current_stream", "set_stream", "graph_pool_handle", "memory_stats")),
     (torch.cuda.Event, ("record", "query", "synchronize", "elapsed_time", "wait")),

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from harness.contract import Variant
-from harness.proof.verify import SLEEP_CYCLES, Mismatch
+from harness.proof.equality import Mismatch
+from harness.proof.verify import SLEEP_CYCLES
 
 #: Launches that are counted together.
 CALLS = 5

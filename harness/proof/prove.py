@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from harness.contract import CONTRACTS, HardPoint, Operator, Point, Variant
+from harness.proof.equality import Mismatch
 from harness.proof.promises import check_promises
 from harness.proof.replay import Capture, Size, check_replays, replay_sequence
-from harness.proof.verify import Bench, Mismatch, verify_cell, verify_sequence
+from harness.proof.verify import Bench, verify_cell, verify_sequence
 from harness.wording import first_line
 
 #: What is said of a contract: kept wherever it was put to the test, broken, not promised, testable on a GPU alone, never met.

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from harness.contract import Operator, Point, Variant
-from harness.proof.buffers import POISONS
+from harness.proof.buffers import POISONS, as_integers
+from harness.proof.equality import Mismatch
 from harness.proof.places import places
-from harness.proof.verify import Bench, Mismatch, synchronize
-from harness.proof.witness import as_integers
+from harness.proof.verify import Bench, synchronize
 from harness.wording import first_line
 
 #: Replays of one proof.

@@ -17,23 +17,13 @@ import torch
 from torch import Tensor
 
 from harness.contract import Expected, Operator, Point, Variant
-from harness.proof.buffers import POISONS, Guard
+from harness.proof.buffers import POISONS, Guard, any_of, as_integers
+from harness.proof.equality import Mismatch, compare, required
 from harness.proof.integrity import ProcessState
 from harness.proof.places import places
 
 #: GPU clock cycles that the queue sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
-
-
-class Mismatch(Exception):
-    """A variant broke its contract; the message says which check, where, expected and got."""
-
-    def __init__(self, check: str, message: str) -> None:
-        super().__init__(message)
-        self.check = check
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.args[0]}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class Bench:
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
         self.cases = [self._case(seed + i, edit) for i in range(cases)]
         self.inputs = Guard(self.cases[0].inputs, device, shift)
-        self._staged: dict[str, Tensor] | None = None
+        self._staged: dict[int, dict[str, Tensor]] = {}
 
     def _case(self, seed: int, edit: Callable[[Any], None] | None) -> Case:
         inputs = self.operator.make_inputs(self.point, seed)
@@ -100,21 +90,32 @@ class Bench:
 
     def rewrite_inputs(self) -> None:
         """Queue what the step before this one does: the inputs of case 0, written on the device."""
-        if self._staged is None:
-            self._staged = self.staged(0)
-        self.inputs.fill_some(self._staged)
+        self.inputs.fill_some(self.staged(0))
 
     def staged(self, case: int) -> dict[str, Tensor]:
         """What a case puts into the inputs on the device, as tensors there: to be copied in the order of the stream."""
-        on_device = [name for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device]
-        return {name: getattr(self.cases[case].inputs, name).to(self.device) for name in on_device}
+        if case not in self._staged:
+            on_device = [name for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device]
+            self._staged[case] = {name: getattr(self.cases[case].inputs, name).to(self.device) for name in on_device}
+        return self._staged[case]
+
+    def fill_on_host(self, case: int) -> None:
+        """What a case puts into the inputs that stay on the host beside a GPU."""
+        for name, buffer in self.inputs.buffers.items():
+            if name not in self.staged(case):
+                buffer.fill(getattr(self.cases[case].inputs, name))
+
+    def fill(self, case: int) -> None:
+        """Put a case into the inputs."""
+        self.fill_on_host(case)
+        self.inputs.fill_some(self.staged(case))
 
     def check(self, launch: Callable[[], Any], case: int, poison: int | None, replayed: bool = False) -> None:
         """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything.
 
         replayed: ``launch`` replays a graph, which holds none of the host's own work: outputs on the host are left out.
         """
-        self.inputs.fill(self.cases[case].inputs)
+        self.fill(case)
         if poison is not None:
             self.outputs.poison(poison)
         before_inputs, before_outputs = self.inputs.snapshot(), self.outputs.snapshot()
@@ -122,10 +123,7 @@ class Bench:
         synchronize(self.device)
         self._check_guards()
         self.held.add("in_bounds")
-        for name, before in before_inputs.items():
-            now = self.inputs.buffers[name].tensor
-            if not torch.equal(now, before):
-                raise Mismatch("inputs_unchanged", f"the input {name} was written to; {places(now != before, before, now)}")
+        self._check_inputs(before_inputs)
         self.held.add("inputs_unchanged")
         if handed_on is not None:
             self._check_handed_on(handed_on)
@@ -143,9 +141,7 @@ class Bench:
         A launch whose work is ordered by the current stream is right; what runs beside it sees the inputs of before, and
         what it writes is poisoned.
         """
-        for name, buffer in self.inputs.buffers.items():
-            if not buffer.tensor.is_cuda:
-                buffer.fill(getattr(self.cases[case].inputs, name))
+        self.fill_on_host(case)
         on_device = {name: buffer.tensor for name, buffer in self.outputs.buffers.items() if buffer.tensor.is_cuda}
         staged = self.staged(case)
         self.outputs.poison(poison)
@@ -165,6 +161,13 @@ class Bench:
                 compare(name, tensor, poisoned[name], self.cases[case].expected[name])
             except Mismatch as mismatch:
                 raise Mismatch("stream_ordered", f"right when waited for, wrong when queued: {mismatch.args[0]}") from None
+
+    def _check_inputs(self, before: Mapping[str, Tensor]) -> None:
+        now = {name: self.inputs.buffers[name].tensor for name in before}
+        changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in before}
+        if any_of(flags.any() for flags in changed.values()):
+            name = next(name for name, flags in changed.items() if bool(flags.any()))
+            raise Mismatch("inputs_unchanged", f"the input {name} was written to; {places(changed[name], before[name], now[name])}")
 
     def _check_guards(self) -> None:
         for kind, guard in (("input", self.inputs), ("output", self.outputs)):
@@ -200,38 +203,12 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def required(expected: Expected) -> Tensor:
-    """Bool mask of the elements that a launch must write."""
-    must = torch.ones_like(expected.value, dtype=torch.bool)
-    for excused in (expected.untouched, expected.slack):
-        if excused is not None:
-            must &= ~excused
-    return must
-
-
-def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
-    """Raise Mismatch unless every element of a buffer is what the reference allows there.
-
-    A buffer larger than the reference's value (one of a larger step) must keep what it held outside of it.
-    """
-    inside = tuple(slice(size) for size in expected.value.shape)
-    want = before.clone()
-    want[inside] = expected.value
-    if expected.untouched is not None:
-        want[inside] = torch.where(expected.untouched, before[inside], expected.value)
-    wrong = got != want
-    if expected.slack is not None:
-        wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
-    if bool(wrong.any()):
-        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {places(wrong, want, got, before)}")
-
-
 def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[[], Any]:
     """Prove one variant at one point; return its launch closure, bound to case 0. Raises Mismatch.
 
     once: leave out the second launch and the changed contents, for launches that take seconds (an interpreted kernel).
     """
-    bench.inputs.fill(bench.cases[1].inputs)
+    bench.fill(1)
     bench.outputs.poison(POISONS[1])
     settings = ProcessState(bench.device)
     try:
@@ -247,7 +224,7 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
             raise Mismatch("process_state", changed)
     finally:
         settings.restore()
-    bench.inputs.fill(bench.cases[0].inputs)
+    bench.fill(0)
     return launch
 
 

@@ -7,50 +7,62 @@ which. Whole buffers are compared before the first and after the last sample.
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from harness.proof.verify import Bench, Mismatch, required
+from harness.proof.buffers import any_of, as_integers
+from harness.proof.equality import Mismatch, required
+from harness.proof.verify import Bench
 
-#: Elements per buffer and stage, and how many candidates are drawn once per point.
-WATCHED, CANDIDATES = 16, 2048
+#: Elements that are made wrong in a buffer before a stage, and sets of them that are drawn once per point: with the sets at hand
+#: a stage costs a launch before it and a few behind it, where drawing places anew would cost dozens.
+WATCHED, SETS = 16, 128
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+@dataclass(frozen=True)
+class _Watched:
+    """One output. place: an index tensor per axis, [SETS, WATCHED] each. wanted: what the launch has to leave there."""
 
-def as_integers(tensor: Tensor) -> Tensor:
-    """The same memory, element by element, as integers: equality of bits for every dtype. Writes leave no version behind."""
-    return tensor.data.view(_INTEGERS[tensor.element_size()])
+    name: str
+    buffer: Tensor
+    place: tuple[Tensor, ...]
+    wanted: Tensor
+    wrong: Tensor
 
 
 class Witness:
     """Watches the outputs of one point for launches on the contents of ``case``."""
 
     def __init__(self, bench: Bench, case: int = 0) -> None:
-        self._watched: list[tuple[str, Tensor, tuple[Tensor, ...], Tensor]] = []
-        self._armed: list[tuple[str, Tensor, tuple[Tensor, ...], Tensor]] = []
+        #: Its own, so that nothing a variant seeds or reads says which set is next.
+        self._random = random.SystemRandom()
+        self._watched: list[_Watched] = []
+        self._armed: list[tuple[_Watched, int]] = []
         for name, expected in bench.cases[case].expected.items():
             must = required(expected)
             places = must.reshape(-1).nonzero().reshape(-1)
             if len(places):
-                places = places[torch.randint(len(places), (CANDIDATES,), device=places.device)]
-                index = tuple(torch.unravel_index(places, must.shape))
-                self._watched.append((name, as_integers(bench.outputs.buffers[name].tensor), index, as_integers(expected.value)[index]))
+                places = places[torch.randint(len(places), (SETS, WATCHED), device=places.device)]
+                place = tuple(torch.unravel_index(places, must.shape))
+                wanted = as_integers(expected.value)[place]
+                self._watched.append(_Watched(name, as_integers(bench.outputs.buffers[name].tensor), place, wanted, ~wanted))
 
     def arm(self, replayed: bool = False) -> None:
         """Make some elements wrong. replayed: a graph will run, which writes nothing on the host."""
         self._armed = []
-        for name, buffer, index, wanted in self._watched:
-            if not (replayed and buffer.device.type == "cpu"):
-                rows = torch.randint(CANDIDATES, (WATCHED,), device=buffer.device)
-                place = tuple(axis[rows] for axis in index)
-                buffer[place] = ~wanted[rows]
-                self._armed.append((name, buffer, place, wanted[rows]))
+        for one in self._watched:
+            if not (replayed and one.buffer.device.type == "cpu"):
+                chosen = self._random.randrange(SETS)
+                one.buffer[tuple(axis[chosen] for axis in one.place)] = one.wrong[chosen]
+                self._armed.append((one, chosen))
 
     def check(self, stage: str) -> None:
         """Raises Mismatch where an element is still wrong: the calls of this stage did not write it."""
-        for name, buffer, place, wanted in self._armed:
-            stale = buffer[place] != wanted
-            if bool(stale.any()):
-                first = [int(axis[stale][0]) for axis in place]
-                raise Mismatch("every_call", f"{name}{first} was made wrong before the {stage} calls and still is after them")
+        stale = [one.buffer[tuple(axis[i] for axis in one.place)] != one.wanted[i] for one, i in self._armed]
+        if any_of(flags.any() for flags in stale):
+            (one, i), flags = next((armed, flags) for armed, flags in zip(self._armed, stale, strict=True) if bool(flags.any()))
+            first = [int(axis[i][flags][0]) for axis in one.place]
+            raise Mismatch("every_call", f"{one.name}{first} was made wrong before the {stage} calls and still is after them")

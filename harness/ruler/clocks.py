@@ -61,11 +61,12 @@ class Clocks:
             noticed = "not all noticed" if self._queries else "not noticed"
             self.notes = (f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU holds back are {noticed}",)
 
-    def read(self) -> Reading | None:
+    def read(self, power: bool = True) -> Reading | None:
+        """power: ask for it as well; ``trouble`` does not need it."""
         if not self._queries:
             return None
         try:
-            found = {name: query(self._handle) for name, query in self._queries.items()}
+            found = {name: query(self._handle) for name, query in self._queries.items() if power or name != "power"}
         except pynvml.NVMLError:
             return None
         bits = found.get("throttle reasons", 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
-from harness.proof.verify import Mismatch
+from harness.proof.equality import Mismatch
 from harness.proof.witness import Witness
 
 #: A sample covers at least this long, so that the clock's resolution and the loop's own cost do not show.

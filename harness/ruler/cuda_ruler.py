@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from harness.cuda import launcher
+from harness.proof.equality import Mismatch
 from harness.proof.graphs import Graph, Recorder, check_nodes
-from harness.proof.verify import Mismatch
 from harness.proof.witness import Witness
 from harness.results.records import CacheState
 from harness.ruler.blocked_events import BlockedEvents
