@@ -9,7 +9,7 @@ a GPU one more launch is queued with its inputs behind a sleeping kernel: work b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -26,16 +26,28 @@ from harness.proof.places import places
 SLEEP_CYCLES = 4_000_000
 
 
-@dataclass(frozen=True)
 class Case:
-    """One batch on the device with what the reference says of it: made once per point, shared by all variants.
+    """One batch with what the reference says of it, which is asked when it is first needed; shared by all variants of a point.
 
-    demanding: there is something that a launch must write.
+    inputs: on the CPU. devices: output -> where ``expected`` is wanted.
     """
 
-    inputs: Any
-    expected: Mapping[str, Expected]
-    demanding: bool
+    def __init__(self, operator: Operator, point: Point, inputs: Any, devices: Mapping[str, torch.device]) -> None:
+        self._operator, self._point, self._devices = operator, point, devices
+        self.inputs = inputs
+
+    @cached_property
+    def expected(self) -> Mapping[str, Expected]:
+        said = self._operator.reference(self._point, self.inputs)
+        return {
+            name: Expected(*(None if t is None else t.to(self._devices[name]) for t in (e.value, e.untouched, e.slack)))
+            for name, e in said.items()
+        }
+
+    @cached_property
+    def demanding(self) -> bool:
+        """Whether there is something that a launch must write."""
+        return any_of(required(one).any() for one in self.expected.values())
 
 
 class Bench:
@@ -61,21 +73,15 @@ class Bench:
         self.operator, self.point, self.device = operator, point, device
         self.held = set() if held is None else held
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
-        self.cases = [self._case(seed + i, edit) for i in range(cases)]
+        devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
+        self.cases = []
+        for i in range(cases):
+            inputs = operator.make_inputs(point, seed + i)
+            if edit is not None:
+                edit(inputs)
+            self.cases.append(Case(operator, point, inputs, devices))
         self.inputs = Guard(self.cases[0].inputs, device, shift)
         self._staged: dict[int, dict[str, Tensor]] = {}
-
-    def _case(self, seed: int, edit: Callable[[Any], None] | None) -> Case:
-        inputs = self.operator.make_inputs(self.point, seed)
-        if edit is not None:
-            edit(inputs)
-        said = self.operator.reference(self.point, inputs)
-        places = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
-        expected = {
-            name: Expected(*(None if t is None else t.to(places[name]) for t in (e.value, e.untouched, e.slack)))
-            for name, e in said.items()
-        }
-        return Case(inputs, expected, any(bool(required(e).any()) for e in said.values()))
 
     @property
     def bytes_moved(self) -> int:
