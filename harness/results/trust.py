@@ -37,8 +37,8 @@ ESTIMATORS = ("graph", "events", "cupti")
 #: Tolerances of the calibration and of the agreement between estimators.
 RESIDUAL_US, RESIDUAL_SHARE = 0.05, 0.01
 DISAGREEMENT_US, DISAGREEMENT_SHARE = 0.1, 0.03
-#: Share of queued samples left out of a mean at either end: one of the six that a cell has.
-TRIMMED = 0.2
+#: Share of queued samples left out of a mean at either end: two of a calibration's twenty, none of the six that a cell has.
+TRIMMED = 0.1
 #: The pointer chase must come this close to the level it claims, as a share of the way from L2 to memory.
 NEAR = 0.35
 
