@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -50,7 +49,7 @@ def parser() -> Parser:
     run = commands.add_parser("run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False)
     _add_sweep_options(run, config_required=True)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
-    run.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
+    run.add_argument("--out", type=_folder, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
     run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
     run.add_argument("--resume", metavar="RUN", help="complete a run that was broken off: its folder or record")
     run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge")
@@ -64,16 +63,16 @@ def parser() -> Parser:
     compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
     compare.add_argument("--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)")
     compare.add_argument("--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us")
-    compare.add_argument("--out", type=Path, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)")
+    compare.add_argument("--out", type=_folder, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)")
 
     merge = commands.add_parser("merge", help="shards of one sweep", allow_abbrev=False)
     merge.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of the shards")
-    merge.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the merged record, its table and plots go")
+    merge.add_argument("--out", type=_folder, required=True, metavar="FOLDER", help="where the merged record, its table and plots go")
     merge.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
 
     plot = commands.add_parser("plot", help="figures from records", allow_abbrev=False)
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
-    plot.add_argument("--out", type=Path, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots")
+    plot.add_argument("--out", type=_folder, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots")
 
     listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="for programs")
@@ -81,9 +80,21 @@ def parser() -> Parser:
     _add_device(listing)
 
     doctor = commands.add_parser("doctor", help="calibrate, and say what is wrong", allow_abbrev=False)
-    doctor.add_argument("--out", type=Path, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)")
+    doctor.add_argument("--out", type=_folder, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)")
     _add_device(doctor)
     return top
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) > 2**53:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**53")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("names no folder")
+    return Path(text)
 
 
 def _add_variants(command: argparse.ArgumentParser) -> None:
@@ -98,14 +109,36 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
     command.add_argument("config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/")
     command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep: 'decode_flatten/triton*'; repeatable")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
-    command.add_argument("--seed", type=int, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
+    command.add_argument("--seed", type=_seed, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
     _add_variants(command)
     _add_device(command)
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
+    before = sys.stdout
+    try:
+        from harness.cli import streams
+
+        streams.prepare()
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        from harness.exits import INTERRUPTED
+
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:  # of standard output, e.g. `> /full/disk`; files are the commands' own affair
+        sys.stdout.drop()
+        print(f"error: cannot write to {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    finally:
+        sys.stdout = before
+
+
+def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         if near and not Path(arguments[0]).exists():
@@ -113,31 +146,11 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    try:
-        from harness.engine.interrupt import leave_on_ctrl_c
+    from harness.engine.interrupt import leave_on_ctrl_c
 
-        with leave_on_ctrl_c():
-            from harness.cli import commands
-        code = commands.execute(options)
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        from harness.exits import INTERRUPTED
-
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, e.g. `| head`
-        _drop_stdout()
-        return 0
-    except OSError as error:  # of standard output, e.g. `> /full/disk`; files are the commands' own affair
-        _drop_stdout()
-        print(f"error: cannot write {error.filename or 'to standard output'}: {error.strerror}", file=sys.stderr)
-        return 2
-
-
-def _drop_stdout() -> None:
-    """What standard output could not take must not fail once more when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with leave_on_ctrl_c():
+        from harness.cli import commands
+    return commands.execute(options)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,10 @@ class Operator:
             earlier[axis.name] = point[axis.name]
         return ",".join(parts) or "default"
 
+    def spelt_out(self, point: Mapping[str, Any]) -> str:
+        """The same with every axis."""
+        return ",".join(f"{axis.name}={axis.label(point[axis.name])}" for axis in self.axes)
+
 
 @dataclass(frozen=True)
 class Variant:

@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,8 +48,8 @@ def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] =
         for path in sorted((ROOT / folder).glob("[!_]*.py")):
             try:
                 modules.append((f"{folder}/{path.name}", importlib.import_module(f"{folder}.{path.stem}")))
-            except (Exception, SystemExit) as error:  # whatever a kernel file raises on import is its own affair
-                catalog.broken[f"{folder}/{path.name}"] = _reason(error, path)
+            except (Exception, SystemExit, GeneratorExit) as error:  # whatever a kernel file raises on import is its own affair
+                catalog.broken[f"{folder}/{path.name}"] = _reason(error)
             imported(f"{folder}.{path.stem}")
     for path in extra:
         modules.append((str(path), _import_file(Path(path))))
@@ -100,17 +99,15 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # reported with its line; the traceback would show this suite's insides
-        raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error, path)}") from None
+    except (Exception, SystemExit, GeneratorExit) as error:  # reported with its line; the traceback would show this suite's insides
+        raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error)}") from None
     return module
 
 
-def _reason(error: BaseException, path: Path) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}{f' (line {error.lineno})' if error.lineno else ''}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
-    where = f" (line {lines[-1]})" if lines else ""
-    return f"{first_line(error)}{where}"
+    return first_line(error)
 
 
 def unavailable(variant: Variant, device: str) -> str | None:

@@ -366,14 +366,37 @@ def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["list"], ["tiny.yaml", "--plan", "--set", f"batch_size={list(range(1, 2000))}"]], ids=["list", "plan"]
+    ("command", "said"),
+    [(["list"], ""), (["tiny.yaml", "--plan", "--set", f"batch_size={list(range(1, 2000))}"], "1999 points, 3998 cells\n")],
+    ids=["list", "plan"],
 )
-def test_a_reader_that_goes_away_is_no_error(command, config, tmp_path):
+def test_a_reader_that_goes_away_is_no_error(command, said, config, tmp_path):
     process = start(tmp_path, *command)
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(timeout=60) == 0
+    assert err == said
+
+
+def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
+    """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
+    names = ["--set", "variants=[flat_view, wrong_at_three]"]
+    process = start(tmp_path, config, "--variants", adversaries, *names, "--no-plots", "--out", "out")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 1
     assert err == ""
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 4
+    assert "flat_view" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_a_locale_without_the_signs_of_a_table_costs_no_table(config, tmp_path):
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "bench.py"), config, "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"],
+        cwd=tmp_path, capture_output=True, env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "µs" in ended.stdout.decode("utf-8")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -568,16 +591,3 @@ def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
         print_tables(console, result_tables(hostile.run))
         print_counts(console, hostile.run.cells)
     assert max(map(len, shown.getvalue().splitlines())) <= 60
-
-
-def test_a_reader_that_goes_away_is_no_broken_disk(hostile, monkeypatch):
-    """`bench.py CONFIG | head`: the command line ends it quietly, so it must not become an error about a file."""
-    from harness.cli import recording
-    from harness.report.console import make_console
-
-    def gone(*_):
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr(recording, "report", gone)
-    with pytest.raises(BrokenPipeError):
-        recording.record(make_console(), None, None, [], None, no_plots=True, resumed=hostile.run)

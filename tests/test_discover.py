@@ -62,13 +62,13 @@ def test_two_files_of_one_name_are_two_files(tmp_path):
 
 
 FAULTS = {
-    "raises": ("x = 1\n\nraise ValueError('boom')\n", "ValueError: boom (line 3)"),
+    "raises": ("x = 1\n\nraise ValueError('boom')\n", "ValueError: boom (mine.py, line 3)"),
     "raises over several lines": ("raise ValueError('boom\\nbang')\n", "ValueError: boom"),
-    "raises further down": ("def f():\n    raise KeyError('q')\n\nf()\n", "KeyError: 'q' (line 2)"),
+    "raises further down": ("def f():\n    raise KeyError('q')\n\nf()\n", "KeyError: 'q' (mine.py, line 2)"),
     "syntax": ("x = 1\ndef f(:\n    pass\n", "SyntaxError: invalid syntax (line 2)"),
     "indentation": ("def f():\n\tx = 1\n        y = 2\n", "inconsistent use of tabs and spaces in indentation (line 3)"),
-    "needs a module": ("import nowhere_to_be_found\n", "ModuleNotFoundError: No module named 'nowhere_to_be_found' (line 1)"),
-    "leaves": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (line 2)"),
+    "needs a module": ("import nowhere_to_be_found\n", "ModuleNotFoundError: No module named 'nowhere_to_be_found' (mine.py, line 1)"),
+    "leaves": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (mine.py, line 2)"),
     "misspelt operator": (
         f"{HEAD}@variant('decode_nativ')\ndef mine{BODY}",
         "unknown operator 'decode_nativ'; did you mean decode_native?",
@@ -76,9 +76,9 @@ FAULTS = {
     "taken name": (f"{HEAD}@variant('decode_native')\ndef chain{BODY}", "decode_native/chain is defined already; choose another name"),
     "misspelt keyword": (
         f"{HEAD}@variant('decode_native', require='cuda')\ndef mine{BODY}",
-        "unexpected keyword argument 'require' (line 2)",
+        "unexpected keyword argument 'require' (mine.py, line 2)",
     ),
-    "decorator without operator": (f"{HEAD}@variant\ndef mine{BODY}", "(line 2)"),
+    "decorator without operator": (f"{HEAD}@variant\ndef mine{BODY}", "(mine.py, line 2)"),
     "nothing in it": ("x = 1\n", "no variant"),
 }
 
@@ -130,7 +130,7 @@ def test_a_fault_in_one_file_costs_only_its_own_variants(tmp_path, monkeypatch):
     monkeypatch.setattr(harness.discover, "ROOT", tmp_path)
     monkeypatch.setattr("kernels.__path__", [str(tmp_path / "kernels")])
     catalog = discover()
-    assert catalog.broken == {"kernels/broken_one.py": "ZeroDivisionError: division by zero (line 2)"}
+    assert catalog.broken == {"kernels/broken_one.py": "ZeroDivisionError: division by zero (broken_one.py, line 2)"}
     assert catalog.variants == []
 
 

@@ -129,7 +129,7 @@ def test_a_merged_run_that_lacks_cells_says_so_and_is_completed_by_resume(bench)
     bench("--shard", "1/2", "--seed", "5", "--out", "shard1")
     code, _, err = call("merge", "shard2", "shard1", "--out", "all", "--no-plots")
     assert code == 0
-    assert says(err) == "warning: 1 planned cells are in none of the shards; complete them with --resume all/run.jsonl"
+    assert says(err) == "warning: 1 planned cell is in none of the shards; complete the run with --resume all/run.jsonl"
     assert bench("--resume", "all")[0] == 0
     assert sorted(keys("all/run.jsonl")) == sorted(KEYS)
 

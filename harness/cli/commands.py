@@ -14,6 +14,7 @@ from msgspec import structs
 from rich.text import Text
 
 from harness import interpreter
+from harness.cli import streams
 from harness.discover import Catalog, DiscoveryError, discover
 from harness.engine.interrupt import leave_on_ctrl_c
 from harness.engine.protocol import Job
@@ -26,6 +27,7 @@ from harness.report.console import make_console
 from harness.results.compare import CompareError
 from harness.results.record_file import read_run, unbegun, write_run
 from harness.results.records import RecordError, Run
+from harness.wording import counted
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
     try:
         return commands[options.command](options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
-        make_console(stderr=True).print(Text(f"error: {error}"))
+        make_console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
         return USAGE
 
 
@@ -113,13 +115,13 @@ def _plan(groups: Sequence[Group]) -> int:
         for key in group.keys:
             print(key)
     cells = sum(len(group.variants) for group in groups)
-    print(f"{len(groups)} points, {cells} cells", file=sys.stderr)
+    print(f"{counted(len(groups), 'point')}, {counted(cells, 'cell')}", file=sys.stderr)
     return OK
 
 
 def _print_broken(catalog: Catalog) -> None:
     for file, reason in catalog.broken.items():
-        make_console(stderr=True).print(Text(f"warning: {file} is unavailable: {reason}"))
+        make_console(stderr=True).print(Text(f"warning: {file} is unavailable: {reason}"), soft_wrap=True)
 
 
 # --- the other commands -----------------------------------------------------------------------------------------------
@@ -175,9 +177,10 @@ def _merge(options: argparse.Namespace) -> int:
         report(make_console(), merged, options.out, options.no_plots)
     warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
     if lost := len(merged.header.cells) - len(merged.cells):
-        warnings.append(f"{lost} planned cells are in none of the shards; complete them with --resume {path}")
+        verb = "is" if lost == 1 else "are"
+        warnings.append(f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}")
     for warning in warnings:
-        make_console(stderr=True).print(Text(f"warning: {warning}"))
+        make_console(stderr=True).print(Text(f"warning: {warning}"), soft_wrap=True)
     return exit_code(merged)
 
 
@@ -195,6 +198,8 @@ def _plot(options: argparse.Namespace) -> int:
         drawn = draw_all(runs, options.out)
     for path in drawn:
         print(path)
+    if not drawn:
+        print("nothing to draw: no cell of these records was timed", file=sys.stderr)
     return OK
 
 
@@ -211,9 +216,9 @@ def _read(path: str) -> Run:
 def _writing_to(folder: Path) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # of the terminal, not of the folder
-        raise
     except OSError as error:
+        if error.filename == streams.NAME:
+            raise
         raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
 
 

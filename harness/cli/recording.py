@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from collections.abc import Sequence, Set
-from itertools import compress
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from harness.report.console import make_console, print_compiled, print_counts, p
 from harness.report.tables import markdown, result_tables
 from harness.results.record_file import Writer, read_run
 from harness.results.records import Header, RecordError, Run, sources_compile
+from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
 
@@ -36,7 +37,7 @@ def record(
 
     Ctrl-C keeps what is there and reports it.
     """
-    folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device)
+    folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device, shard)
     missing = list(lacking(groups, resumed.cells)) if resumed else list(groups)
     writer = Writer(Path(resumed.path) if resumed else folder / "run.jsonl", resume=resumed is not None)
     total = sum(len(group.variants) for group in missing)
@@ -73,15 +74,15 @@ def record(
     run = read_run(writer.path)
     try:
         report(console, run, folder, no_plots)
-    except BrokenPipeError:  # the reader of our output went away; no file is to blame
-        raise
+    except KeyboardInterrupt:
+        interrupted = True
     except OSError as error:
-        what = error.filename or "the table to standard output"
+        what = error.filename or f"to {folder}"
         raise RecordError(f"cannot write {what}: {error.strerror}; the record {writer.path} is complete") from None
     planned = sum(len(group.variants) for group in groups)
     if interrupted or stopped:
         kept = f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
-        make_console(stderr=True).print(Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"))
+        make_console(stderr=True).print(Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"), soft_wrap=True)
         return INTERRUPTED if interrupted else BAD
     return exit_code(run)
 
@@ -91,8 +92,12 @@ def exit_code(run: Run) -> int:
     return BAD if not sources_compile(run.header.compiled) or any(cell.status in ("mismatch", "failed") for cell in run.cells) else OK
 
 
-def _default_folder(name: str, device: str) -> Path:
-    return Path("results") / f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}"
+def _default_folder(name: str, device: str, shard: str | None) -> Path:
+    """One that is not there yet: array tasks begin in the same second."""
+    piece = f"-{shard.replace('/', 'of')}" if shard else ""
+    stem = f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}{piece}"
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(folder for one in names if not (folder := Path("results") / one).exists())
 
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
@@ -113,12 +118,15 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     print_compiled(console, run.header.compiled)
     print_counts(console, run.cells)
     (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
-    drawn = []
+    drawn, beside = [], []
     if run.cells and not no_plots:
         from plots import draw_all
 
-        drawn = draw_all([run, *_references(run)], folder)
-    console.print(Text(f"record, table and {len(drawn)} plots: {folder}"))
+        beside = _references(run)
+        drawn = draw_all([run, *beside], folder)
+    figures = counted(len({path.stem for path in drawn}), "figure")
+    recorded = f", which also show {', '.join(f'{one.path} ({one.header.environment.gpu})' for one in beside)}" if beside and drawn else ""
+    console.print(Text(f"record, table and {figures}: {folder}{recorded}"))
 
 
 def _references(run: Run) -> list[Run]:
@@ -131,7 +139,7 @@ def _references(run: Run) -> list[Run]:
         try:
             recorded.append(read_run(path))
         except RecordError as error:
-            make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"))
+            make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"), soft_wrap=True)
     return [part for r in recorded if (part := _only(r, points)).cells]
 
 
@@ -139,5 +147,5 @@ def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
     """A run less its cells at other points."""
     kept = [cell.point_key in points for cell in run.cells]
     return structs.replace(
-        run, cells=list(compress(run.cells, kept)), segments=[(sum(kept[:start]), one) for start, one in run.segments]
+        run, cells=list(itertools.compress(run.cells, kept)), segments=[(sum(kept[:start]), one) for start, one in run.segments]
     )

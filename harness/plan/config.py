@@ -6,6 +6,7 @@ Never imports torch.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os.path import relpath
@@ -22,6 +23,9 @@ from harness.wording import did_you_mean
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+#: Values of a configuration, those of an alias counted wherever it stands: far more than a sweep needs, far fewer than hang.
+MOST_VALUES = 100_000
 
 
 class ConfigError(Exception):
@@ -41,21 +45,21 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
     """
 
-    seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    time_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    time_budget_s: Seconds = 60.0
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
     cache: CacheState = "hot"
     audit: bool = True
-    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
-    interpreter_budget_s: Annotated[float, msgspec.Meta(gt=0)] = 8.0
+    timeout_s: Seconds = 120.0
+    interpreter_budget_s: Seconds = 8.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """operators: names; variants: "all" or glob patterns over names or operator/name; sweep: a union of grids."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+$")]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
     operators: Annotated[list[str], msgspec.Meta(min_length=1)]
     sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
     variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
@@ -65,22 +69,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True)
 class Source:
-    """A loaded configuration with the line of every key path, e.g. ``sweep[0].next_n[1]`` -> 7."""
+    """A loaded configuration with the place of every key path, e.g. ``sweep[0].next_n[1]`` -> 7, or ``--set`` and its key."""
 
     path: str
     config: Config
-    lines: Mapping[str, int] = field(default_factory=dict)
+    lines: Mapping[str, int | str] = field(default_factory=dict)
 
     def error(self, key: str, message: str) -> ConfigError:
         return located(self.path, self.lines, key, message)
 
 
-def located(path: str, lines: Mapping[str, int], key: str, message: str) -> ConfigError:
-    """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value has none."""
+def located(path: str, lines: Mapping[str, int | str], key: str, message: str) -> ConfigError:
+    """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value is its own place."""
     known = key
     while known and known not in lines:
         known = known[: max(known.rfind("."), known.rfind("["), 0)]
     place = f"{path}:{lines[known]}" if known else path
+    if known and isinstance(lines[known], str):
+        return ConfigError(f"{lines[known]}: {message}")
     return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
 
 
@@ -100,12 +106,19 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         key = where.rstrip("`").lstrip(".")
-        raise located(path, lines, key, message + _choices(key)) from None
+        raise located(path, lines, key, _in_words(message) + _choices(key)) from None
     if len(set(config.measure.graph_copies)) < 2:
         raise located(path, lines, "measure.graph_copies", "needs two different numbers of copies, or there is no slope")
     if config.measure.min_rounds > config.measure.max_rounds:
         raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
     return Source(path, config, lines)
+
+
+def _in_words(message: str) -> str:
+    """msgspec's sentence without the words of JSON."""
+    words = {"array": "a list", "object": "a mapping", "str": "text", "int": "a whole number", "float": "a number", "null": "nothing"}
+    message = re.sub(r"`([\w| ]+)`", lambda types: " or ".join(words.get(one, one) for one in types[1].split(" | ")), message)
+    return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `.` and `-`", message)
 
 
 def _choices(key: str) -> str:
@@ -125,7 +138,7 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
         try:
             overrides[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
             raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
     return overrides
 
@@ -137,12 +150,12 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
-    lines: dict[str, int] = {}
+    lines: dict[str, int | str] = {}
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         _note_lines(path, node, "", lines, ())
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
@@ -158,12 +171,16 @@ def _nearest_file(path: Path) -> str:
     return f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?" if near else "; configs/ has some to start from"
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
-def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int], above: tuple[yaml.Node, ...]) -> None:
+def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str], above: tuple[yaml.Node, ...]) -> None:
     """Line numbers by key path; a key given twice is an error, which YAML itself would let pass."""
+    if len(lines) > MOST_VALUES:
+        raise ConfigError(f"{path}: more than {MOST_VALUES:,} values; aliases of aliases?")
     if any(node is outer for outer in above):
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
     above = (*above, node)
@@ -180,8 +197,9 @@ def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, in
             _note_lines(path, value, f"{key}[{i}]", lines, above)
 
 
-def _override(path: str, data: dict[str, Any], lines: dict[str, int], key: str, value: Any) -> None:
-    """Set a top-level or dotted key, or else an axis in every grid; the replaced key loses its line."""
+def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key: str, value: Any) -> None:
+    """Set a top-level or dotted key, or else an axis in every grid, which is its place from then on."""
+    place = f"--set {key}"
     section, dot, name = key.partition(".")
     if dot and section not in Config.__struct_fields__:
         sections = ("measure", "serving")
@@ -204,9 +222,10 @@ def _override(path: str, data: dict[str, Any], lines: dict[str, int], key: str, 
         target[key] = value
         for gone in [known for known in lines if known == prefix + key or known.startswith((f"{prefix}{key}.", f"{prefix}{key}["))]:
             del lines[gone]
+        lines[prefix + key] = place
 
 
-def _check_names(path: str, lines: Mapping[str, int], data: Mapping[str, Any], struct: type, prefix: str) -> None:
+def _check_names(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any], struct: type, prefix: str) -> None:
     """Unknown keys of a section, with the nearest valid name; msgspec would name them without."""
     fields = {f.name: f for f in msgspec.structs.fields(struct)}
     for name, value in data.items():

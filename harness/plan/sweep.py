@@ -112,7 +112,8 @@ def matches(variant: Variant, pattern: str) -> bool:
 
 
 def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()) -> list[Group]:
-    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys; several are alternatives."""
+    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys, as they are or with every axis of the
+    point spelt out; several are alternatives."""
     chosen = select(source, variants)
     groups: list[Group] = []
     used: set[str] = set()
@@ -120,7 +121,8 @@ def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[V
         label = operator.label(point)
         kept = []
         for v in (v for v in chosen if v.operator == operator.name):
-            hits = [p for p in only if matches(v, p) or fnmatchcase(cell_key(v.operator, v.name, label), p)]
+            keys = [cell_key(v.operator, v.name, words) for words in (label, operator.spelt_out(point))]
+            hits = [p for p in only if matches(v, p) or any(fnmatchcase(key, p) for key in keys)]
             used.update(hits)
             if hits or not only:
                 kept.append(v)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,11 +26,12 @@ class Writer:
     def __init__(self, path: Path, resume: bool = False) -> None:
         self.path = path
         elsewhere = "" if resume else "; choose another folder with --out"
+        self._made_folder = not path.parent.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the run
             try:
-                _lock(self._file, path)
+                _lock(self._file, path, elsewhere)
                 if resume:
                     _end_last_line(self._file, path)
                 elif unbegun(path):
@@ -55,9 +57,12 @@ class Writer:
             ) from None
 
     def close(self) -> None:
-        """Close the file; one to which nothing was written is removed."""
+        """Close the file; one to which nothing was written is removed, with the folder that was made for it."""
         if self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()
+            if self._made_folder:
+                with suppress(OSError):  # somebody put something there
+                    self.path.parent.rmdir()
         self._file.close()
 
 
@@ -76,12 +81,12 @@ def unbegun(path: Path) -> bool:
     return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
+def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
     """Two processes that complete the same run would measure everything twice. The lock goes with the process, however it ends."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RecordError(f"{path} is being written by another run; wait for its end, or end it") from None
+        raise RecordError(f"{path} is being written by another run; wait for its end, or end it{elsewhere}") from None
     except OSError:
         pass  # a network file system without locks: then it is on the user not to start two
 
