@@ -549,6 +549,8 @@ def test_list_json_is_for_programs(device, adversaries):
     listed = json.loads(out)
     assert listed["device"] == device
     assert {operator["name"] for operator in listed["operators"]} >= {"decode_native", "decode_flatten"}
+    axes = next(operator["axes"] for operator in listed["operators"] if operator["name"] == "decode_native")
+    assert (axes["batch_size"]["default"], axes["max_decode_len"]["default"]) == ("32", None)  # the other one follows from next_n
     rows = {f"{row['operator']}/{row['variant']}": row for row in listed["variants"]}
     assert rows["decode_native/flat_view"]["unavailable"] is None
     assert rows["decode_native/needs_a_module"]["unavailable"] == "needs the Python module nowhere_to_be_found"

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.contract import CONTRACTS, Contract, Variant
+from harness.contract import CONTRACTS, Axis, Contract, Variant
 from harness.discover import Catalog, unavailable
 from harness.report.console import print_rows
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
     """The catalogue for programs; ``device``: "cuda" or "cpu", for which availability is told."""
-    operators = [{"name": o.name, "summary": o.summary, "axes": {a.name: a.doc for a in o.axes}} for o in catalog.operators.values()]
+    operators = [{"name": o.name, "summary": o.summary, "axes": {a.name: _axis(a) for a in o.axes}} for o in catalog.operators.values()]
     variants = [_row(variant, device) for operator in catalog.operators for variant in catalog.of(operator)]
     return json.dumps({"device": device, "operators": operators, "variants": variants, "unavailable_files": catalog.broken}, indent=2)
 
@@ -31,6 +31,11 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
     print_rows(console, ("contract", "may be waived", "checked", "meaning"), map(_contract_row, CONTRACTS))
     for file, reason in catalog.broken.items():
         console.print(Text(f"{file} is unavailable: {reason}", style="red"))
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    """default: as a key spells it; None where it follows from the axes before."""
+    return {"meaning": axis.doc, "default": None if callable(axis.default) else axis.label(axis.default)}
 
 
 def _row(variant: Variant, device: str) -> dict[str, Any]:
