@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isfunction
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -241,6 +242,8 @@ def variant(
         raise ValueError(f"waives={unknown[0]!r} is none of {', '.join(WAIVABLE)}")
 
     def mark(setup: Callable) -> Callable:
+        if not isfunction(setup):
+            raise TypeError(f"@variant marks a function (point, x, out) -> launch, not {setup!r}")
         folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,
