@@ -206,7 +206,7 @@ OVERRIDDEN = {
     "unknown axis": ("bach_size=3", "no operator of this sweep has an axis 'bach_size'; did you mean batch_size?"),
     "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
     "impossible date": ("batch_size=2020-13-01", "--set batch_size=2020-13-01: the value is not YAML (month must be in 1..12)"),
-    "unknown axis": ("batchsize=3", "--set batchsize: no operator of this sweep has an axis 'batchsize'; did you mean batch_size?"),
+    "misspelt axis": ("batchsize=3", "--set batchsize: no operator of this sweep has an axis 'batchsize'; did you mean batch_size?"),
     "wrong type in measure": ("measure.seed=x", "--set measure.seed: Expected a whole number or nothing, got text"),
     "unknown key of measure": ("measure.sed=3", "measure.sed: unknown key; did you mean seed?"),
     "misspelt section": ("mesure.seed=3", "did you mean measure.seed?"),

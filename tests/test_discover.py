@@ -79,7 +79,7 @@ FAULTS = {
         "unexpected keyword argument 'require' (mine.py, line 2)",
     ),
     "decorator without operator": (f"{HEAD}@variant\ndef mine{BODY}", "(mine.py, line 2)"),
-    "a class": (f"{HEAD}@variant('decode_native')\nclass Mine:\n    pass\n", "@variant marks a function (point, x, out) -> launch, not <class"),
+    "a class": (f"{HEAD}@variant('decode_native')\nclass Mine:\n    pass\n", "marks a function (point, x, out) -> launch, not <class"),
     "nothing in it": ("x = 1\n", "no variant"),
 }
 
