@@ -33,6 +33,11 @@ def minus_one_padding_rows(x) -> None:
     x.block_table[x.seq_lens == 0] = -1
 
 
+def drafts_overhang(x) -> None:
+    """Three drafts lie past max_model_len: a length needs a block more than the table has columns (vLLM #46074)."""
+    x.seq_lens.add_(3)
+
+
 HARD_POINTS = [
     HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
     HardPoint("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
@@ -55,6 +60,7 @@ HARD_POINTS = [
     HardPoint("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
     HardPoint("source narrower than destination", {"batch_size": 4, "max_model_len": 4096, "table_columns": 61, "context_len": 3904}),
     HardPoint("source wider than destination", {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096}),
+    HardPoint("drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang),
     HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
     HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from baselines import _axes as axes
 from baselines._axes import cdiv
-from baselines._decode_flatten_points import all_padding, minus_one_padding_rows, padding_in_the_middle, seq_len_below_decode_len
+from baselines._decode_flatten_points import (
+    all_padding,
+    drafts_overhang,
+    minus_one_padding_rows,
+    padding_in_the_middle,
+    seq_len_below_decode_len,
+)
 from baselines._flat_batches import num_tokens
 from baselines._mla_tile_schedule_points import RULES as TILE_RULES
 from baselines._paged_mqa_schedule_forms import MAX_UNITS, SEGMENT
@@ -107,6 +113,7 @@ HARD_POINTS = [
     HardPoint("source stride > W, W not a multiple of 4", _SMALL | {"batch_size": 4, "max_model_len": 9088, "table_padding": 10}),
     HardPoint("source narrower than destination", _SMALL | {"batch_size": 4, "table_columns": 141, "context_len": 9000}),
     HardPoint("source wider than destination", _SMALL | {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096}),
+    *_both("drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang),
     *_both("lengths around a segment", {"batch_size": 18}, _around_a_segment),
     *_both("seq_len < decode_len", {"batch_size": 4}, seq_len_below_decode_len),
     *_both("work in the last request alone", {"batch_size": 20, "next_n": 2, "context_len": 3000}, _all_but_the_last_short),
