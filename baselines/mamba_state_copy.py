@@ -220,6 +220,14 @@ def shift_ignored(point, x, out):
     return in_place(point, x, out, unshifted)
 
 
+@variant(
+    "mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)",
+    waives=("no_alloc", "no_sync", "graph_safe"),
+)  # fmt: skip
+def padding_copied(point, x, out):
+    return in_place(point, x, out, shifted_by, padding_stays=False)
+
+
 operator = Operator(
     name="mamba_state_copy",
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",

@@ -32,7 +32,7 @@ HISTORIC = {
     ),
     "mamba_state_copy": (
         "overlapping_shift", "accepted_updated_in_place", "shifted_as_contiguous", "columns_updated_in_place", "backward_copy_dropped",
-        "shift_ignored",
+        "shift_ignored", "padding_copied",
     ),
     "mamba_state_gather": ("same_tensor", "computed_token_anchor"),
     "mla_tile_schedule": (
