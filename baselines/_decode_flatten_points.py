@@ -33,6 +33,11 @@ def minus_one_padding_rows(x) -> None:
     x.block_table[x.seq_lens == 0] = -1
 
 
+def drafts_overhang(x) -> None:
+    """Three drafts lie past max_model_len: a length needs a block more than the table has columns (vLLM #46074)."""
+    x.seq_lens.add_(3)
+
+
 HARD_POINTS = [
     HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
     HardPoint("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
@@ -55,6 +60,7 @@ HARD_POINTS = [
     HardPoint("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
     HardPoint("source narrower than destination", {"batch_size": 4, "max_model_len": 4096, "table_columns": 61, "context_len": 3904}),
     HardPoint("source wider than destination", {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096}),
+    HardPoint("drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang),
     HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
     HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
@@ -65,9 +71,11 @@ HARD_POINTS = [
     HardPoint("B = 65", {"batch_size": 65, "decode_len": "ragged", "max_model_len": 8192, "context_len": {"uniform": [4, 2000]}}),
 ]
 
-_BIG, _SMALL = {"batch_size": 9, "decode_len": "ragged", "context_len": 2000}, {"batch_size": 2, "context_len": 200}
+# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_UNIFORM, _SMALL = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}, {"batch_size": 2, "context_len": {"uniform": [4, 200]}}
+_BIG = _UNIFORM | {"decode_len": "ragged"}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
-    "big-uniform-small-uniform-big": ({"batch_size": 9, "context_len": 2000}, _SMALL, {"batch_size": 9, "context_len": 2000}),
+    "big-uniform-small-uniform-big": (_UNIFORM, _SMALL, _UNIFORM),
     "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "token_padding": 3}, _BIG),
 }

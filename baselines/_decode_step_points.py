@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from baselines import _axes as axes
 from baselines._axes import cdiv
-from baselines._decode_flatten_points import all_padding, minus_one_padding_rows, padding_in_the_middle, seq_len_below_decode_len
+from baselines._decode_flatten_points import (
+    all_padding,
+    drafts_overhang,
+    minus_one_padding_rows,
+    padding_in_the_middle,
+    seq_len_below_decode_len,
+)
 from baselines._flat_batches import num_tokens
 from baselines._mla_tile_schedule_points import RULES as TILE_RULES
 from baselines._paged_mqa_schedule_forms import MAX_UNITS, SEGMENT
@@ -107,6 +113,7 @@ HARD_POINTS = [
     HardPoint("source stride > W, W not a multiple of 4", _SMALL | {"batch_size": 4, "max_model_len": 9088, "table_padding": 10}),
     HardPoint("source narrower than destination", _SMALL | {"batch_size": 4, "table_columns": 141, "context_len": 9000}),
     HardPoint("source wider than destination", _SMALL | {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096}),
+    *_both("drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang),
     *_both("lengths around a segment", {"batch_size": 18}, _around_a_segment),
     *_both("seq_len < decode_len", {"batch_size": 4}, seq_len_below_decode_len),
     *_both("work in the last request alone", {"batch_size": 20, "next_n": 2, "context_len": 3000}, _all_but_the_last_short),
@@ -121,14 +128,18 @@ HARD_POINTS = [
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
 
-_BIG = _SMALL | {"batch_size": 12, "context_len": 2000}
-_LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": 200}
+# Lengths, and on the native path rows, that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_BIG = _SMALL | {"batch_size": 12, "context_len": {"uniform": [4, 2000]}}
+_LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 1500]}}
+_ROWS = _NATIVE | {"decode_len": "ragged"}
+_BIG_ROWS, _LITTLE_ROWS = _BIG | _ROWS, _LITTLE | _ROWS | {"batch_size": 5}
+#: All lengths are 1, whatever the seed.
 _DUMMY = _SMALL | {"batch_size": 12, "max_decode_len": 1, "context_len": 1}
 SEQUENCES = {
     "big-small-big": (_BIG, _LITTLE, _BIG),
-    "big-small-big, native": (_BIG | _NATIVE, _LITTLE | _NATIVE, _BIG | _NATIVE),
-    "flatten-native-flatten": (_BIG, _LITTLE | _NATIVE, _BIG | {"decode_len": "ragged"}),
-    "native-flatten-native": (_BIG | _NATIVE, _LITTLE, _BIG | _NATIVE | {"padding": 0.5}),
+    "big-small-big, native": (_BIG_ROWS, _LITTLE_ROWS, _BIG_ROWS),
+    "flatten-native-flatten": (_BIG, _LITTLE_ROWS, _BIG | {"decode_len": "ragged"}),
+    "native-flatten-native": (_BIG_ROWS, _LITTLE, _BIG_ROWS | {"padding": 0.5}),
     "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "decode_len": "ragged", "token_padding": 3}, _BIG),
     "real-dummy-real": (_BIG, _DUMMY, _BIG),
     "fewer parts each step": tuple(_BIG | {"max_decode_len": rows, "num_sms": 23, "num_heads_q": 128} for rows in (1, 2, 4)),

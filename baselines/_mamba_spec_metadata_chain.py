@@ -66,10 +66,11 @@ def _window(x: Any, out: Any, offsets: Tensor, block_size: int, aligned: bool, n
 
 
 def chain(
-    point: Point, x: Any, out: Any, anchor=_known_anchor, narrower: int = 0, all_states=_all_states, window=_window
+    point: Point, x: Any, out: Any, anchor=_known_anchor, narrower: int = 0, padded: bool = True, all_states=_all_states, window=_window
 ) -> Callable[[], None]:
     """The operator chain. ``rows`` is the persistent full-width copy of the table that the layers of vLLM gather from."""
-    width, device, num_reqs = mamba.table_columns(point), out.input_slots.device, point.batch_size
+    width, device = mamba.table_columns(point), out.input_slots.device
+    num_reqs = point.batch_size if padded else x.num_decodes
     # int64: every release of torch takes it for an index, and adding it to an int32 index converts in the same launch.
     offsets = torch.arange(1 + point.num_speculative_blocks, device=device)
     rows = torch.zeros(point.max_num_seqs, width, dtype=torch.int32, device=device)

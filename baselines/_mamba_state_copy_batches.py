@@ -1,4 +1,4 @@
-"""Batches for mamba_state_copy: steps of which a chosen share crosses a block boundary, state tables and pools of states."""
+"""The axes and batches of mamba_state_copy: steps of which a chosen share crosses a block boundary, state tables and pools of states."""
 
 from __future__ import annotations
 
@@ -8,13 +8,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._axes import num_padding_requests
 from baselines._batches import NULL_BLOCK_ID, make_batch
-from harness.contract import Point
+from harness.contract import Axis, Point
 
 #: Taps of the causal convolution; its state holds one column less, and k more for the drafts.
 CONV_WIDTH = 4
+
+
+def _share(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError("must be a number in [0, 1]")
+    return float(value)
+
+
+def _state_bytes(value):
+    if axes.whole(4)(value) % 4:
+        raise ValueError("must be a multiple of 4")
+    return value
+
+
+COPY_AXES = (
+    Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
+    Axis("crossing", _share, 0.25, "share of the real requests that copy; q / mamba_block_size in the long run", axes.plain),
+    Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
+    Axis("ssm_state_bytes", _state_bytes, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
+    Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
+    Axis("conv_layout", axes.choice("SD", "DS"), "SD", "conv state of a slot: SD (time, channels) or DS (channels, time)"),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """num_accepted_tokens and state_columns must not be one array with the outputs of the same name: all blocks of a kernel read
+    them while one of them writes what comes next, and where the columns from and to are the same already, nothing is copied."""
+
+    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
+    query_start_loc: Tensor  # [B + 1] int32
+    num_accepted_tokens: Tensor  # [B] int32: of the step before (before_forward) or of this one (after_sampling)
+    state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
+    num_draft_tokens: Tensor  # [B] int32, of this step
+    block_table: Tensor  # [B, W] int32, slots; NULL where a request holds none
+    conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two exchanged in layout DS
+    ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
 
 
 @dataclass(frozen=True)
@@ -115,3 +153,11 @@ def conv_shape(point: Point) -> tuple[int, int]:
 def time_first(point: Point, conv_states: Tensor) -> Tensor:
     """[layers, slots, conv columns, conv_dim], whatever the layout."""
     return conv_states if point.conv_layout == "SD" else conv_states.transpose(-1, -2)
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step = make_crossings(point, seed)
+    return Inputs(
+        step.seq_lens, step.query_start_loc, step.num_accepted, step.state_columns, step.num_drafts,
+        make_table(point, step, seed), *make_pools(point, seed),
+    )  # fmt: skip

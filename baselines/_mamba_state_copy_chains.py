@@ -19,23 +19,24 @@ from harness.contract import Point
 Copy = tuple[int, int, int, int]
 
 
-def _decide_on_host(point: Point, x: Any) -> tuple[list[Copy], list[int], list[int]]:
+def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays: bool = True) -> tuple[list[Copy], list[int], list[int]]:
     """(copies, accepted counts, state columns); waits for the device, as the counts come from the sampler.
 
     An engine has host copies of the rest, which costs it less than the reading back here.
+    backwards: whether a running state may move to an earlier block. padding_stays: whether a length of 0 is looked at.
     """
     size, before = point.mamba_block_size, point.phase == "before_forward"
     seq_lens, accepted, known = x.seq_lens.tolist(), x.num_accepted_tokens.tolist(), x.state_columns.tolist()
     starts, drafts, table = x.query_start_loc.tolist(), x.num_draft_tokens.tolist(), x.block_table.cpu().numpy()
     copies, columns = [], [(seq_len - 1) // size for seq_len in seq_lens]
     for b, seq_len in enumerate(seq_lens):
-        if seq_len == 0:
+        if seq_len == 0 and padding_stays:
             continue
         if before:
             computed = seq_len - starts[b + 1] + starts[b]
             source = known[b] if known[b] >= 0 else (computed - 1) // size
             shift, target = accepted[b] - 1, columns[b]
-            moves = source not in (-1, target)
+            moves = source not in (-1, target) and (backwards or source < target)
         else:
             running = seq_len - drafts[b]
             blocks = (running + accepted[b] - 1) // size
@@ -120,14 +121,22 @@ def masked_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
     return launch
 
 
-def in_place(point: Point, x: Any, out: Any, shift_conv: Callable[[Tensor, int, int, int], None]) -> Callable[[], None]:
+def shifted_by(conv: Tensor, source: int, target: int, shift: int) -> None:
+    """The right way to move one request's convolution, see in_place."""
+    conv[:, target, : conv.shape[2] - shift] = conv[:, source, shift:].clone()
+
+
+def in_place(
+    point: Point, x: Any, out: Any, shift_conv: Callable[[Tensor, int, int, int], None], **decided: bool
+) -> Callable[[], None]:
     """For the defects: works inside a copy of the pool, as engines do inside theirs, then hands the destinations on.
 
     shift_conv: (conv states [layers, slots, columns, channels], slot from, slot to, shift), of one request.
+    decided: see _decide_on_host.
     """
 
     def launch():
-        copies, accepted, columns = _decide_on_host(point, x)
+        copies, accepted, columns = _decide_on_host(point, x, **decided)
         _store_counts(point, out, accepted, columns)
         conv, handed_on = time_first(point, x.conv_states.clone()), time_first(point, out.conv_states)
         for source, target, shift, ssm_source in copies:

@@ -74,9 +74,12 @@ HARD_POINTS = [
     HardPoint("A = capacity", {"batch_size": 8, "max_num_batched_tokens": 32}),
 ]
 
-_BIG, _SMALL = {"batch_size": 17, "row_order": "permuted", "decode_len": "ragged"}, {"batch_size": 2}
+# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_RANDOM = {"context_len": {"uniform": [600, 9000]}}
+_BIG, _SMALL = _RANDOM | {"batch_size": 17, "row_order": "permuted", "decode_len": "ragged"}, _RANDOM | {"batch_size": 2}
+_IDLE, _FIRST = _RANDOM | {"batch_size": 0, "num_prev_reqs": 17}, _RANDOM | {"batch_size": 17, "num_prev_reqs": 0}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
-    "big-idle-big": (_BIG, {"batch_size": 0, "num_prev_reqs": 17}, {"batch_size": 17, "num_prev_reqs": 0}),
-    "prefill-decode-prefill": (_BIG | {"prefills": 3}, _BIG, {"batch_size": 5, "prefills": 1, "churn": 0.4}),
+    "big-idle-big": (_BIG, _IDLE, _FIRST),
+    "prefill-decode-prefill": (_BIG | {"prefills": 3}, _BIG, _RANDOM | {"batch_size": 5, "prefills": 1, "churn": 0.4}),
 }

@@ -18,7 +18,7 @@ DeepGEMM reads ceil(lens[t] / block_size) table entries of a row, so copying the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -138,6 +138,25 @@ def host_boundaries_trusted(point, x, out):
         out.decode_lens[: x.num_decode_tokens].fill_(1)
 
     return launch
+
+
+@variant(
+    "decode_flatten", defect="lengths past T keep those of a larger step, which a graph captured at it reads (xllm #1939)",
+    skip=needs_exact_host_lens, waives="no_alloc",
+)  # fmt: skip
+def tail_not_cleared(point, x, out):
+    tokens = x.num_decode_tokens
+    return flatten_chain(x, Outputs(out.lens[:tokens], out.decode_lens[:tokens], out.block_table))
+
+
+@variant(
+    "decode_flatten", defect="the arange has max_num_seqs x next_n entries, a padded step has more tokens (vLLM #39277, #40983)",
+    skip=needs_exact_host_lens, waives="no_alloc",
+)  # fmt: skip
+def arange_of_requests(point, x, out):
+    """max_num_seqs is B here. Upstream raised; clamped to the table's end, the tokens behind it are written by nobody."""
+    covered = arange_of(out)[: point.batch_size * point.next_n][: x.num_decode_tokens]
+    return flatten_chain(replace(x, num_decode_tokens=len(covered)), out)
 
 
 operator = Operator(

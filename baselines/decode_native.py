@@ -155,6 +155,21 @@ def end_aligned_front_rows(point, x, out):
     return _chain(point, x, views(point, out)["context_lens"])
 
 
+@variant(
+    "decode_native", defect="the shared seq_lens are divided by compress_ratio in place (the kind of vLLM 0.19's clamped table)",
+    skip=_end_aligned, waives="no_alloc",
+)  # fmt: skip
+def ratio_in_place(point, x, out):
+    """``lens //= ratio`` where lens is the step's own tensor: the lengths here are right, those of the next reader are not."""
+    fill = _chain(point, x, views(point, out)["context_lens"])
+
+    def launch():
+        fill()
+        x.seq_lens.floor_divide_(point.compress_ratio)
+
+    return launch
+
+
 _RATIOS: list[int] = []
 
 

@@ -184,6 +184,23 @@ def schedule_of_tokens(point, x, out):
     return _step(point, x, out, _length_views(point, out)["lens"].view(-1), 1)
 
 
+@variant(
+    "decode_step", defect="fresh tile tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
+    skip=_stale_on_the_flatten_path, waives="no_alloc",
+)  # fmt: skip
+def fresh_tensors(point, x, out):
+    """Lengths, table and schedule persist. A graph that was captured reads the first step's tiles."""
+    lengths, tiles = _lengths(point, x, out), fresh_tiles(point, x.seq_lens)
+    schedule = schedule_chain(_queries(point, out), out.schedule, point.num_sms, atoms_of(point), point.remainder == "back")
+
+    def launch():
+        lengths()
+        schedule()
+        return {**views(point, out), **tiles()}
+
+    return launch
+
+
 operator = Operator(
     name="decode_step",
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, flattened or native",

@@ -198,6 +198,23 @@ def conv_reads_computed_column(point, x, out):
     return launch
 
 
+@variant("mamba_spec_metadata", defect="conv reads the current column (review of vLLM #42792)", skip=_mode_all, waives="no_alloc")
+def conv_reads_current_column(point, x, out):
+    """The step before wrote another block's slot where this one crosses a boundary."""
+    fill = chain(point, x, out)
+
+    def launch():
+        fill()
+        out.conv_input_slot[: x.num_decodes].copy_(out.conv_output_slot[: x.num_decodes])
+
+    return launch
+
+
+@variant("mamba_spec_metadata", defect="padding rows keep the slots of a larger step (xllm #1939)", waives="no_alloc")
+def padding_rows_kept(point, x, out):
+    return chain(point, x, out, padded=False)
+
+
 @variant("mamba_spec_metadata", defect="the anchor of the step is never stored (review of vLLM #43955)", skip=_mode_all, waives="no_alloc")
 def anchor_never_stored(point, x, out):
     fill = chain(point, x, out)

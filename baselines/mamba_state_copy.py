@@ -15,7 +15,7 @@ With q tokens in this step, nc = seq_lens - q computed ones, a = num_accepted_to
 
 A state is never copied onto itself. Sources are the input pools, destinations the output pools; an engine passes one pool as
 both, so a convolution may be shifted inside its slot (memmove). Layouts: SD (time, channels) and DS (channels, time).
-num_accepted_tokens is read by all copies of a request and must not be one array with its output.
+num_accepted_tokens and state_columns are read by all copies of a request: neither may be one array with its output.
 
 vLLM 0.22 decides on the host and builds lists of pointers (request x layer x state); later releases have kernels.
 """
@@ -30,47 +30,13 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines import _mamba as mamba
-from baselines._mamba_state_copy_batches import conv_columns, make_crossings, make_pools, make_table, num_slots, time_first
-from baselines._mamba_state_copy_chains import in_place, masked_copies, pointer_lists_copies
+from baselines._mamba_state_copy_batches import COPY_AXES, Inputs, conv_columns, conv_shape, make_inputs, num_slots, time_first
+from baselines._mamba_state_copy_chains import in_place, masked_copies, pointer_lists_copies, shifted_by
 from baselines._mamba_state_copy_points import HARD_POINTS, SEQUENCES
-from harness.contract import Axis, Expected, Operator, Point, Rule, variant
+from harness.contract import Expected, Operator, Point, Rule, variant
 
 #: The harness holds some ten copies of the pools.
 MOST_POOL_BYTES = 4 << 30
-
-
-def _share(value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError("must be a number in [0, 1]")
-    return float(value)
-
-
-def _state_bytes(value):
-    if axes.whole(4)(value) % 4:
-        raise ValueError("must be a multiple of 4")
-    return value
-
-
-COPY_AXES = (
-    Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
-    Axis("crossing", _share, 0.25, "share of the real requests that copy; q / mamba_block_size in the long run", axes.plain),
-    Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
-    Axis("ssm_state_bytes", _state_bytes, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
-    Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
-    Axis("conv_layout", axes.choice("SD", "DS"), "SD", "conv state of a slot: SD (time, channels) or DS (channels, time)"),
-)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
-    query_start_loc: Tensor  # [B + 1] int32
-    num_accepted_tokens: Tensor  # [B] int32: of the step before (before_forward) or of this one (after_sampling)
-    state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
-    num_draft_tokens: Tensor  # [B] int32, of this step
-    block_table: Tensor  # [B, W] int32, slots; NULL where a request holds none
-    conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two exchanged in layout DS
-    ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
 
 
 @dataclass(frozen=True)
@@ -81,14 +47,6 @@ class Outputs:
     state_columns: Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
 
-def make_inputs(point: Point, seed: int) -> Inputs:
-    step = make_crossings(point, seed)
-    return Inputs(
-        step.seq_lens, step.query_start_loc, step.num_accepted, step.state_columns, step.num_drafts,
-        make_table(point, step, seed), *make_pools(point, seed),
-    )  # fmt: skip
-
-
 def make_outputs(point: Point) -> Outputs:
     conv, ssm = make_pools_empty(point)
     counts = [torch.empty(point.max_num_seqs, dtype=torch.int32) for _ in range(1 + (point.phase == "before_forward"))]
@@ -97,8 +55,7 @@ def make_outputs(point: Point) -> Outputs:
 
 def make_pools_empty(point: Point) -> tuple[Tensor, Tensor]:
     shape = (point.num_layers, num_slots(point))
-    conv = (conv_columns(point), point.conv_dim) if point.conv_layout == "SD" else (point.conv_dim, conv_columns(point))
-    return torch.empty(*shape, *conv, dtype=torch.int16), torch.empty(*shape, point.ssm_state_bytes // 4, dtype=torch.int32)
+    return torch.empty(*shape, *conv_shape(point), dtype=torch.int16), torch.empty(*shape, point.ssm_state_bytes // 4, dtype=torch.int32)
 
 
 def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
@@ -232,6 +189,43 @@ def shifted_as_contiguous(point, x, out):
             conv[layer, target] = flat[0].view(point.conv_dim, -1).T
 
     return in_place(point, x, out, shift_flat)
+
+
+@variant(
+    "mamba_state_copy", defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
+    waives=("no_alloc", "no_sync", "graph_safe"),
+)  # fmt: skip
+def columns_updated_in_place(point, x, out):
+    """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
+    return pointer_lists_copies(Point({**point, "num_layers": 1}) if point.phase == "before_forward" else point, x, out)
+
+
+@variant(
+    "mamba_state_copy", defect="a state is never moved to an earlier block (vLLM #53505)", waives=("no_alloc", "no_sync", "graph_safe")
+)
+def backward_copy_dropped(point, x, out):
+    """The step before ran into the next block, all its drafts were rejected, and this step ends in the block before."""
+    return in_place(point, x, out, shifted_by, backwards=False)
+
+
+@variant(
+    "mamba_state_copy", defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
+    waives=("no_alloc", "no_sync", "graph_safe"),
+)  # fmt: skip
+def shift_ignored(point, x, out):
+    def unshifted(conv, source, target, shift):
+        kept = conv_columns(point) - shift
+        conv[:, target, :kept] = conv[:, source, :kept].clone()
+
+    return in_place(point, x, out, unshifted)
+
+
+@variant(
+    "mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)",
+    waives=("no_alloc", "no_sync", "graph_safe"),
+)  # fmt: skip
+def padding_copied(point, x, out):
+    return in_place(point, x, out, shifted_by, padding_stays=False)
 
 
 operator = Operator(

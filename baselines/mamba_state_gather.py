@@ -196,8 +196,8 @@ HARD_POINTS = [
     HardPoint("B = max_num_seqs", _BS16 | {"batch_size": 33, "max_num_seqs": 33, "context_len": {"uniform": [4, 256]}}),
 ]
 
-_CAPACITY = {"max_num_seqs": 24, "mamba_block_size": 16, "max_model_len": 256, "num_layers": 2}
-_BIG, _SMALL = _CAPACITY | {"batch_size": 20, "context_len": {"uniform": [4, 256]}}, _CAPACITY | {"batch_size": 2, "context_len": 20}
+_CAPACITY = {"max_num_seqs": 24, "mamba_block_size": 16, "max_model_len": 256, "num_layers": 2, "context_len": {"uniform": [4, 256]}}
+_BIG, _SMALL = _CAPACITY | {"batch_size": 20}, _CAPACITY | {"batch_size": 2}
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}
 
 operator = Operator(

@@ -6,6 +6,9 @@ request is spread over the whole GPU, and where nobody crosses a block reads fiv
 
 A convolution may be shifted inside its slot. A lane owns channels and moves them from the first column to the last, and
 reads what it is about to overwrite before it does, so no lane writes what another one still has to read.
+
+Counts and columns are the other way round: all blocks read num_accepted_tokens and state_columns, the first one writes those of
+the next step, and nothing orders the two. So neither may be one array with its output.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None
 #: Some variants take part in one batch of so many: on a GPU operator chains, whose code is the CPU's, where they take part in
 #: each; in the interpreter those that a test names.
 SELDOM = 8
+#: Places at which buffers start: an aligned address and the elements behind it, up to 16 bytes of int32.
+SHIFTS = 4
 #: On a GPU this many values of an axis that Triton compiles for; with all of them compilation would take minutes.
 COMPILED_VALUES = 2
 #: What destroyed the CUDA context of this process, and where.
@@ -61,19 +63,34 @@ def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
 _healthy = cache(healthy)
 
 
-def check_random(operator: Operator, axes: Mapping[str, Any], batch_seed: int, seldom: tuple[str, ...] = ()) -> None:
+def check_random(
+    operator: Operator,
+    axes: Mapping[str, Any],
+    batch_seed: int,
+    seldom: tuple[str, ...] = (),
+    edit: Callable[[Any], None] | None = None,
+) -> None:
     """Verify the healthy variants of an operator on one batch, or those that take part in every one (SELDOM). Raises Mismatch.
 
+    Its buffers start 0 to 3 elements past an aligned address, as the seed says.
     seldom: variants that need not be interpreted in each batch, as their kernels have random batches with another operator.
+    edit:   changes the batch in place, as in a HardPoint.
     """
     if not _lost:
-        _verify_all(operator, legal_point(operator, axes), batch_seed, seldom)
+        _verify_all(operator, legal_point(operator, axes), batch_seed, seldom, edit)
     # Nothing runs in this process any more: hypothesis would shrink to a batch that is innocent, so name the guilty one.
     assert not _lost, _lost[0]
 
 
-def _verify_all(operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...]) -> None:
-    bench = Bench(operator, point, DEVICE, batch_seed, cases=2)
+def shift_of(batch_seed: int) -> int:
+    """Elements by which the buffers of a batch start past an aligned address; in batches of SELDOM variants too all of them."""
+    return batch_seed // SELDOM % SHIFTS
+
+
+def _verify_all(
+    operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...], edit: Callable[[Any], None] | None
+) -> None:
+    bench = Bench(operator, point, DEVICE, batch_seed, edit, cases=2, shift=shift_of(batch_seed))
     for variant in _healthy(operator.name):
         is_seldom = variant.origin.startswith("baselines.") if DEVICE == "cuda" else variant.name in seldom
         if variant.skip(point) or (is_seldom and batch_seed % SELDOM):

@@ -309,8 +309,9 @@ def test_every_read_of_mode_align_finds_its_state(variant, block_size):
     run_align(variant, block_size, 40 if interpreted(variant) else 500, layout="DS" if block_size == 4 else "SD")
 
 
-#: It writes padding values into rows that no request of the step owns, which no state notices.
-UNSEEN = {"padded_by_tokens"}
+#: What they do to rows that no request of the step owns is noticed by no state. Here num_decodes is the whole batch, and padding rows
+#: hold nothing stale.
+UNSEEN = {"padded_by_tokens", "padding_rows_kept", "padding_copied"}
 
 
 @pytest.mark.parametrize("block_size", GEOMETRIES)
@@ -333,5 +334,9 @@ def test_defects_of_the_gather_lose_a_state(variant, block_size):
 @pytest.mark.parametrize("block_size", GEOMETRIES)
 @pytest.mark.parametrize("variant", defective("mamba_state_copy"), ids=lambda v: v.name)
 def test_defects_of_the_copy_lose_a_state(variant, block_size):
-    with pytest.raises(WrongState):
-        run_align(variant, block_size, 200, layout="DS" if variant.name == "shifted_as_contiguous" else "SD")
+    run = lambda: run_align(variant, block_size, 600, layout="DS" if variant.name == "shifted_as_contiguous" else "SD")  # noqa: E731
+    if variant.name in UNSEEN:
+        run()
+    else:
+        with pytest.raises(WrongState):
+            run()

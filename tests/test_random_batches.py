@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_native import operator
+from baselines.decode_native import chain_clamp, operator
 from harness.contract import Variant
 from harness.proof.equality import Mismatch
 from tests import random_batches
@@ -38,6 +38,19 @@ def test_values_that_kernels_are_compiled_for_are_few_on_a_gpu_and_follow_from_t
     assert values("cuda", 1) == values("cuda", 1)
     assert {len(values("cuda", seed)) for seed in range(20)} == {random_batches.COMPILED_VALUES}
     assert set().union(*(values("cuda", seed) for seed in range(200))) == set(range(10))
+
+
+def test_batches_start_at_every_place_with_seldom_variants_too(monkeypatch):
+    met = {0: set(), 1: set()}
+
+    def setup(point, x, out):
+        met[seed % random_batches.SELDOM > 0].add(x.seq_lens.data_ptr() % 16)
+        return chain_clamp(point, x, out)
+
+    only(monkeypatch, "looks", setup)
+    for seed in range(8 * random_batches.SELDOM):
+        check_random(operator, {"batch_size": 2}, seed)
+    assert met == {0: {0, 4, 8, 12}, 1: {0, 4, 8, 12}}
 
 
 def only(monkeypatch, name, setup):

@@ -289,3 +289,23 @@ def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_prove
     assert {finding.outcome for finding in findings} == {"passed", "failed"}
     failed = next(finding for finding in findings if finding.outcome == "failed")
     assert failed.message == "its skip= raised ZeroDivisionError: integer division or modulo by zero"
+
+
+@pytest.mark.parametrize("wide_from", [1, 200])
+def test_the_first_and_the_largest_hard_point_are_proved_with_unaligned_buffers(device, wide_from):
+    """A wide access may begin at a size alone."""
+
+    def takes_alignment_for_granted(point, x, out):
+        inner = right(point, x, out)
+        fault = int(point.batch_size >= wide_from and out.buffer.data_ptr() % 16 > 0)
+
+        def launch():
+            inner()
+            out.buffer[0] += fault
+
+        return launch
+
+    uniform = lambda p: "rows aligned at their end, uncompressed" if p.row_alignment == "front" or p.compress_ratio > 1 else None  # noqa: E731
+    findings = list(prove(native, as_variant(native, takes_alignment_for_granted, skip=uniform, waives=("no_alloc",)), device, seed=1))
+    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
+    assert rejected == [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")][wide_from > 1 :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -55,25 +55,28 @@ def prove(
 ) -> Iterator[Finding]:
     """Every hard point and every sequence, one finding each; an exception of the variant is a finding too.
 
-    The hard points a variant takes are followed by the first of them once more, with buffers that start one element
-    past an aligned address, where a 16-byte access would fault.
+    The hard points a variant takes are followed by two of them once more, with buffers that start one element past an
+    aligned address, where a 16-byte access would fault: the first, and the one with the most bytes of inputs and outputs, as
+    a wide access may begin at a size alone.
 
     thorough: put the contracts that need a device to the test everywhere, not only at the first hard point (allocations and
     waits) and in the first sequence (replays).
     """
     checks = checks or (_on_cuda() if device == "cuda" else None)
     proof = _Proof(operator, variant, device, seed, checks)
-    shifted = None
+    taken: list[tuple[HardPoint, Point]] = []
     for hard in operator.hard_points:
         point = operator.complete(hard.point)
         if left_out := _left_out(hard.name, variant, [point]):
             yield left_out
         else:
-            first, shifted = shifted is None, shifted or (hard, point)
+            first = not taken
+            taken.append((hard, point))
             replays = thorough or (first and not operator.sequences)
             yield proof.at(hard.name, hard, point, promises=thorough or first, replays=replays)
-    if shifted:
-        yield proof.at(f"{shifted[0].name}, unaligned buffers", *shifted, promises=False, replays=thorough, shift=1)
+    largest = max(taken, key=lambda one: proof.sizes.get(one[0].name, 0), default=None)
+    for hard, point in [*taken[:1], *([largest] if largest not in (None, *taken[:1]) else [])]:
+        yield proof.at(f"{hard.name}, unaligned buffers", hard, point, promises=False, replays=thorough, shift=1)
     replays = True
     for name, steps in operator.sequences.items():
         points = [operator.complete(step) for step in steps]
@@ -118,13 +121,14 @@ def outcomes(variant: Variant, findings: Sequence[Finding], device: str) -> Mapp
 
 @dataclass(frozen=True)
 class _Proof:
-    """The proof of one variant: what is done at each hard point and in each sequence."""
+    """The proof of one variant: what is done at each hard point and in each sequence. sizes: bytes of the buffers of a hard point."""
 
     operator: Operator
     variant: Variant
     device: str
     seed: int
     checks: DeviceChecks | None
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def _replayed(self, wanted: bool) -> bool:
         return wanted and self.checks is not None and "graph_safe" not in self.variant.waives
@@ -132,6 +136,7 @@ class _Proof:
     def at(self, name: str, hard: HardPoint, point: Point, promises: bool, replays: bool, shift: int = 0) -> Finding:
         def attempt(held: set[str]) -> None:
             bench = Bench(self.operator, point, self.device, self.seed, hard.edit, shift=shift, held=held)
+            self.sizes[name] = sum(b.tensor.nbytes for guard in (bench.inputs, bench.outputs) for b in guard.buffers.values())
             launch = verify_cell(bench, self.variant)
             if promises and self.checks:
                 held |= self.checks.promises(self.variant, launch)

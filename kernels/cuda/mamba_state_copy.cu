@@ -6,7 +6,8 @@
 //
 // Input and output pools may be the same: no pool is __restrict__. Distinct slots never overlap. A convolution that is shifted
 // inside its slot is moved by threads that own channels, from the first column to the last: what a thread overwrites it
-// has read before. num_accepted is read by all blocks, accepted_out is written by the first: they must be two arrays.
+// has read before. accepted and state_columns are read by all blocks, accepted_out and columns_out are written by the first, without
+// a barrier between them: each must be an array of its own.
 //
 // n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
 
