@@ -9,7 +9,7 @@ from baselines._mamba import table_columns
 from baselines.mamba_spec_metadata import Inputs, operator
 from harness.discover import discover, unavailable
 from harness.proof.verify import Bench, verify_cell
-from tests.mamba_batches import batches, int32
+from tests.mamba_batches import batches, entries_moved, int32
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 
@@ -140,6 +140,20 @@ def test_what_a_step_hands_on_holds_without_an_oracle(axes, seed):
         assert torch.equal(slots, torch.gather(x.block_table, 1, (first[:, None] + columns).long()))
     for name, pad in (("input_slots", 0), ("output_slots", 0), ("num_accepted_tokens", 1), ("block_idx_last_scheduled_token", 0)):
         assert bool((expected[name][x.num_decodes :] == pad).all())
+
+
+@run_examples(200)
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_traffic_counts_every_entry_once(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    real = x.num_decodes
+    read, written = entries_moved(operator, point, x, x.block_table, real)
+    if point.cache_mode == "all":  # start, length, accepted, slot; the anchor of a known row; the mask is of bytes
+        numbers, mask = real + 1 + 3 * real + x.fresh[:real].tolist().count(False), real
+    else:
+        numbers, mask = (2 if point.cache_mode == "align" else 1) * real, 0
+    assert operator.bytes_moved(point, x) == 4 * (numbers + read + written) + mask
 
 
 @run_examples()
