@@ -137,8 +137,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 @variant("mamba_spec_metadata", waives="no_alloc")
 def op_chain(point, x, out):
-    """The operator chain of vLLM 0.22: 19 element-wise launches, 5 persistent copies, 5 fills where there is padding; and 9
-    for what it does elsewhere: 2 read the anchors and 1 stores them (a host dictionary there), 6 gather the slots (4 there,
+    """The operator chain of vLLM 0.22: 19 element-wise launches, 5 persistent copies, 5 fills where there is padding; and 11
+    for what it does elsewhere: 3 read the anchors and 2 store them (a host dictionary there), 6 gather the slots (4 there,
     in every layer)."""
     return chain(point, x, out)
 
