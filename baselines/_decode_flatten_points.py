@@ -64,6 +64,7 @@ HARD_POINTS = [
     HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
     HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
+    HardPoint("lengths of 2^31 - 1", {"batch_size": 2, "block_size": 2**16, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}),
     HardPoint("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, seq_len_below_decode_len),
     HardPoint("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900}),
     HardPoint("whole table used", {"batch_size": 2, "max_model_len": 163840, "context_len": 163840}),

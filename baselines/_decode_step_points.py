@@ -63,6 +63,7 @@ _OLD = {"layout": "old"}
 #: Fewer SMs, columns and entries than a real GPU and server have: an interpreted kernel takes its time over all of them.
 _SMALL = {"num_sms": 7, "max_model_len": 16384, "max_num_batched_tokens": 500, "num_heads_q": 16, "context_len": {"uniform": [4, 9000]}}
 _RAGGED = {"decode_len": "ragged", "padding": 0.3}
+_LONGEST = {"max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
 #: For batches whose size is the point.
 _LARGE = _SMALL | {"max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": {"uniform": [4, 1024]}}
 
@@ -124,6 +125,7 @@ HARD_POINTS = [
     HardPoint("more schedule rows than threads", _SMALL | _NATIVE | {"batch_size": 3, "num_sms": 260, "num_heads_q": 512}),
     HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
     HardPoint("lengths of 2^30", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30}),
+    *_both("lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "num_heads_q": 128, **_LONGEST}),
     HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]

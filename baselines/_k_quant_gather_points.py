@@ -92,6 +92,7 @@ HARD_POINTS = [
     HardPoint("four scales per token", {"batch_size": 3, "chunk_tokens": 300, "slack": 9, "quant_block_size": 32}),
     HardPoint("two scales per token, head of 64", {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32}),
     HardPoint("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
+    HardPoint("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
     HardPoint("head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}),
     HardPoint("block size 1", {"batch_size": 3, "chunk_tokens": 40, "block_size": 1, "max_model_len": 40}),
     HardPoint("block size 16", {"batch_size": 3, "chunk_tokens": 300, "block_size": 16}),

@@ -105,6 +105,11 @@ def make_state_table(point: Point, step: Step, seed: int) -> Tensor:
     return torch.from_numpy(storage)[:, :columns]
 
 
+def entries_of_windows(first: Tensor, second: Tensor, slots: int) -> int:
+    """Distinct entries of a table's rows in two windows of ``slots`` columns, which begin at these columns, [B] each."""
+    return int((slots + (first - second).abs().clamp(max=slots)).sum())
+
+
 def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
     """target[b, j] = table[b, columns[b, j]] in one launch. Under torch.compile without out=, which it refuses for dynamic
     sizes; Inductor fuses the copy."""

@@ -52,3 +52,11 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         block_table=table,
         num_decodes=point.batch_size - axes.num_padding_requests(point),
     )
+
+
+def first_columns(point: Point, x: Inputs) -> tuple[Tensor, Tensor]:
+    """Mode all: the columns of the table where input and output slots of each real request begin, int32 [num_decodes] both."""
+    seq_lens, computed = x.seq_lens[: x.num_decodes], x.seq_lens[: x.num_decodes] - torch.diff(x.query_start_loc)[: x.num_decodes]
+    anchors = x.anchors[x.request_slots[: x.num_decodes].long()].masked_fill(x.fresh[: x.num_decodes], -1)
+    last = lambda tokens: (tokens - 1).clamp(min=0) // point.mamba_block_size  # noqa: E731
+    return torch.where(anchors >= 0, anchors, last(computed)), last(seq_lens)

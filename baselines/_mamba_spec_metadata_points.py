@@ -25,10 +25,13 @@ def _padding_in_the_middle(x) -> None:
 
 
 def _stale_padding_rows(x) -> None:
-    """Padding rows still hold what a real request left there in a step before."""
+    """Padding rows still hold what real requests left there in a larger step, with lengths of their own; some were new then."""
     padding = len(x.seq_lens) - x.num_decodes
     for tensor in (x.num_accepted_tokens, x.request_slots, x.block_table):
         tensor[-padding:] = tensor[:padding]
+    x.seq_lens[-padding:] = x.seq_lens[1 : padding + 1]
+    x.query_start_loc[-padding:] += x.query_start_loc[1 : padding + 1]
+    x.fresh[-padding::2] = True
 
 
 def _unknown(x) -> None:

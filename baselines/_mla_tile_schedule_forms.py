@@ -75,7 +75,7 @@ def tile_schedule(
     """Fresh int32 (P, 8) and (B + 1). index = 0 .. P - 1, drift = 0 .. overhead * (P - 1), both int64. ``shortest``: the
     length that shorter ones are counted as."""
     batch_size = len(seq_lens)
-    blocks = (seq_lens.clamp(min=shortest) + (BLOCK_N - 1)).div(BLOCK_N, rounding_mode="floor")
+    blocks = -(seq_lens.clamp(min=shortest) // -BLOCK_N)  # rounded up, without a sum that overflows near 2^31
     ends = torch.cumsum(blocks + overhead, 0)
     prefix = pad(ends, (1, 0))
     starts = _starts(ends, prefix, index, drift, overhead)

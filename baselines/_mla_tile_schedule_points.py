@@ -95,6 +95,7 @@ HARD_POINTS = [
     HardPoint("lengths exactly 64 m", {"batch_size": 8, "context_len": 640}),
     HardPoint("lengths 64 m + 1", {"batch_size": 8, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 8, "max_decode_len": 1, "context_len": 1}),
+    *_both("lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}),
     *_both("one long row among short ones", {"batch_size": 33, "num_sm_parts": 33, "context_len": 4}, _one_long_row),
     HardPoint("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
     *_both("long row last, zeros before", {"batch_size": 17, "context_len": 4}, _long_row_last),

@@ -14,7 +14,7 @@ from harness.contract import Axis
 #: KV tokens of one segment: four blocks of 64.
 SEGMENT = 256
 #: Units of a step stay below this, so that kernels divide by num_sms with one 64-bit product. A batch of 8192 requests of a
-#: million tokens has 2^26.
+#: million tokens has 2^25 segments.
 MAX_UNITS = 2**30
 
 REMAINDER = Axis("remainder", choice("front", "back"), "front", "which SMs get one unit more where num_sms does not divide the work")

@@ -13,6 +13,8 @@ from baselines import _axes as axes
 from harness.contract import Axis, Point, Rule
 
 SCALE_BYTES = 4
+#: Index keys have 128 values. A kernel may hold the values of 64 tokens at once.
+MOST_HEAD_DIM = 1024
 #: Blocks of the cache that no request owns, block 0 apart.
 SPARE_BLOCKS = 2
 
@@ -55,6 +57,11 @@ RULES = (
     Rule(
         "quant_block_size ({quant_block_size}) must not exceed head_dim ({head_dim})",
         lambda p: p.quant_block_size <= p.head_dim,
+    ),
+    Rule(f"head_dim ({{head_dim}}) must not exceed {MOST_HEAD_DIM}", lambda p: p.head_dim <= MOST_HEAD_DIM),
+    Rule(
+        "a block of block_size ({block_size}) tokens and page_padding ({page_padding}) must take less than 2^31 bytes",
+        lambda p: p.block_size * (p.head_dim + scale_bytes(p)) + p.page_padding < 2**31,
     ),
     Rule("slack ({slack}) must not exceed chunk_tokens ({chunk_tokens})", lambda p: p.slack <= p.chunk_tokens),
     Rule(

@@ -32,7 +32,7 @@ from torch import Tensor
 from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
-from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, make_inputs
+from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, first_columns, make_inputs
 from baselines._mamba_spec_metadata_chain import chain, compiled
 from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
 from harness.contract import COMPILER, Expected, Operator, Point, variant
@@ -123,13 +123,13 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Per request: length, start, accepted count in and out, its slots in and out; in mode all slot, mask and anchor too."""
-    slots = 1 + point.num_speculative_blocks
-    if point.cache_mode == "none":
-        return point.batch_size * 4 * (2 + 2 * slots)
-    if point.cache_mode == "align":
-        return point.batch_size * 4 * (3 + 2 * slots)
-    return 4 * (1 + point.batch_size * (3 + 1 + 4 * slots + len(PER_REQUEST) + 1)) + point.batch_size + 8 * x.num_decodes
+    """Of each real request: accepted count and the table entries of its slots; its length too, except in mode none; in mode all
+    also start, request slot, mask, and its anchor unless that is somebody else's. Of each request: all that it gets."""
+    real, slots = x.num_decodes, 1 + point.num_speculative_blocks
+    if point.cache_mode != "all":
+        return 4 * (real * (1 + slots + (point.cache_mode == "align")) + point.batch_size * (1 + slots))
+    read = 4 * real + 1 + int((~x.fresh[:real]).sum()) + mamba.entries_of_windows(*first_columns(point, x), slots)
+    return 4 * (read + point.batch_size * (2 * slots + len(PER_REQUEST) + 1) + real) + real
 
 
 # --- PyTorch-op variants ----------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 @variant("mamba_spec_metadata", waives="no_alloc")
 def op_chain(point, x, out):
-    """The operator chain of vLLM 0.22: 19 element-wise launches, 5 persistent copies, 5 fills where there is padding; and 9
-    for what it does elsewhere: 2 read the anchors and 1 stores them (a host dictionary there), 6 gather the slots (4 there,
+    """The operator chain of vLLM 0.22: 19 element-wise launches, 5 persistent copies, 5 fills where there is padding; and 11
+    for what it does elsewhere: 3 read the anchors and 2 store them (a host dictionary there), 6 gather the slots (4 there,
     in every layer)."""
     return chain(point, x, out)
 

@@ -78,8 +78,10 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Two columns per request, two windows of 1 + k entries read and written; once, as no layer needs its own."""
-    return 4 * point.batch_size * (2 + 4 * (1 + point.num_speculative_blocks))
+    """Two columns per request, the table entries of two windows of 1 + k, both windows written; once, as no layer needs its own."""
+    slots = 1 + point.num_speculative_blocks
+    read = mamba.entries_of_windows(x.block_idx_last_scheduled_token_prev_step, x.block_idx_last_scheduled_token, slots)
+    return 4 * (point.batch_size * (2 + 2 * slots) + read)
 
 
 # --- PyTorch-op variants ----------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def flatten_rows(
             for j in range(rows):
                 tl.store(first + j * table_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
-        used = tl.minimum(tl.cdiv(tl.maximum(seq_len, 0), BLOCK_SIZE), columns)
+        # Rounded up without a sum that overflows near 2^31; 1 for an empty request, but no later strip begins in column 0.
+        used = tl.minimum(tl.maximum(seq_len - 1, 0) // BLOCK_SIZE + 1, columns)
         if rows > 0:
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used

@@ -22,7 +22,8 @@ def _larger(a, b):
 
 @triton.jit
 def _blocks(length, OLD: tl.constexpr):
-    return (tl.maximum(length, 0 if OLD else 1) + 63) // 64
+    """ceil(length / 64) without a sum that overflows near 2^31."""
+    return -(-tl.maximum(length, 0 if OLD else 1) >> 6)
 
 
 @triton.jit

@@ -40,7 +40,8 @@ def _gather(
 
 @variant("mamba_state_gather")
 def triton_fused(point, x, out):
-    """One launch for all layers, one warp per program; nothing is compiled per batch size or table width."""
+    """One launch for all layers, one warp per program; nothing is compiled per batch size or table width, and the table's row
+    stride counts only by whether 16 divides it."""
     slots = 1 + point.num_speculative_blocks
     lanes = lanes_per_request(slots)
     rows = max(ENTRIES // lanes, 1)

@@ -20,7 +20,7 @@ def planned(path, catalog):
 
 
 def test_the_named_workloads_are_there():
-    named = {"smoke", "mtp1", "mtp3", "mtp5", "ragged", "native", "mamba_spec", "k_gather", "full"}
+    named = {"smoke", "mtp1", "mtp3", "mtp5", "ragged", "native", "mamba_spec", "mamba_copy", "k_gather", "full"}
     assert {path.stem for path in CONFIGS} >= named
 
 
@@ -49,14 +49,31 @@ def test_its_points_can_be_drawn(path, catalog):
         assert operator.bytes_moved(point, x) > 0
 
 
-def test_mamba_spec_sweeps_the_speculative_blocks(catalog):
-    cells = planned(next(path for path in CONFIGS if path.stem == "mamba_spec"), catalog)
-    for name in ("mamba_spec_metadata", "mamba_state_gather", "mamba_state_copy"):
-        assert {point.num_speculative_blocks for operator, point, _ in cells if operator.name == name} == {1, 2, 3, 5}
+def points_of(stem, catalog):
+    """(operator's name, point) of every cell of a configuration."""
+    return [(o.name, point) for o, point, _ in planned(next(path for path in CONFIGS if path.stem == stem), catalog)]
+
+
+@pytest.mark.parametrize(
+    ("stem", "names"), [("mamba_spec", ("mamba_spec_metadata", "mamba_state_gather")), ("mamba_copy", ("mamba_state_copy",))]
+)
+def test_mamba_configurations_sweep_blocks_and_batches(stem, names, catalog):
+    points = points_of(stem, catalog)
+    for name in names:
+        mine = [point for operator, point in points if operator == name]
+        assert {point.num_speculative_blocks for point in mine} == {1, 2, 3, 5}
+        assert {point.batch_size for point in mine} == {1, 4, 8, 16, 32, 64, 128, 256, 1024}
+        assert {point.mamba_block_size for point in mine} == {1, 4, 128, 256, 528, 1024, 1056, 1600, 2048}
+        assert {point.max_model_len for point in mine} == {21525, 65536, 262144, 1048576}
+
+
+def test_gathers_are_repeated_in_as_many_layers_as_models_have(catalog):
+    layers = {point.num_layers for operator, point in points_of("mamba_spec", catalog) if operator == "mamba_state_gather"}
+    assert layers == {30, 36, 40}
 
 
 def test_full_holds_the_points_of_the_targets(catalog):
-    points = [(operator.name, point) for operator, point, _ in planned(next(p for p in CONFIGS if p.stem == "full"), catalog)]
+    points = points_of("full", catalog)
 
     def holds(operator, **axes):
         return any(name == operator and axes.items() <= dict(point).items() for name, point in points)

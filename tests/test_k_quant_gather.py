@@ -1,5 +1,6 @@
 """k_quant_gather: the cache layout byte by byte, a round trip through the quantisation, invariants, random chunks."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,12 @@ def test_default_geometry():
     assert gather.bytes_moved(point, x) == 640 * 264 + 4 * 10 + 4 * 2
     padded = gather.make_inputs(gather.complete({"page_padding": 256, "chunk_tokens": 640}), 0)
     assert padded.kv_cache.stride(0) == 8704
+
+
+@pytest.mark.parametrize("axes", [{"head_dim": 2048}, {"block_size": 2**24}, {"page_padding": 2**31}])
+def test_heads_and_blocks_that_no_cache_has_are_illegal(axes):
+    assert gather.broken_rule(gather.complete({"chunk_tokens": 9} | axes)) is not None
+    assert gather.broken_rule(gather.complete({"chunk_tokens": 9, "head_dim": 1024})) is None
 
 
 def write(point, k, x):

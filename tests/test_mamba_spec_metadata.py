@@ -1,15 +1,20 @@
 """mamba_spec_metadata: worked examples against the reference, invariants without an oracle, random batches."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kernels.mamba_spec_metadata
 from baselines._mamba import table_columns
 from baselines.mamba_spec_metadata import Inputs, operator
 from harness.discover import discover, unavailable
 from harness.proof.verify import Bench, verify_cell
-from tests.mamba_batches import batches, int32
+from harness.results.record_file import read_run
+from tests.mamba_batches import batches, entries_moved, int32
 from tests.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 
@@ -142,10 +147,35 @@ def test_what_a_step_hands_on_holds_without_an_oracle(axes, seed):
         assert bool((expected[name][x.num_decodes :] == pad).all())
 
 
+@run_examples(200)
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_traffic_counts_every_entry_once(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    real = x.num_decodes
+    read, written = entries_moved(operator, point, x, x.block_table, real)
+    if point.cache_mode == "all":  # start, length, accepted, slot; the anchor of a known row; the mask is of bytes
+        numbers, mask = real + 1 + 3 * real + x.fresh[:real].tolist().count(False), real
+    else:
+        numbers, mask = (2 if point.cache_mode == "align" else 1) * real, 0
+    assert operator.bytes_moved(point, x) == 4 * (numbers + read + written) + mask
+
+
 @run_examples()
 @given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
     check_random(operator, SMALL | axes, seed)
+
+
+def test_the_launches_named_are_those_of_the_record():
+    """The sum of what op_chain lists, and what the fused kernels are compared with, without padding and with it."""
+    cells = read_run(Path(__file__).parent.parent / "results/reference/nvidia-h200/full.jsonl").cells
+    chain = [c for c in cells if (c.operator, c.variant) == (operator.name, "op_chain") and c.metrics is not None]
+    recorded = {"padding" in c.point: c.metrics.launches for c in chain}
+    listed = list(map(int, re.findall(r"\b(\d+) (?:element-wise|persistent|fills|for)", discover().find(operator.name, "op_chain").doc)))
+    element_wise, copies, fills, elsewhere = listed
+    assert recorded == {False: element_wise + copies + elsewhere, True: element_wise + copies + elsewhere + fills}
+    assert f"takes {recorded[False]}, and {recorded[True]} where there is padding" in kernels.mamba_spec_metadata.__doc__
 
 
 @pytest.mark.skipif(unavailable(discover().find(operator.name, "compiled_chain"), DEVICE) is not None, reason="needs a compiler")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_state_gather import Inputs, operator
-from tests.mamba_batches import batches, int32
+from tests.mamba_batches import batches, entries_moved, int32
 from tests.random_batches import check_random, legal_point, run_examples
 
 SMALL = {"max_model_len": 90, "max_num_seqs": 12, "num_layers": 2}
@@ -28,6 +28,20 @@ def test_layers_change_nothing_but_the_baseline():
     for a, b in zip(operator.reference(one, x).values(), operator.reference(many, x).values(), strict=True):
         assert torch.equal(a.value, b.value)
     assert operator.bytes_moved(one, x) == operator.bytes_moved(many, x)
+
+
+@run_examples(200)
+@given(axes=batches, seed=st.integers(0, 2**32 - 1))
+def test_traffic_counts_every_entry_once(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    read, written = entries_moved(operator, point, x, x.state_indices, point.batch_size)
+    assert operator.bytes_moved(point, x) == 4 * (2 * point.batch_size + read + written)
+
+
+def test_windows_that_coincide_are_read_once():
+    point = operator.complete({"batch_size": 4, "mamba_block_size": 16, "max_model_len": 256, "context_len": 28})
+    assert operator.bytes_moved(point, operator.make_inputs(point, 0)) == 4 * 4 * (2 + 4 + 8)
 
 
 @run_examples(100)

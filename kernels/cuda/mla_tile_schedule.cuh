@@ -24,8 +24,9 @@ constexpr unsigned ALL = 0xffffffffu, NO_SNAP = 0xffffffffu;
 constexpr int SNAP_BITS = 7;  // overhead <= 64
 constexpr int NEVER = 0x7fffffff;
 
+// The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int blocks_of(int length, bool old) {
-    return ((old ? length : max(length, 1)) + BLOCK_N - 1) >> BLOCK_N_LOG2;
+    return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
 __device__ __forceinline__ void tile_schedule(
