@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 
 from harness.results.compare import CORRELATED, VERDICTS, Comparison, Row
 from harness.results.records import Run
-from plots._style import caption, commit, machine, save, stamp
+from plots._style import DPI, caption, commit, machine, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
 WIDTH_IN = 7.8
@@ -66,7 +66,7 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     drawn = sorted(rows, key=lambda row: (URGENCY.index(row.verdict), -abs(math.log(row.ratio.median))))[:MOST_ROWS]
     lines = _lines(drawn, several=len(comparison.gating) > 1)
     height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
-    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _forest(axes, lines, height_in, comparison.threshold)

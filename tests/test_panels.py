@@ -10,7 +10,7 @@ import plots
 from harness.results.compare import VERDICTS, Comparison, Row, compare
 from harness.results.records import Metrics
 from harness.results.stats import Interval
-from plots import regression, speedup
+from plots import _style, regression, speedup
 from plots._panels import panels
 from plots._rows import table
 from tests import factory
@@ -174,3 +174,18 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
     monkeypatch.setattr(regression, "MOST_ROWS", 45)
     regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], rows=rows), None)
     assert Counter(one.verdict for one in drawn) == {"slower": 20, "faster": 20, "unsure": 5}
+
+
+def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_file(monkeypatch):
+    """Letters are not as wide at every resolution; a frame that was taken at another one cuts the labels."""
+    caught = []
+    monkeypatch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
+    run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))
+    regression.draw(compare(run, run), None)
+    (figure,) = caught
+    _style._settle(figure)
+    frame = _style._frame(figure)
+    figure.set_dpi(_style.DPI)
+    figure.draw_without_rendering()
+    edges = [text.get_window_extent().x0 / _style.DPI for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    assert min(edges) >= frame.x0
