@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from harness.results.stats import is_plausible
 from plots._panels import Panel
 from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
 
@@ -39,14 +40,16 @@ def inner_width(ax: Axes) -> float:
     return 0.8 * WIDTH_IN / ax.get_gridspec().ncols
 
 
-def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
-    """Operator, device and generation, and what of it is drawn, broken to the width of the panel."""
+def panel_title(panel: Panel, detail: str, width_in: float) -> str:
+    """Operator, device and generation, and what of it is drawn, broken to ``width_in`` inches."""
     device = panel.device.removeprefix("NVIDIA ")
     where = device if panel.generation in device else f"{device} ({panel.generation})"
     where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
-    characters = int(13 * WIDTH_IN / ax.get_gridspec().ncols)
-    lines = [line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, characters)]
-    ax.set_title("\n".join(lines), fontsize=LABEL_PT)
+    return "\n".join(line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in)))
+
+
+def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
+    ax.set_title(panel_title(panel, detail, WIDTH_IN / ax.get_gridspec().ncols), fontsize=LABEL_PT)
 
 
 def x_label(axis: str) -> str:
@@ -71,8 +74,8 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def log_y(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic y axis with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no place on it."""
-    values = [value for value in values if value > 0] or [1.0]
+    """Logarithmic y axis, us, with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no place on it."""
+    values = [value for value in values if is_plausible(value)] or [1.0]
     ticks = round_numbers(min(values), max(values))
     ax.set_yscale("log")
     ax.set_ylim(min(ticks[0], min(values) / 1.1), max(ticks[-1], max(values) * 1.1))

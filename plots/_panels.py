@@ -5,13 +5,22 @@ Variants are only ever set against variants of the same run: a point comes whole
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from harness.results.records import Cell, Run, axis_texts, label_parts
-from harness.results.stats import is_timed
+from harness.results.stats import is_plausible, is_timed, samples
 from plots._style import device_name, group_by_generation
+
+
+def median_us(cell: Cell, figure: str) -> float | None:
+    """None where there is no time, or one that no clock has measured."""
+    median = float(np.median(samples(cell.metrics, figure))) if is_timed(cell, figure) else math.nan
+    return median if is_plausible(median) else None
 
 
 @dataclass(frozen=True)
@@ -24,7 +33,8 @@ class Place:
     cells: dict[str, Cell]
 
     def timed(self, figure: str) -> list[str]:
-        return [name for name, cell in self.cells.items() if is_timed(cell, figure)]
+        """Variants with a median that can be drawn."""
+        return [name for name, cell in self.cells.items() if median_us(cell, figure) is not None]
 
     def text(self, axis: str) -> str:
         """The axis value as the point's label spells it; empty where the point has no such axis."""
@@ -62,17 +72,19 @@ class Panel:
         return max(numbers, key=lambda name: len(set(values[name])), default=None)
 
     def slice(self, x_axis: str) -> tuple[str, list[Place]]:
-        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the
-        largest max_decode_len. Returned with its name (only the axes that vary) and sorted by x."""
+        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the largest
+        whole numbers, axis by axis. Returned with its name (only the axes that vary) and sorted by x."""
+        others = [axis for axis in dict.fromkeys(name for place in self.places for name in place.axes) if axis != x_axis]
         groups: dict[tuple[str, ...], list[Place]] = {}
         for place in self.places:
             key = tuple(pair for pair in label_parts(place.point).items() if pair[0] != x_axis)
             groups.setdefault(key, []).append(place)
 
-        def worth(group: list[Place]) -> tuple[int, int, int]:
+        def worth(group: list[Place]) -> tuple[int, int, list[int]]:
             timed = [place for place in group if place.timed(self.figure)]
             variants = {name for place in timed for name in place.timed(self.figure)}
-            return len({place.axes[x_axis] for place in timed}), len(variants), group[0].axes.get("max_decode_len", 0)
+            counts = [value if _is_number(value) and isinstance(value, int) else 0 for value in map(group[0].axes.get, others)]
+            return len({place.axes[x_axis] for place in timed}), len(variants), counts
 
         chosen = sorted(max(groups.values(), key=worth), key=lambda place: place.axes[x_axis])
         return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from harness.results import stats
 from harness.results.records import Cell
 from harness.results.stats import is_timed
-from plots._panels import Panel, Place
+from plots._panels import Panel, Place, median_us
 
 _WORDS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
 #: What the short words mean, for the caption.
@@ -23,7 +20,9 @@ MEANINGS = {
     "n/a": "this machine lacks what it needs",
     "no graph": "cannot be captured in a CUDA graph",
     "untimed": "verified, not timed on this machine",
+    "no time": "its samples give no time that can be drawn",
     "no chain": "the chain has no time here",
+    "not run": "not part of the run that this row is from",
 }
 
 
@@ -40,13 +39,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """axes: what a row label lists, in this order. thinned: rows are geometric means over the points of one batch size."""
+    """axes: what a row label lists, in this order. mean: over which points a row is a geometric mean; empty where it is one point."""
 
     panel: Panel
     axes: Sequence[str]
     columns: Sequence[str]
     rows: Sequence[Row]
-    thinned: bool
+    mean: str = ""
 
 
 def table(panel: Panel, most_rows: int) -> Table:
@@ -57,46 +56,69 @@ def table(panel: Panel, most_rows: int) -> Table:
     rows = [_row(panel, place, label) for place, label in zip(panel.places, labels, strict=True)]
     x_axis = panel.x_axis()
     if len(rows) <= most_rows or x_axis is None:
-        return Table(panel, axes, panel.variants(), rows, thinned=False)
+        return Table(panel, axes, panel.variants(), rows)
     groups: dict[str, list[Row]] = {}
     for place, row in zip(panel.places, rows, strict=True):
         groups.setdefault(place.text(x_axis), []).append(row)
-    return Table(panel, [x_axis], panel.variants(), [_mean(label, group) for label, group in groups.items()], thinned=True)
+    shared = {label: _shared(group) for label, group in groups.items()}
+    means = [_mean(label, shared[label] or group, group) for label, group in groups.items()]
+    return Table(panel, [x_axis], panel.variants(), means, _mean_of(x_axis, groups, shared))
+
+
+def _shared(rows: Sequence[Row]) -> list[Row]:
+    """Those in which every variant has a ratio that has one in any: over them the means of a row can be set against each other."""
+    timed = {name for row in rows for name in row.ratios} - set(_broken(rows))
+    return [row for row in rows if row.ratios and timed <= set(row.ratios)]
+
+
+def _mean_of(x_axis: str, groups: Mapping[str, Sequence[Row]], shared: Mapping[str, Sequence[Row]]) -> str:
+    apart = [label for label, rows in groups.items() if not shared[label] and any(row.ratios for row in rows)]
+    if all(len(shared[label]) == sum(bool(row.ratios) for row in rows) for label, rows in groups.items()):
+        return f"geometric mean over all points of a {x_axis}"
+    text = f"geometric mean over those points of a {x_axis} at which all variants of the row are timed"
+    return text + (f"; at {', '.join(apart)} there is none: each over its own points" if apart else "")
 
 
 def _row(panel: Panel, place: Place, label: str) -> Row:
-    medians = {
-        name: median
-        for name, cell in place.cells.items()
-        if is_timed(cell, panel.figure) and (median := float(np.median(stats.samples(cell.metrics, panel.figure)))) > 0
-    }
+    medians = {name: median for name, cell in place.cells.items() if (median := median_us(cell, panel.figure)) is not None}
     baseline = medians.get(panel.baseline)
     ratios = {name: baseline / median for name, median in medians.items()} if baseline else {}
-    words = {name: "no chain" if name in medians else _word(cell) for name, cell in place.cells.items() if name not in ratios}
+    words = {
+        name: "no chain" if name in medians else _word(place.cells.get(name), panel.figure)
+        for name in panel.variants() if name not in ratios
+    }  # fmt: skip
     return Row(label, baseline, ratios, words)
 
 
-def _word(cell: Cell) -> str:
+def _word(cell: Cell | None, figure: str) -> str:
+    if cell is None:
+        return "not run"
     if cell.status != "passed":
         return _WORDS[cell.status]
     if cell.metrics is not None and cell.metrics.no_graph:
         return "no graph"
-    return "untimed"
+    return "no time" if is_timed(cell, figure) else "untimed"
 
 
-def _mean(label: str, rows: Sequence[Row]) -> Row:
-    """Geometric means over the rows that have a ratio: ratios of different points have no meaningful arithmetic mean.
-    A variant that is wrong or failed at one of the points has no mean: it would hide that."""
+def _broken(rows: Iterable[Row]) -> dict[str, str]:
+    """Variants that are wrong or failed in one of the rows, with that word."""
+    found = {name: word for row in rows for name, word in row.words.items() if word in ("failed", "wrong")}
+    return found | {name: "wrong" for row in rows for name, word in row.words.items() if word == "wrong"}
+
+
+def _mean(label: str, rows: Sequence[Row], group: Sequence[Row]) -> Row:
+    """Geometric means over ``rows``, of the rows of its batch size: ratios of different points have no meaningful arithmetic mean.
+    A variant that is wrong or failed at one point of the ``group`` has no mean: it would hide that."""
+    broken = _broken(group)
     ratios: dict[str, list[float]] = {}
     words: dict[str, Counter[str]] = {}
     for row in rows:
         for name, ratio in row.ratios.items():
-            ratios.setdefault(name, []).append(ratio)
+            if name not in broken:
+                ratios.setdefault(name, []).append(ratio)
+    for row in group:
         for name, word in row.words.items():
             words.setdefault(name, Counter())[word] += 1
-    broken = {name: word for name, count in words.items() for word in ("failed", "wrong") if word in count}
-    for name in broken:
-        ratios.pop(name, None)
     times = [row.baseline_us for row in rows if row.baseline_us is not None]
     return Row(
         label,

@@ -34,13 +34,14 @@ _FAMILIES = {
 }
 _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Spreads the names: with this one no two variants of one operator of this suite get the same colour.
-_SALT = "9911"
+#: Spreads the names: with this one no two variants of one operator of this suite share a colour, and no two names at all both colour
+#: and marker; tests/test_plots.py holds the catalogue against it.
+_SALT = "11778391"
 
 
 def variant_style(name: str) -> dict[str, Any]:
     """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``. A function of the name alone, so that
-    a variant looks the same in every figure of every run; two names may share a colour, seldom colour and marker.
+    a variant looks the same in every figure of every run. Names from elsewhere may share a colour, seldom colour and marker.
 
     A variant with ``cuda``, ``triton`` or ``fused`` in its name is a fused kernel and solid; a baseline is dash-dotted.
     """

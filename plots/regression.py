@@ -20,11 +20,13 @@ from matplotlib.lines import Line2D
 
 from harness.results.compare import CORRELATED, VERDICTS, Comparison, Row
 from harness.results.records import Run
-from plots._style import caption, commit, machine, save, stamp
+from plots._style import DPI, caption, commit, machine, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
 WIDTH_IN = 7.8
 MOST_ROWS = 40
+#: A change by more is a damaged record and has no place on an axis with others.
+MOST_RATIO = 1e6
 LABEL_CHARACTERS = 50
 LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
 TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
@@ -37,7 +39,7 @@ MARKS = {
     "unsure": {"color": "#B07500", "marker": "D", "markerfacecolor": "white"},
 }
 #: Which rows are drawn where not all can be.
-URGENCY = ("slower", "unsure", "faster", "same")
+URGENCY = ("slower", "faster", "unsure", "same")
 #: An axis shorter than SHORT (log units) has ticks at even steps in per cent; a longer one at these multiples, the rounder first,
 #: as far as they stand apart.
 SHORT, MOST_TICKS = 0.6, 9
@@ -58,13 +60,13 @@ class Line:
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     """Write the plot as PNG and SVG. Empty where no gating figure has a ratio to draw, as when every cell broke."""
-    rows = [row for row in comparison.gating_rows if row.ratio.median > 0]
+    rows = [row for row in comparison.gating_rows if 1 / MOST_RATIO <= row.ratio.median <= MOST_RATIO]
     if not rows:
         return []
     drawn = sorted(rows, key=lambda row: (URGENCY.index(row.verdict), -abs(math.log(row.ratio.median))))[:MOST_ROWS]
     lines = _lines(drawn, several=len(comparison.gating) > 1)
     height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
-    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _forest(axes, lines, height_in, comparison.threshold)
@@ -166,7 +168,7 @@ def _notes(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Row]) ->
     missing = {
         "broken": len(comparison.broken),
         "no longer timed": len(comparison.untimed),
-        "without a ratio": len(comparison.gating_rows) - len(rows),
+        "without a ratio that can be drawn": len(comparison.gating_rows) - len(rows),
     }
     counted = [f"{number} more {verdict}" for verdict, number in left_out.items()] + [f"{n} {what}" for what, n in missing.items() if n]
     return "\n".join(

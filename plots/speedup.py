@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,14 @@ from matplotlib.patches import Rectangle
 
 from harness.results.records import Run
 from harness.wording import significant
-from plots._axes import title_panel
+from plots._axes import panel_title
 from plots._panels import panels, runs_of
 from plots._rows import MEANINGS, Row, Table, table
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save, stamp
 
-ROW_IN, TITLE_IN, LINE_IN, COLORBAR_IN = 0.2, 0.6, 0.13, 0.6
-#: Width of a letter at SMALL_PT, and of the narrowest box that its text fits into.
-LETTER_IN, LEAST_BOX_IN = 0.06, 0.48
+ROW_IN, TITLE_LINE_IN, LINE_IN, GAP_IN, COLORBAR_IN = 0.2, 0.14, 0.13, 0.2, 0.6
+#: Width of a letter at SMALL_PT, of the narrowest box that its text fits into, and of the narrowest title.
+LETTER_IN, LEAST_BOX_IN, LEAST_TITLE_IN = 0.06, 0.48, 2.2
 #: Blue is faster, red slower; the map is safe for colour blind readers and its middle, 1x, is white.
 COLORMAP = "RdBu"
 #: log2 of the least ratio with full colour, so that small differences look small.
@@ -48,20 +47,19 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
     tables = [table(panel, most_rows) for panel in found]
-    wide = any(_box_in(one, 2) < LEAST_BOX_IN for one in tables)
-    side_by_side = 1 if wide or all(len(band) == 1 for band in _bands(tables, 2)) else 2
-    bands = _bands(tables, side_by_side)
-    heights = [max(_header_in(one, side_by_side) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
+    bands = _bands(tables)
+    heights = [max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
     fig.suptitle("Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT)
-    grid = fig.add_gridspec(len(bands) + 1, side_by_side, height_ratios=[*heights, COLORBAR_IN / 3])
+    grid = fig.add_gridspec(len(bands) + 1, 1, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
     norm = Normalize(-max([LEAST_SPAN, *logs]), max([LEAST_SPAN, *logs]))
     mappable = ScalarMappable(norm, COLORMAP)
     for number, band in enumerate(bands):
+        inside = grid[number].subgridspec(1, len(band))  # of its own, so that long labels of one band do not narrow another
         for column, one in enumerate(band):
-            _draw_table(fig.add_subplot(grid[number, column]), one, max(len(other.rows) for other in band), mappable)
-    _draw_colorbar(fig, fig.add_subplot(grid[-1, :]), mappable)
+            _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
+    _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
     used = {word for one in tables for row in one.rows for word in row.words.values()}
     meanings = "; ".join(f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used)
     caption(fig, "\n".join(filter(None, (meanings, environment_caption(runs_of(found))))))
@@ -69,52 +67,64 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     return fig
 
 
-def _bands(tables: Sequence[Table], side_by_side: int) -> list[list[Table]]:
-    """Tables that stand side by side; each device starts a new band."""
-    bands = []
-    for _, group in groupby(tables, key=lambda one: (one.panel.generation, one.panel.device)):
-        same_device = list(group)
-        bands += [same_device[i : i + side_by_side] for i in range(0, len(same_device), side_by_side)]
+def _bands(tables: Sequence[Table]) -> list[list[Table]]:
+    """Tables from the top down: two of one device side by side where the boxes of both stay wide enough."""
+    bands: list[list[Table]] = []
+    for one in tables:
+        beside = [*bands[-1], one] if bands else [one]
+        same_device = len({(other.panel.generation, other.panel.device) for other in beside}) == 1
+        if len(beside) == 2 and same_device and all(_box_in(beside, other) >= LEAST_BOX_IN for other in beside):
+            bands[-1] = beside
+        else:
+            bands.append([one])
     return bands
 
 
-def _box_in(one: Table, side_by_side: int) -> float:
-    """Width that is left for a box beside the row labels."""
-    labels_in = LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows)))
-    return (WIDTH_IN / side_by_side - labels_in - 0.2) / len(one.columns)
+def _boxes_in(band: Sequence[Table]) -> float:
+    """Width that is left for the boxes of each table of a band beside the row labels of all."""
+    labels_in = sum(LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows))) + 0.2 for one in band)
+    return (WIDTH_IN - labels_in) / len(band)
 
 
-def _broken_names(one: Table, side_by_side: int) -> list[str] | None:
+def _box_in(band: Sequence[Table], one: Table) -> float:
+    return _boxes_in(band) / len(one.columns)
+
+
+def _broken_names(band: Sequence[Table], one: Table) -> list[str] | None:
     """Variant names broken at the underscores, where that makes them narrow enough for their columns."""
     names = [name.replace("_", "_\n") for name in one.columns]
     longest = max(len(part) for name in names for part in name.split("\n"))
-    return names if (longest + 1) * LETTER_IN < _box_in(one, side_by_side) else None
+    return names if (longest + 1) * LETTER_IN < _box_in(band, one) else None
 
 
-def _header_in(one: Table, side_by_side: int) -> float:
+def _title(band: Sequence[Table], one: Table) -> str:
+    return panel_title(one.panel, one.mean, max(_boxes_in(band), LEAST_TITLE_IN))
+
+
+def _header_in(band: Sequence[Table], one: Table) -> float:
     """Height of what stands above the boxes: title and names, slanted where they are too long for their columns."""
-    broken = _broken_names(one, side_by_side)
+    broken = _broken_names(band, one)
     names_in = LINE_IN * (1 + max(name.count("\n") for name in broken)) if broken else LETTER_IN * max(map(len, one.columns))
-    return TITLE_IN + max(LINE_IN * len(one.axes), names_in)
+    return GAP_IN + TITLE_LINE_IN * (1 + _title(band, one).count("\n")) + max(LINE_IN * len(one.axes), names_in)
 
 
-def _draw_table(ax: Axes, one: Table, height: int, mappable: ScalarMappable) -> None:
-    """``height``: rows of the tallest table beside this one, so that boxes are equally high."""
-    columns = one.columns
+def _draw_table(ax: Axes, band: Sequence[Table], one: Table, mappable: ScalarMappable) -> None:
+    """As high as the tallest table of the band, so that boxes are equally high."""
+    height, columns = max(len(other.rows) for other in band), one.columns
     ax.set_xlim(-0.5, len(columns) - 0.5)
     ax.set_ylim(height - 0.5, -0.5)
     ax.spines[:].set_visible(False)
     for y, row in enumerate(one.rows):
         for x, variant in enumerate(columns):
             _draw_box(ax, x, y, one.panel.baseline, variant, row, mappable)
-    broken = _broken_names(one, ax.get_gridspec().ncols)
+    broken = _broken_names(band, one)
     labels = {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
     ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
     ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT, family="monospace")
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     over_the_labels = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-4, 3), "ha": "right", "va": "bottom"}
     ax.annotate(" ·\n".join(one.axes), (0, 1), **over_the_labels, fontsize=SMALL_PT)
-    title_panel(ax, one.panel, f"geometric mean over all points of a {one.axes[0]}" if one.thinned else "")
+    ax.set_title(_title(band, one), fontsize=LABEL_PT)
 
 
 def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, mappable: ScalarMappable) -> None:
@@ -136,9 +146,10 @@ def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, m
 
 
 def _draw_colorbar(fig: Figure, ax: Axes, mappable: ScalarMappable) -> None:
-    """Powers of two as ticks, the same number on both sides of 1x."""
+    """Powers of two as ticks, 1x among them, the same number on both sides of it."""
     top = int(mappable.norm.vmax)
-    exponents = range(-top, top + 1, 1 if top < 7 else 2)
+    step = 1 if top < 7 else math.ceil(top / 4)
+    exponents = range(-(top // step) * step, top + 1, step)
     bar = fig.colorbar(mappable, cax=ax, orientation="horizontal", ticks=list(exponents))
     bar.ax.set_xticklabels([f"{2**e}×" if e >= 0 else f"1/{2**-e}×" for e in exponents], fontsize=SMALL_PT)
     bar.set_label("speed-up over the operator chain (slower ← 1× → faster)", fontsize=LABEL_PT)

@@ -81,9 +81,10 @@ def _found(runs: Sequence[Run]) -> list[_Drawing]:
 
 
 def _deltas(serving: Serving, baseline: str, place: Place) -> dict[str, Delta]:
-    if baseline not in place.cells:
+    timed = place.timed(serving.cost_figure)
+    if baseline not in timed:
         return {}
-    deltas = {name: delta(serving, place.cells[baseline], cell) for name, cell in place.cells.items() if name != baseline}
+    deltas = {name: delta(serving, place.cells[baseline], place.cells[name]) for name in timed if name != baseline}
     return {name: found for name, found in deltas.items() if found is not None}
 
 

@@ -1,14 +1,20 @@
 """What stands in the figures: panels, slices, labels, ratios and the words where there is no ratio."""
 
+from collections import Counter
+
 import msgspec
 import pytest
+from matplotlib.text import Text
 
+import plots
+from harness.results.compare import VERDICTS, Comparison, Row, compare
 from harness.results.records import Metrics
-from plots import speedup
+from harness.results.stats import Interval
+from plots import _style, regression, speedup
 from plots._panels import panels
 from plots._rows import table
 from tests import factory
-from tests.test_plots import one_variant_run, untimed_run, wide_run
+from tests.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
 
 
 def test_two_gpus_of_one_generation_have_panels_of_their_own():
@@ -41,6 +47,15 @@ def test_the_slice_covers_most_batch_sizes_then_variants_then_the_longest_rows()
     name, places = panel.slice("batch_size")
     assert name == "max_decode_len=3"
     assert [place.axes["batch_size"] for place in places] == [1, 2, 3]
+
+
+def test_among_equal_slices_the_largest_whole_numbers_win():
+    cells = [
+        factory.cell("k_quant_gather", "op_chain", {"batch_size": size, "chunk_tokens": chunk, "padding": pad}, 5.0)
+        for chunk, pad in ((2048, 0.5), (32768, 0.0), (32768, 0.1), (8192, 0.0)) for size in (1, 32)
+    ]  # fmt: skip
+    (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
+    assert panel.slice("batch_size")[0] == "chunk_tokens=32768, padding=0.0"
 
 
 def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
@@ -81,3 +96,96 @@ def test_a_variant_that_cannot_be_captured_is_named_so():
     run = one_variant_run()
     (panel,) = panels([factory.run(run.header.environment, [*run.cells, no_graph])])
     assert table(panel, 60).rows[0].words == {"upstream": "no graph"}
+
+
+def pairs_run(points):
+    """(batch_size, padding) -> variant -> time."""
+    cells = [
+        factory.cell("decode_flatten", name, {"batch_size": size, "padding": pad}, gpu)
+        for (size, pad), times in points.items() for name, gpu in times.items()
+    ]  # fmt: skip
+    return factory.run(factory.gpu_environment(), cells)
+
+
+def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
+    easy, hard = {"op_chain": 40.0, "cuda_fused": 4.0}, {"op_chain": 40.0, "cuda_fused": 1.0}
+    apart = {(64, 0): {"op_chain": 40.0, "cuda_fused": 2.0}, (64, 0.1): {"op_chain": 40.0, "triton_uniform": 5.0}}
+    points = {(8, 0): easy | {"triton_uniform": 8.0}, (8, 0.1): hard}
+    (panel,) = panels([pairs_run(points)])
+    one = table(panel, 1)
+    assert one.mean == "geometric mean over those points of a batch_size at which all variants of the row are timed"
+    assert {name: round(ratio) for name, ratio in one.rows[0].ratios.items()} == {"op_chain": 1, "cuda_fused": 10, "triton_uniform": 5}
+    (panel,) = panels([pairs_run(points | apart)])
+    one = table(panel, 1)
+    assert one.mean.endswith("; at 64 there is none: each over its own points")
+    assert {name: round(ratio) for name, ratio in one.rows[1].ratios.items()} == {"op_chain": 1, "cuda_fused": 20, "triton_uniform": 8}
+    (panel,) = panels([pairs_run({(8, 0): easy, (8, 0.1): hard})])
+    assert table(panel, 1).mean == "geometric mean over all points of a batch_size"
+    assert round(table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
+    assert table(panel, 2).mean == ""
+
+
+def test_a_variant_that_a_run_left_out_has_a_word_and_its_meaning():
+    run = pairs_run({(8, 0): {"op_chain": 40.0, "merged_chain": 20.0}, (64, 0): {"op_chain": 40.0}})
+    (panel,) = panels([run])
+    assert [row.words for row in table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
+    assert table(panel, 1).rows[1].words == {"merged_chain": "not run"}
+    assert any("not run: not part of the run" in text.get_text() for text in speedup.figure([run]).findobj(Text))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e308])
+@pytest.mark.parametrize("damaged", ["op_chain", "merged_chain"])
+def test_a_damaged_record_is_drawn_without_the_damaged_point(value, damaged, tmp_path):
+    cells = [
+        factory.cell("decode_flatten", name, {"batch_size": size}, cpu=40.0) for size in (1, 8) for name in ("op_chain", "merged_chain")
+    ]  # fmt: skip
+    sound = factory.run(factory.cpu_environment(), cells)
+    i = next(i for i, cell in enumerate(cells) if cell.variant == damaged)
+    broken = msgspec.structs.replace(cells[i], metrics=msgspec.structs.replace(cells[i].metrics, cpu_us=[value] * 20))
+    run = factory.run(factory.cpu_environment(), [*cells[:i], broken, *cells[i + 1 :]])
+    (panel,) = panels([run])
+    assert [len(place.timed("cpu_us")) for place in panel.places] == [1, 2]
+    assert table(panel, 60).rows[0].words[damaged] == "no time"
+    assert len(plots.draw_all([run], tmp_path)) == 4
+    assert len(regression.draw(compare(sound, run), tmp_path / "regression")) == 2
+
+
+def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
+    wide = long_labels_run(factory.cpu_environment())
+    cells = [factory.cell(name, "op_chain", {"batch_size": 8}, gpu=5.0, cpu=5.0) for name in ("mla", "mqa", "gather")]
+    found = panels([factory.run(factory.cpu_environment(), [*cells[:2], *wide.cells, cells[2]])])
+    bands = [[one.panel.operator for one in band] for band in speedup._bands([table(panel, 60) for panel in found])]
+    assert bands == [["mla", "mqa"], ["decode_flatten"], ["decode_native", "gather"]]
+    other = panels([factory.run(factory.gpu_environment(), cells[:1]), factory.run(factory.gpu_environment("NVIDIA H100"), cells[:1])])
+    assert len(speedup._bands([table(panel, 60) for panel in other])) == 2
+
+
+def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeypatch):
+    def row(verdict, i):
+        ratio = {"slower": 1.2, "faster": 0.9, "same": 1.0, "unsure": 2.0}[verdict] + i / 1000
+        return Row("op", f"{verdict}{i}", "batch_size=1", "gpu_us", 1.0, ratio, Interval(ratio, ratio, ratio), Interval(0, 0, 0), verdict)
+
+    run = one_variant_run()
+    rows = [row(verdict, i) for i in range(20) for verdict in VERDICTS]
+    drawn = []
+    monkeypatch.setattr(regression, "_lines", lambda rows, several: drawn.extend(rows) or [])
+    monkeypatch.setattr(regression, "_forest", lambda *_: None)
+    monkeypatch.setattr(regression, "save", lambda *_: [])
+    monkeypatch.setattr(regression, "MOST_ROWS", 45)
+    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], rows=rows), None)
+    assert Counter(one.verdict for one in drawn) == {"slower": 20, "faster": 20, "unsure": 5}
+
+
+def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_file(monkeypatch):
+    """Letters are not as wide at every resolution; a frame that was taken at another one cuts the labels."""
+    caught = []
+    monkeypatch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
+    run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))
+    regression.draw(compare(run, run), None)
+    (figure,) = caught
+    _style._settle(figure)
+    frame = _style._frame(figure)
+    figure.set_dpi(_style.DPI)
+    figure.draw_without_rendering()
+    edges = [text.get_window_extent().x0 / _style.DPI for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    assert min(edges) >= frame.x0

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 import plots
+from harness.discover import discover
 from plots import _axes, _style, latency, worth
 from tests import factory
 
@@ -172,6 +174,18 @@ def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
     names = ("op_chain", "merged_chain", "compiled_chain", "triton_uniform", "triton_fused", "cuda_fused")
     assert len({_style.variant_style(name)["color"] for name in names}) == len(names)
     assert [_style.variant_style(name)["linestyle"] for name in names] == ["-."] * 3 + ["-"] * 3
+
+
+def test_no_two_variants_of_the_catalogue_look_alike():
+    """Where this fails for a new name, another plots._style._SALT is due."""
+    catalog = discover()
+    timed = {name: [v.name for v in catalog.of(name) if v.defect is None] for name in catalog.operators}
+    assert sum(map(len, timed.values())) > 30
+    for operator, names in timed.items():
+        assert len({_style.variant_style(name)["color"] for name in names}) == len(names), operator
+    names = {name for mine in timed.values() for name in mine}
+    looks = Counter((style["color"], style["marker"]) for style in map(_style.variant_style, names))
+    assert max(looks.values()) == 1
 
 
 def test_environment_caption():

@@ -12,12 +12,12 @@ from typing import Any
 
 from jinja2 import Environment as Templates
 from jinja2 import FileSystemLoader, StrictUndefined
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 from scipy import stats as scipy_stats
 
+from harness.report.columns import broken, initials, longest, room, spaced, widths, words
+from harness.report.console import laid_out
 from harness.results.caveats import warnings
 from harness.results.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
 from harness.results.records import Run
@@ -122,7 +122,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     templates.filters |= {
-        "change": _change, "percent": _percent, "cell": _cell, "spaced": _spaced, "commit": _commit, "device": _device,
+        "change": _change, "percent": _percent, "cell": _cell, "spaced": spaced, "commit": _commit, "device": _device,
     }  # fmt: skip
     gating = comparison.gating_rows
     values = {
@@ -145,16 +145,16 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
         torn = ", last record torn" if run.truncated else ""
         console.print(f"{side}  {_commit(run)}  {_device(run)}{torn}  {run.path}", markup=False, highlight=False)
     for line in cautions(comparison):
-        console.print(f"warning: {line}", style="bold red", markup=False, highlight=False)
+        console.print(broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False)
     if comparison.differences:
         rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
         _print(console, "Not the same in both runs", ("field", "base", "head"), rows)
     for title, transitions in sections(comparison):
-        rows = [(_spaced(one.key), _value(one.base), _value(one.head)) for one in transitions]
+        rows = [(spaced(one.key), _value(one.base), _value(one.head)) for one in transitions]
         _print(console, f"{title} ({len(transitions)})", ("cell", "base", "head"), rows)
     if rows := changed(comparison.gating_rows):
         columns = ("cell", ">base, µs", ">head, µs", ">change, % [95 %]", "verdict")
-        names = [f"{row.operator}/{row.variant} {_spaced(row.point)}" for row in rows]
+        names = [f"{row.operator}/{row.variant} {spaced(row.point)}" for row in rows]
         cells = [(name, *r.texts, _change(r.ratio), r.verdict) for name, r in zip(names, rows, strict=True)]
         _print(console, f"Changed or unsure cells ({', '.join(comparison.gating)})", columns, cells)
     means = [
@@ -165,19 +165,27 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
     _print(console, "Change over all cells of a variant", columns, means)
     console.print()
     for line in (*remarks(comparison), explanation(comparison), CORRELATED):
-        console.print(line, style="dim", highlight=False, markup=False)
+        console.print(broken(line, console.width), style="dim", highlight=False, markup=False)
 
 
 def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A column whose name starts with ``>`` holds numbers: flush right, never wrapped. A verdict is coloured."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in columns:
-        number = name.startswith(">")
-        table.add_column(name.removeprefix(">"), justify="right" if number else "left", no_wrap=number, overflow="fold")
-    for row in rows:
-        table.add_row(*(f"[{STYLES[text]}]{text}[/]" if text in STYLES else escape(text) for text in row))
+    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured. Where there is no room for the first
+    column beside the others, it holds letters, and notes say what they stand for."""
+    rows = list(rows)
+    texts = [[name.removeprefix(">"), *(row[i] for row in rows)] for i, name in enumerate(columns)]
+    space = room(console.width, len(columns))
+    left = space - sum(longest(column, words) for column in texts[1:])
+    first, notes = initials(texts[0][1:], max(left, len(texts[0][0])))
+    given = widths([[texts[0][0], *first], *texts[1:]], space)
+    shown = []
+    for name, row in zip(first, rows, strict=True):
+        cells = [broken(text, given_width) for text, given_width in zip((name, *row[1:]), given, strict=True)]
+        shown.append([Text(text, style=STYLES.get(text, "")) for text in cells])
+    numbers = [i for i, name in enumerate(columns) if name.startswith(">")]
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-    console.print(table)
+    console.print(laid_out([head for head, *_ in texts], shown, given, right=numbers))
+    for note in notes:
+        console.print(Text(broken(note, console.width), style="dim"))
 
 
 def _size(ratio: float) -> float:
@@ -203,11 +211,6 @@ def _value(value: Any) -> str:
 def _cell(value: Any) -> str:
     """A value inside a Markdown table, as text: one line, nothing of it read as markup."""
     return re.sub(r"([\\|*<`])", r"\\\1", _value(value))
-
-
-def _spaced(point: str) -> str:
-    """A point's label may break between axes only."""
-    return re.sub(r",(?=\w+=)", ", ", point)
 
 
 def _commit(run: Run) -> str:

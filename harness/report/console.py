@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.report.columns import GAP, box_width, broken, column_head, lettered, parted, room, spaced, widths
 from harness.report.tables import Table
 from harness.results.records import Cell, Environment
 
-#: From this width on a list may ask for a least width of its first column.
+#: From this width on a list may ask for room for its first column.
 ROOMY = 90
 #: Width of tables where the output is piped and nobody says otherwise.
 PIPED_WIDTH = 100
@@ -80,19 +83,47 @@ def print_doubts(console: Console, uncalibrated: Sequence[str]) -> None:
 
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
+    """Below one another; one that is too wide in several parts, each with all rows and some of the variants."""
     for table in tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, header_style="bold")
-        for axis in table.axes:
-            drawn.add_column(Text(axis.replace("_", "\n")), justify="left", vertical="top", overflow="fold")
-        for variant in table.variants:
-            drawn.add_column(Text(variant.replace("_", "\n")), justify="right", vertical="top", overflow="fold")
-        for values, boxes in table.rows:
-            drawn.add_row(*(Text(value) for value in values), *(_box(b) for b in boxes))
-        console.print(drawn)
-        for note in table.notes:
-            console.print(Text(note, style="dim"))
+        rows, notes = lettered(table, console.width)
+        for variants in parted(table, console.width) if table.rows else ():
+            console.print(_part(table, rows, variants, console.width))
+        for note in (*notes, *table.notes):
+            console.print(Text(broken(spaced(note), console.width), style="dim"))
+
+
+def _part(table: Table, rows: Sequence[Sequence[str]], variants: Sequence[int], width: int) -> RichTable:
+    """Columns for the axes and for some of the variants."""
+    axes = [column_head(name) for name in table.axes]
+    needed = [box_width(table, i) for i in variants]
+    left = room(width, len(axes) + len(needed)) - sum(needed)
+    given = widths([[head, *(row[i] for row in rows)] for i, head in enumerate(axes)], left) if axes else []
+    drawn = []
+    for values, (_, boxes) in zip(rows, table.rows, strict=True):
+        shown = [broken(value, given_width) for value, given_width in zip(values, given, strict=True)]
+        drawn.append([*map(Text, shown), *(_box(boxes[i]) for i in variants)])
+    heads = [*axes, *(column_head(table.variants[i]) for i in variants)]
+    return laid_out(heads, drawn, [*given, *needed], right=range(len(axes), len(heads)))
+
+
+def laid_out(
+    heads: Sequence[str], rows: Iterable[Sequence[Text]], given: Sequence[int], right: Container[int] = (), gap: int = GAP
+) -> RichTable:
+    """Columns of ``given`` characters with ``gap`` spaces between them and none behind the last; those of ``right`` flush right.
+    The texts of the rows are broken already. One space of a gap is the divider of the box."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False, header_style="bold")
+
+    def indented(i: int, text: Text) -> Padding | Text:
+        return Padding(text, (0, 0, 0, gap - 1)) if i else text
+
+    for i, (head, width) in enumerate(zip(heads, given, strict=True)):
+        justify = "right" if i in right else "left"
+        drawn.add_column(indented(i, Text(broken(head, width))), width=width + (gap - 1 if i else 0), justify=justify, vertical="top")
+    for row in rows:
+        drawn.add_row(*map(indented, count(), row))
+    return drawn
 
 
 def _box(content) -> Text:
@@ -132,13 +163,11 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
         console.print(Text(f"compiled for {archs_of_all}: {', '.join(sources)}"))
 
 
-def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = 2) -> None:
-    """A plain list with a header. first: least width of the first column where there is room, as rich cuts off what a least
-    width pushes over the edge; gap: spaces between columns, one at least."""
-    first = first if console.width >= ROOMY else 0
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), show_edge=False, header_style="bold")
-    for i, name in enumerate(head):
-        drawn.add_column(name, overflow="fold", min_width=first if i == 0 else None)
-    for row in rows:
-        drawn.add_row(*(Text(value) for value in row))
-    console.print(drawn)
+def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = GAP) -> None:
+    """A plain list with a header. first: width that the first column gets before the others where there is room; gap: spaces
+    between columns, one at least."""
+    rows = list(rows)
+    columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(head)]
+    given = widths(columns, room(console.width, len(head), gap), first if console.width >= ROOMY else 0)
+    shown = [[Text(broken(value, given_width)) for value, given_width in zip(row, given, strict=True)] for row in rows]
+    console.print(laid_out(head, shown, given, gap=gap))

@@ -5,6 +5,7 @@ Never imports torch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from harness.results.caveats import held_back, not_audited, shortened, uncalibrated, untrusted_cells
 from harness.results.records import Cell, Header, Run, axis_texts
 from harness.results.serving import Serving, delta, described, serving_of
-from harness.results.stats import FIGURES, Interval, floor_us, interval, is_timed
+from harness.results.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
 from harness.wording import significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
@@ -21,12 +22,15 @@ NBSP = "\u00a0"
 
 @dataclass(frozen=True)
 class Box:
-    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty."""
+    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty, whether it holds a
+    time and a ratio to the baseline's."""
 
     main: str
     second: str = ""
     best: bool = False
     muted: bool = False
+    timed: bool = False
+    rated: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def result_tables(run: Run) -> list[Table]:
         mine = [cell for cell in cells if cell.operator == operator]
         tables.append(_measured(run, operator, mine))
         if serving is not None and header.environment.device == "cuda":
-            tables.append(_worth(header, serving, operator, mine))
+            tables += _worth(header, serving, operator, mine)
     return tables
 
 
@@ -131,30 +135,41 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     axes, labels, shared = point_columns(cells)
     reasons, rows = Reasons(), []
     doubted = untrusted_cells(run, cells)
-    for point, row in grid.items():
+    floor = gpu and any(is_timed(cell, figure) for cell in cells)
+    for point, row in grid.items() if variants else ():
         times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
-        fastest = min(times, key=lambda name: times[name].median, default=None)
-        boxes = [_time_box(row.get(name), times, name == fastest, reasons, doubted) for name in variants]
-        boxes += [_floor_box(run, row)] if gpu else []
+        boxes = [_time_box(row.get(name), times, name == _fastest(times), reasons, doubted) for name in variants]
+        boxes += [_floor_box(run, row)] if floor else []
         rows.append((labels[point], tuple(boxes)))
-    baseline = cells[0].baseline
-    cache = "" if run.cache == "hot" else f", {run.cache} cache"
-    if gpu:
-        what = f"GPU µs{cache} (times faster than {baseline}); below: host µs · launches"
-        columns = (*variants, "floor")
-    else:
-        what = f"CPU wall time in µs, not a GPU time (times faster than {baseline})"
-        columns = tuple(variants)
-    ruler = "floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"
-    if not gpu:
-        ruler = f"Times of PyTorch variants, one thread, on {header.environment.processor}"
-    notes = [*_shared_note(shared), f"* fastest of its row. {ruler}"]
-    notes += [f"{name}: {fate}" for name, fate in silent.items()]
+    columns = (*variants, "floor") if floor else tuple(variants)
+    what, ruler = _told(run, figure, cells[0].baseline, [box for _, boxes in rows for box in boxes], floor)
+    notes = [*_shared_note(shared if rows else ""), *ruler]
+    notes += [f"{name}, all {len(grid)} points: {fate}" for name, fate in silent.items()]
     notes += uncalibrated(run)
     doubts = [f"{key.partition('/')[2]} {why}" for key, why in doubted.items()]
     notes += [f"? {text}" for text in shortened(doubts, more="more untrusted cells")]
     notes += [*held_back(cells), *not_audited(cells)]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
+
+
+def _fastest(times: Mapping[str, Interval]) -> str | None:
+    """None where there is nothing to be faster than."""
+    return min(times, key=lambda name: times[name].median) if len(times) > 1 else None
+
+
+def _told(run: Run, figure: str, baseline: str, boxes: Sequence[Box], floor: bool) -> tuple[str, list[str]]:
+    """(what the boxes hold, what explains them): nothing of times, ratios and stars that no box has."""
+    notes = ["* fastest of its row."] if any(box.best for box in boxes) else []
+    rated = f" (times faster than {baseline})" if any(box.rated for box in boxes) else ""
+    below = "; below: host µs · launches" if any(box.second for box in boxes) else ""
+    if not any(box.timed for box in boxes):
+        return f"no {'GPU' if figure == 'gpu_us' else 'CPU'} time{below}", []
+    if figure == "gpu_us":
+        cache = "" if run.cache == "hot" else f", {run.cache} cache"
+        notes += ["floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"] if floor else []
+        return f"GPU µs{cache}{rated}{below}", [" ".join(notes)]
+    notes.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
+    return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(notes)]
 
 
 def _shared_note(shared: str) -> list[str]:
@@ -165,12 +180,14 @@ def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reas
     if cell is None or cell.variant not in times:
         return reasons.box(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
-    faster = f"{NBSP}{ratio(base.median / mine.median)}" if base is not None and cell.variant != cell.baseline else ""
+    rated = base is not None and cell.variant != cell.baseline and is_plausible(base.median) and is_plausible(mine.median)
+    faster = f"{NBSP}{ratio(base.median / mine.median)}" if rated else ""
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
     marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}{'!' if cell.metrics.disturbed else ''}"
-    return Box(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), best)
+    shown = significant(mine.median) if abs(mine.median) <= MOST_US else f"{mine.median:.0e}"
+    return Box(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
 
 def _floor_box(run: Run, row: Mapping[str, Cell]) -> Box:
@@ -181,7 +198,8 @@ def _floor_box(run: Run, row: Mapping[str, Cell]) -> Box:
     return Box(significant(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
 
 
-def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell]) -> Table:
+def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell]) -> list[Table]:
+    """One table, or none where no variant has a figure to be set against the baseline's."""
     variants, grid = _grid(header, cells)
     axes, labels, shared = point_columns(cells)
     baseline, reasons, rows = cells[0].baseline, Reasons(), []
@@ -189,19 +207,21 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
     variants = tuple(name for name in variants if name != baseline and name not in silent)
     for point, row in grid.items():
         found = {name: d for name, cell in row.items() if baseline in row and (d := delta(serving, row[baseline], cell)) is not None}
-        best = min((name for name in variants if name in found), key=lambda name: found[name].itl_us.median, default=None)
+        best = _fastest({name: found[name].itl_us for name in variants if name in found})
         boxes = []
         for name in variants:
             if name in found:
                 d = found[name]
                 itl, tpot = signed(d.itl_us.median), signed(d.tpot_us.median)
-                boxes.append(Box(f"{itl}{NBSP}{tpot}", f"{d.percent.median:+.2f}{NBSP}%", name == best))
+                boxes.append(Box(f"{itl}{NBSP}{tpot}", f"{d.percent.median:+.2f}{NBSP}%", name == best, timed=True))
             else:
                 boxes.append(reasons.box(row.get(name)))
         rows.append((labels[point], tuple(boxes)))
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
     model = f"modelled, not measured: {described(serving)}"
-    return Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *reasons.notes()))
+    if not any(box.timed for _, boxes in rows for box in boxes):
+        return []
+    return [Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *reasons.notes()))]
 
 
 def signed(value: float) -> str:
@@ -213,10 +233,16 @@ def markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         head = [axis.replace("_", " ") for axis in table.axes] + [f"`{v}`" for v in table.variants]
-        lines = [f"**{table.title}**", "", "| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)]
+        lines = [f"**{as_text(table.title)}**", ""]
+        lines += ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)] if table.rows else []
         for values, boxes in table.rows:
-            shown = [f"**{b.main}**" if b.best else b.main for b in boxes]
-            shown = [f"{text}<br>{b.second}" if b.second else text for text, b in zip(shown, boxes, strict=True)]
-            lines.append("| " + " | ".join([*values, *shown]) + " |")
-        parts.append("\n".join([*lines, "", *(f"{note}  " for note in table.notes)]))
+            shown = [f"**{as_text(b.main)}**" if b.best else as_text(b.main) for b in boxes]
+            shown = [f"{text}<br>{as_text(b.second)}" if b.second else text for text, b in zip(shown, boxes, strict=True)]
+            lines.append("| " + " | ".join([*map(as_text, values), *shown]) + " |")
+        parts.append("\n".join([*lines, *([""] if table.rows else []), *(f"{as_text(note)}  " for note in table.notes)]))
     return "\n\n".join(parts) + "\n"
+
+
+def as_text(value: str) -> str:
+    """A value on one line of Markdown, nothing of it read as markup; a star would begin a list, or end a bold text early."""
+    return re.sub(r"([\\|*<`])", r"\\\1", value.replace("\n", " "))

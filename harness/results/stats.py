@@ -91,6 +91,15 @@ def _gpu_us(metrics: Metrics) -> list[float]:
     return [slope + in_state - one for slope, in_state, one in zip(hot, metrics.state_us, fewest, strict=False)]
 
 
+#: No median of a call lies outside, us: a nanosecond is two clock cycles, and no call is waited for longer than a quarter of an hour.
+LEAST_US, MOST_US = 1e-3, 1e9
+
+
+def is_plausible(us: float) -> bool:
+    """Whether a median may enter a ratio or a plot. Noise around nothing falls below, a damaged record anywhere."""
+    return LEAST_US <= us <= MOST_US
+
+
 def is_timed(cell: Cell, figure: str) -> bool:
     """Whether the cell passed and has samples of ``figure``. A slope (gpu_us) needs graphs of two lengths."""
     if cell.status != "passed" or cell.metrics is None:
