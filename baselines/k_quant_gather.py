@@ -232,6 +232,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
+    phase="prefill",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=chunk.RULES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from inspect import isfunction
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,6 +146,7 @@ class Operator:
     redundant: (point) -> reason, where a legal point measures the same as another one; such a cell is skipped.
     sequences: name -> points, the first the largest in every buffer; run one after another through its buffers.
     baseline:  the variant that speed-ups and modelled deltas refer to.
+    phase:     "decode" where every decode step calls it, else "prefill": there is no ITL or TPOT to model.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Operator:
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
+    phase: Literal["decode", "prefill"] = "decode"
 
     def axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)

@@ -165,3 +165,9 @@ def test_serving_of_a_header():
 def test_strict_conversion(change, named):
     with pytest.raises(msgspec.ValidationError, match=named):
         msgspec.convert({"model_step_us": 12000.0, "acceptance": 0.75} | change, Serving)
+
+
+def test_an_operator_of_the_prefill_has_no_time_per_output_token():
+    baseline, cell = exact("op_chain", 40.0, 240.0), exact("triton_fused", 2.0, 30.0)
+    assert delta(SYNC, baseline, cell) is not None
+    assert delta(SYNC, *(msgspec.structs.replace(one, phase="prefill") for one in (baseline, cell))) is None

@@ -10,6 +10,7 @@ import pytest
 from harness.cli import recording
 from harness.engine.resume import merge, missing_shards, parse_shard, shard_of
 from harness.plan.config import ConfigError
+from harness.report.tables import result_tables
 from harness.results.record_file import read_run
 from harness.results.records import Cell, RecordError, Run
 from tests import factory
@@ -57,7 +58,7 @@ def test_every_piece_keeps_its_ruler():
     pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
     pieces[1] = msgspec.structs.replace(pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",)))
     merged = merge(pieces)
-    assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells] == list(merged.header.cells)
+    assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells]
     for one in pieces:
         assert all(merged.calibration_of(cell) == one.header.calibration for cell in one.cells)
     assert merged.uncalibrated == ("off by 80 ns",)
@@ -88,6 +89,13 @@ def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
     with pytest.raises(RecordError) as refused:
         merge([piece("1/2", [1]), other])
     assert sentence in str(refused.value)
+
+
+def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
+    merged = merge([piece("2/2", [2, 4]), piece("1/2", [1, 3, 5])])
+    assert [cell.axes["n"] for cell in merged.in_order] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert list(merged.header.cells) == [cell.key for cell in merged.in_order]
+    assert [rows[0][0] for rows in result_tables(merged)[0].rows] == ["1", "2", "3", "4", "5"]
 
 
 def test_missing_pieces_are_named_also_after_a_first_merge():

@@ -5,6 +5,7 @@ Never imports torch.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -95,11 +96,21 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     return [f"{piece}/{pieces}" for pieces in counts for piece in range(1, pieces + 1) if piece not in there]
 
 
+def _points(keys: Sequence[str]) -> list[list[str]]:
+    """Keys of cells, point by point."""
+
+    def point(key: str) -> tuple[str, str]:
+        operator, _, label = key.split("/", 2)
+        return operator, label
+
+    return [list(same) for _, same in itertools.groupby(keys, point)]
+
+
 def merge(runs: Sequence[Run]) -> Run:
     """Shards of one sweep as one run: each piece keeps its own ruler. Raises RecordError.
 
-    Cells stand in the order of the pieces. Pieces may come from several GPUs of one model. Where some of the pieces are not
-    among the runs, the header names those that are.
+    Cells stand in the order of the pieces, their keys in the header in that of the sweep. Pieces may come from several GPUs of
+    one model. Where some of the pieces are not among the runs, the header names those that are.
     """
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
@@ -126,7 +137,9 @@ def merge(runs: Sequence[Run]) -> Run:
                 raise RecordError(f"{run.path} and {seen[cell.key]} both hold {cell.key}; were they shards of one sweep?")
             seen[cell.key] = run.path
         cells += run.cells
-    planned = tuple(key for run in runs for key in run.header.cells)
+    in_turn = sorted(runs, key=lambda run: [int(piece) for piece in re.findall(r"(\d+)/", run.header.shard or "")])
+    points = itertools.zip_longest(*(_points(run.header.cells) for run in in_turn), fillvalue=())
+    planned = tuple(key for of_all in points for keys in of_all for key in keys)
     variants = tuple(dict.fromkeys(name for run in runs for name in run.header.variants))
     shard = ", ".join(run.header.shard for run in runs if run.header.shard) if missing else None
     header = structs.replace(first.header, shard=shard, cells=planned, variants=variants)

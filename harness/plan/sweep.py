@@ -39,7 +39,7 @@ class Group:
     def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
         return Cell(
             operator=self.operator.name, variant=variant, baseline=self.operator.baseline,
-            point=self.label, axes=dict(self.point), status=status, reason=reason, metrics=metrics,
+            point=self.label, axes=dict(self.point), status=status, reason=reason, metrics=metrics, phase=self.operator.phase,
         )  # fmt: skip
 
 

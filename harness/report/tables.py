@@ -91,7 +91,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
 def result_tables(run: Run) -> list[Table]:
     """Per operator: what was measured, then (with a ``serving:`` section and GPU times) what it is worth, modelled."""
     tables = []
-    header, cells, serving = run.header, run.cells, serving_of(run.header)
+    header, cells, serving = run.header, run.in_order, serving_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):
         mine = [cell for cell in cells if cell.operator == operator]
         tables.append(_measured(run, operator, mine))

@@ -161,7 +161,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
-    """One operator x point x variant. ``point`` is the label of the point, ``axes`` its values in full."""
+    """One operator x point x variant. ``point`` is the label of the point, ``axes`` its values in full; ``phase``: when a server
+    calls the operator."""
 
     operator: str
     variant: str
@@ -171,6 +172,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     status: Status
     reason: str | None = None
     metrics: Metrics | None = None
+    phase: Literal["decode", "prefill"] = "decode"
 
     @property
     def key(self) -> str:
@@ -190,6 +192,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     cells: list[Cell]
     truncated: bool = False
     segments: list[tuple[int, Segment]] = []
+
+    @property
+    def in_order(self) -> list[Cell]:
+        """The cells as the sweep has them; those of merged shards stand shard by shard in the file."""
+        place = {key: i for i, key in enumerate(self.header.cells)}
+        return sorted(self.cells, key=lambda cell: place.get(cell.key, len(place)))
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The ruler that measured this cell."""

@@ -88,11 +88,14 @@ def delta(serving: Serving, baseline: Cell, cell: Cell) -> Delta | None:
     """Modelled change of ITL and TPOT when ``cell``'s variant takes the place of ``baseline``'s, at one point of one run.
 
     None where either did not pass, was timed on a CPU (a CPU time is never presented as a GPU time), or lacks the figure that
-    a step waits for. ValueError where the two are not the same operator and point.
+    a step waits for, and for an operator of the prefill, which no decode step waits for. ValueError where the two are not the same
+    operator and point.
     Intervals: percentile bootstrap over the samples of both cells, resampled independently.
     """
     if baseline.point_key != cell.point_key:
         raise ValueError(f"{cell.key} cannot be set against {baseline.key}: not the same operator and point")
+    if cell.phase == "prefill":
+        return None
     before, after = _medians(baseline, serving.cost_figure, seed=0), _medians(cell, serving.cost_figure, seed=1)
     if before is None or after is None:
         return None
