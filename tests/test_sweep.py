@@ -70,7 +70,9 @@ PADDINGS = st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]) | st.floats(0, 0.99, allow_
 
 def one_or_more(values):
     """A list of different values, or a bare one, as a grid may have either."""
-    return st.lists(values, min_size=1, max_size=3, unique_by=json.dumps) | values
+    # 0 and 0.0 are one value, though JSON spells them differently; only a mapping needs to be spelt.
+    different = st.lists(values, min_size=1, max_size=3, unique_by=lambda value: json.dumps(value) if isinstance(value, dict) else value)
+    return different | values
 
 
 def context_lens(longest):
