@@ -118,11 +118,10 @@ def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[V
     groups: list[Group] = []
     used: set[str] = set()
     for operator, point in expand(source, operators):
-        label = operator.label(point)
+        labels = (operator.label(point), operator.spelt_out(point))
         kept = []
         for v in (v for v in chosen if v.operator == operator.name):
-            keys = [cell_key(v.operator, v.name, words) for words in (label, operator.spelt_out(point))]
-            hits = [p for p in only if matches(v, p) or any(fnmatchcase(key, p) for key in keys)]
+            hits = [p for p in only if matches(v, p) or any(fnmatchcase(cell_key(v.operator, v.name, label), p) for label in labels)]
             used.update(hits)
             if hits or not only:
                 kept.append(v)

@@ -70,13 +70,14 @@ def prove(
         if left_out := _left_out(hard.name, variant, [point]):
             yield left_out
         else:
-            first = not taken
+            everything = thorough or not taken
             taken.append((hard, point))
-            replays = thorough or (first and not operator.sequences)
-            yield proof.at(hard.name, hard, point, promises=thorough or first, replays=replays)
-    largest = max(taken, key=lambda one: proof.sizes.get(one[0].name, 0), default=None)
-    for hard, point in [*taken[:1], *([largest] if largest not in (None, *taken[:1]) else [])]:
-        yield proof.at(f"{hard.name}, unaligned buffers", hard, point, promises=False, replays=thorough, shift=1)
+            replays = thorough or (everything and not operator.sequences)
+            yield proof.at(hard.name, hard, point, promises=everything, replays=replays)
+    if taken:
+        first, largest = taken[0], max(taken, key=lambda one: proof.sizes.get(one[0].name, 0))
+        for hard, point in [first] if largest is first else [first, largest]:
+            yield proof.at(f"{hard.name}, unaligned buffers", hard, point, promises=False, replays=thorough, shift=1)
     replays = True
     for name, steps in operator.sequences.items():
         points = [operator.complete(step) for step in steps]

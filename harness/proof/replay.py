@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.contract import Operator, Point, Variant
-from harness.proof.buffers import POISONS, as_integers
+from harness.proof.buffers import POISONS, any_of, as_integers
 from harness.proof.equality import Mismatch
 from harness.proof.places import places
 from harness.proof.verify import Bench, synchronize
@@ -45,7 +45,6 @@ class Size:
 class Step:
     """One step, by what is done before it and what it has to leave behind.
 
-    staged:  what its case puts into the inputs on the device.
     poison:  None leaves the outputs as the step before left them.
     eager:   what the eager launch left in the outputs on the device, as integers.
     unread:  elements of them that no consumer reads: they were held to the reference, but may differ from launch to launch.
@@ -54,18 +53,13 @@ class Step:
     size: Size
     case: int
     poison: int | None
-    staged: dict[str, Tensor]
     eager: dict[str, Tensor]
     unread: dict[str, Tensor]
 
     def prepare(self) -> None:
-        bench = self.size.bench
-        for name, buffer in bench.inputs.buffers.items():
-            if name not in self.staged:
-                buffer.fill(getattr(bench.cases[self.case].inputs, name))
-        bench.inputs.fill_some(self.staged)
+        self.size.bench.fill(self.case)
         if self.poison is not None:
-            bench.outputs.poison(self.poison)
+            self.size.bench.outputs.poison(self.poison)
 
     def compare(self) -> None:
         """Raises Mismatch where an output is not what the eager launch made of it, bit for bit."""
@@ -73,7 +67,7 @@ class Step:
         wrong = {name: now[name] != eager for name, eager in self.eager.items()}
         for name, unread in self.unread.items():
             wrong[name][tuple(slice(size) for size in unread.shape)] &= ~unread
-        if not bool(torch.stack([flags.any() for flags in wrong.values()]).any()):
+        if not any_of(flags.any() for flags in wrong.values()):
             return
         name = next(name for name, flags in wrong.items() if bool(flags.any()))
         got = self.size.bench.outputs.buffers[name].tensor
@@ -132,7 +126,7 @@ def _eagerly(size: Size, case: int, poison: int | None) -> Step:
     kept = {name: buffer.tensor for name, buffer in bench.outputs.buffers.items() if buffer.tensor.device.type == bench.device}
     eager = {name: as_integers(tensor).clone() for name, tensor in kept.items()}
     unread = {n: e.slack for n, e in bench.cases[case].expected.items() if n in kept and e.slack is not None}
-    return Step(size, case, poison, bench.staged(case), eager, unread)
+    return Step(size, case, poison, eager, unread)
 
 
 def _captured(size: Size, capture: Capture) -> Callable[[], Any]:

@@ -138,7 +138,8 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     floor = gpu and any(is_timed(cell, figure) for cell in cells)
     for point, row in grid.items() if variants else ():
         times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
-        boxes = [_time_box(row.get(name), times, name == _fastest(times), reasons, doubted) for name in variants]
+        fastest = _fastest(times)
+        boxes = [_time_box(row.get(name), times, name == fastest, reasons, doubted) for name in variants]
         boxes += [_floor_box(run, row)] if floor else []
         rows.append((labels[point], tuple(boxes)))
     columns = (*variants, "floor") if floor else tuple(variants)
