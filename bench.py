@@ -116,7 +116,7 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    before = sys.stdout
+    before = sys.stdout, sys.stderr
     try:
         from harness.cli import streams
 
@@ -125,6 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _run(arguments)
         finally:
             sys.stdout.flush()
+            sys.stderr.flush()
     except KeyboardInterrupt:
         from harness.exits import INTERRUPTED
 
@@ -135,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: cannot write to {error.filename}: {error.strerror}", file=sys.stderr)
         return 2
     finally:
-        sys.stdout = before
+        sys.stdout, sys.stderr = before
 
 
 def _run(arguments: list[str]) -> int:

@@ -378,6 +378,13 @@ def test_a_reader_that_goes_away_is_no_error(command, said, config, tmp_path):
     assert err == said
 
 
+def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
+    process = start(tmp_path, config, "--set", "batch_size=-3")
+    process.stderr.close()
+    assert process.stdout.read() == ""
+    assert process.wait(timeout=60) == 2
+
+
 def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
     """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
     names = ["--set", "variants=[flat_view, wrong_at_three]"]

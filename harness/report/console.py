@@ -27,16 +27,10 @@ ROOMY = 90
 PIPED_WIDTH = 100
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """A reader that went away (`| head`) is no error; rich would exit with 1."""
-        raise
-
-
 def make_console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    return _Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 @contextmanager
