@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
-from harness.contract import Point
+from baselines._compiled import compiled
+from harness.contract import Operator, Point
 
 
 def _store_rows(target: Tensor, rows: Tensor, num_reqs: int, pad: int) -> None:
@@ -79,9 +79,22 @@ def chain(
     return lambda: window(x, out, offsets, point.mamba_block_size, point.cache_mode == "align", num_reqs)
 
 
-@lru_cache(maxsize=1)
-def compiled():
-    """Compiled once per process, shared by all points; past the recompile limit plain operators would run unsaid."""
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(_all_states, dynamic=True), torch.compile(_window, dynamic=True)
+def _run_all_states(point, x, out, all_states):
+    return chain(point, x, out, all_states=all_states)
+
+
+def _run_window(point, x, out, window):
+    return chain(point, x, out, window=window)
+
+
+_FULL, _PADDED = {"batch_size": 24, "table_padding": 3}, {"batch_size": 24, "padding": 0.2, "table_padding": 3}
+_EXAMPLES_ALL = (_FULL, _PADDED, {"batch_size": 1})
+_EXAMPLES_WINDOW = tuple(example | {"cache_mode": mode} for mode in ("align", "none") for example in (_FULL, _PADDED))
+
+
+def compiled_chain_of(operator: Operator, point: Point, x: Any, out: Any) -> Callable[[], None]:
+    """The chain by torch.compile; ``operator``: what its examples are points of."""
+    device = out.input_slots.device
+    if point.cache_mode == "all":
+        return _run_all_states(point, x, out, compiled(_all_states, _run_all_states, operator, _EXAMPLES_ALL, device))
+    return _run_window(point, x, out, compiled(_window, _run_window, operator, _EXAMPLES_WINDOW, device))

@@ -53,9 +53,11 @@ def starts_of(units: Tensor, slots: Tensor, num_sms: int, back: bool) -> Tensor:
 
 def table_of_segments(segments: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
     """The schedule as a fresh tensor from segments [B]: scan, search, split offsets into atom and segment."""
-    before = pad(torch.cumsum(segments * atoms, 0, dtype=torch.int32), (1, 0))
+    # ``ends`` is no slice of ``before``: Inductor of torch 2.11 searches a slice from the start of its storage, or fails.
+    ends = torch.cumsum(segments * atoms, 0, dtype=torch.int32)
+    before = pad(ends, (1, 0))
     start = starts_of(before[-1], slots, num_sms, back)
-    owner = torch.searchsorted(before[1:], start, right=True, out_int32=True)
+    owner = torch.searchsorted(ends, start, right=True, out_int32=True)
     offset = start - before[owner]
     if atoms == 1:
         return torch.stack((owner, offset), dim=1)

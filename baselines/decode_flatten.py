@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from baselines import _axes as axes
 from baselines._batches import NULL_BLOCK_ID
+from baselines._compiled import compiled
 from baselines._decode_flatten_chains import arange_of, flatten_chain, merged, needs_exact_host_lens
 from baselines._decode_flatten_points import HARD_POINTS, SEQUENCES
 from baselines._flat_batches import bytes_flattened, flattened, make_inputs, make_token_buffers, num_tokens
@@ -69,35 +69,26 @@ def op_chain(point, x, out):
 @variant("decode_flatten", skip=needs_exact_host_lens, waives="no_alloc")
 def merged_chain(point, x, out):
     """The ragged chain of vLLM 0.22: offsets merged before they are repeated, lengths clamped, full-width rows."""
+    return _merged(point, x, out, merged)
+
+
+def _merged(point, x, out, chain):
     arange = arange_of(out)
-
-    def launch():
-        merged(x, out, arange, int(torch.diff(x.query_start_loc_cpu).sum()))
-
-    return launch
+    return lambda: chain(x, out, arange, int(torch.diff(x.query_start_loc_cpu).sum()))
 
 
-@lru_cache(maxsize=1)
-def _compiled_merged():
-    """One compiled function per process, shared by all points, as an engine would hold it.
-
-    Sizes 0 and 1 and equal widths are compiled apart, more often than Dynamo's default limit of 8 allows; past the
-    limit it would run the plain operators unsaid, and those must not be timed under this name.
-    """
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(merged, dynamic=True)
+_EXAMPLES = (
+    {"batch_size": 24, "table_columns": 2600, "table_padding": 3},
+    {"batch_size": 24, "table_columns": 2600, "table_padding": 3, "token_padding": 5},
+    {"batch_size": 1},
+    {"batch_size": 1, "next_n": 1},
+)
 
 
 @variant("decode_flatten", requires=COMPILER, skip=needs_exact_host_lens, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the merged chain."""
-    arange, compiled = arange_of(out), _compiled_merged()
-
-    def launch():
-        compiled(x, out, arange, int(torch.diff(x.query_start_loc_cpu).sum()))
-
-    return launch
+    return _merged(point, x, out, compiled(merged, _merged, operator, _EXAMPLES, x.seq_lens.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

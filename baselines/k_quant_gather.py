@@ -20,9 +20,8 @@ Runs once per indexer layer and prefill chunk (61 layers in DeepSeek-V3.2), so i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from torch import Tensor
 from baselines import _prefill_chunks as chunk
 from baselines._axes import cdiv
 from baselines._batches import NULL_BLOCK_ID, make_block_table
+from baselines._compiled import compiled
 from baselines._k_quant_gather_points import HARD_POINTS, SEQUENCES
 from baselines._prefill_chunks import SCALE_BYTES, scale_bytes
 from harness.contract import COMPILER, Expected, Operator, Point, variant
@@ -102,10 +102,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 @dataclass(frozen=True)
 class _Pages:
-    """What the chains prepare once: both parts of every block as views of the cache, token numbers, a null id."""
+    """What the chains prepare once: both parts of every block as views of the cache, where each request's tokens end, token
+    numbers, a null id. ``ends`` is no slice made in the chain: Inductor of torch 2.11 searches that from its storage's start."""
 
     values: Tensor  # [num_blocks, block_size, head_dim] uint8
     scales: Tensor  # [num_blocks, block_size, scale bytes] uint8
+    ends: Tensor  # [B] int32, a view of cu_seq_lens
     tokens: Tensor  # [N] int32
     tokens_64: Tensor  # [N] int64
     null: Tensor  # [1] int64
@@ -119,6 +121,7 @@ def _pages(point: Point, x: Inputs) -> _Pages:
         begin += point.block_size * width
     return _Pages(
         *parts,
+        ends=x.cu_seq_lens[1:],
         tokens=torch.arange(x.num_tokens, dtype=torch.int32, device=device),
         tokens_64=torch.arange(x.num_tokens, device=device),
         null=torch.full((1,), NULL_BLOCK_ID, device=device),
@@ -127,8 +130,8 @@ def _pages(point: Point, x: Inputs) -> _Pages:
 
 def _rows_by_mask(x: Inputs, pages: _Pages, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """(block ids [N] int64, offsets in them [N] int64, real [N] bool); slack rows have the null block and offset 0."""
-    requests = len(x.cu_seq_lens) - 1
-    b = torch.searchsorted(x.cu_seq_lens[1:], pages.tokens, right=True)
+    requests = len(pages.ends)
+    b = torch.searchsorted(pages.ends, pages.tokens, right=True)
     real = b < requests
     b.clamp_(max=requests - 1)
     p = (pages.tokens_64 - x.cu_seq_lens[b]).mul_(real)
@@ -145,8 +148,12 @@ def _masked(x: Inputs, out: Outputs, pages: _Pages, block_size: int) -> None:
 @variant("k_quant_gather", waives="no_alloc")
 def op_chain(point, x, out):
     """N rows by the host's upper bound; slack rows are masked: gathered from the null block and written back as they were."""
+    return _chain(point, x, out, _masked)
+
+
+def _chain(point: Point, x: Inputs, out: Outputs, masked: Callable) -> Callable[[], None]:
     pages = _pages(point, x)
-    return lambda: _masked(x, out, pages, point.block_size)
+    return lambda: masked(x, out, pages, point.block_size)
 
 
 @variant("k_quant_gather", waives=("no_alloc", "no_sync", "graph_safe"))
@@ -156,7 +163,7 @@ def exact_length(point, x, out):
 
     def launch():
         exact = int(x.cu_seq_lens[-1].item())
-        b = torch.searchsorted(x.cu_seq_lens[1:], pages.tokens[:exact], right=True)
+        b = torch.searchsorted(pages.ends, pages.tokens[:exact], right=True)
         p = pages.tokens_64[:exact] - x.cu_seq_lens[b]
         block, offset = x.block_table[b, p // point.block_size].long(), p % point.block_size
         out.k[:exact] = pages.values[block, offset]
@@ -165,19 +172,16 @@ def exact_length(point, x, out):
     return launch
 
 
-@lru_cache(maxsize=1)
-def _compiled_masked():
-    """One compiled function per process, shared by all points; limits as in decode_flatten's compiled chain."""
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(_masked, dynamic=True)
+_EXAMPLES = (
+    {"batch_size": 12, "chunk_tokens": 9000, "table_padding": 3},
+    {"batch_size": 1, "chunk_tokens": 9000},
+)
 
 
 @variant("k_quant_gather", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the masked chain."""
-    pages, compiled = _pages(point, x), _compiled_masked()
-    return lambda: compiled(x, out, pages, point.block_size)
+    return _chain(point, x, out, compiled(_masked, _chain, operator, _EXAMPLES, x.kv_cache.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

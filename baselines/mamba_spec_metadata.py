@@ -33,7 +33,7 @@ from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
 from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, first_columns, make_inputs
-from baselines._mamba_spec_metadata_chain import chain, compiled
+from baselines._mamba_spec_metadata_chain import chain, compiled_chain_of
 from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
 from harness.contract import COMPILER, Expected, Operator, Point, variant
 
@@ -146,8 +146,7 @@ def op_chain(point, x, out):
 @variant("mamba_spec_metadata", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
-    all_states, window = compiled()
-    return chain(point, x, out, all_states=all_states, window=window)
+    return compiled_chain_of(operator, point, x, out)
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

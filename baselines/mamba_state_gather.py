@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from baselines import _axes as axes
 from baselines import _mamba as mamba
+from baselines._compiled import compiled
 from harness.contract import COMPILER, Axis, Expected, HardPoint, Operator, Point, variant
 
 NUM_LAYERS = Axis("num_layers", axes.whole(1), 40, "Mamba layers of one KV cache group; a variant that runs once per step ignores it")
@@ -123,18 +123,20 @@ def hoisted_chain(point, x, out):
     return _repeated(point, x, out, times=1)
 
 
-@lru_cache(maxsize=1)
-def _compiled():
-    """Compiled once per process, shared by all points; past the recompile limit plain operators would run unsaid."""
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(_gathers, dynamic=True)
+def _once(point, x, out, gathers=_gathers):
+    return _repeated(point, x, out, times=1, gathers=gathers)
+
+
+_EXAMPLES = (
+    {"batch_size": 24, "table_padding": 3},
+    {"batch_size": 1},
+)
 
 
 @variant("mamba_state_gather", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the hoisted chain."""
-    return _repeated(point, x, out, times=1, gathers=_compiled())
+    return _once(point, x, out, compiled(_gathers, _once, operator, _EXAMPLES, x.state_indices.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

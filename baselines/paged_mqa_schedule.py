@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -31,6 +30,7 @@ from torch.nn.functional import pad
 from baselines import _axes as axes
 from baselines._axes import cdiv
 from baselines._batches import make_batch
+from baselines._compiled import compiled
 from baselines._paged_mqa_schedule_forms import (
     MAX_UNITS,
     REMAINDER,
@@ -55,6 +55,8 @@ ATOMS = Axis(
     "query atoms per request, the factor on its segments; two tokens make an atom in DeepGEMM 2.5.0",
 )
 NUM_SMS = Axis("num_sms", axes.whole(1), 132, "pieces: SMs of the GPU (H200 132, H20 78, B200 148), half of them with 2-CTA clusters")
+
+
 @dataclass(frozen=True)
 class Inputs:
     context_lens: Tensor  # int32 [B] or [B, L], contiguous
@@ -110,22 +112,20 @@ def op_chain(point, x, out):
     return _chain(point, x, out)
 
 
-@lru_cache(maxsize=1)
-def _compiled_table():
-    """One compiled function per process, shared by all points, as an engine would hold it.
-
-    Size 1, atoms 1 and both remainders are compiled apart; past Dynamo's default limit it would run the plain operators
-    unsaid, and those must not be timed under this name.
-    """
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(table_of_lens, dynamic=True)
+_EXAMPLES = (
+    {"batch_size": 24},
+    {"batch_size": 24, "remainder": "back"},
+    {"batch_size": 24, "next_n": 2},
+    {"batch_size": 24, "next_n": 1},
+    {"batch_size": 1},
+    {"batch_size": 1, "next_n": 2},
+)
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the chain; the copy stays outside, as in an engine."""
-    return _chain(point, x, out, _compiled_table())
+    return _chain(point, x, out, compiled(table_of_lens, _chain, operator, _EXAMPLES, x.context_lens.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

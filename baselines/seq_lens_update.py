@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from baselines import _seq_lens_update_steps as steps
+from baselines._compiled import compiled
 from baselines._seq_lens_update_points import HARD_POINTS, SEQUENCES
 from baselines._seq_lens_update_steps import Inputs, make_inputs, num_tokens
 from harness.contract import COMPILER, HOST, Expected, Operator, Point, variant
@@ -154,7 +154,7 @@ def _arange(out: Outputs) -> Tensor:
     return torch.arange(len(out.positions), dtype=torch.int32, device=out.positions.device)
 
 
-def _chain(x: Inputs, out: Outputs, device_side: Callable) -> Callable[[], None]:
+def _chain(point: Point, x: Inputs, out: Outputs, device_side: Callable) -> Callable[[], None]:
     (uploaded, upload), arange = _uploads(x, out), _arange(out)
 
     def launch():
@@ -168,7 +168,7 @@ def _chain(x: Inputs, out: Outputs, device_side: Callable) -> Callable[[], None]
 @variant("seq_lens_update", waives="no_alloc")
 def op_chain(point, x, out):
     """The operator chain of vLLM 0.22: three host-to-device copies, 13 launches for the counts, then lengths and positions."""
-    return _chain(x, out, _device_side)
+    return _chain(point, x, out, _device_side)
 
 
 @variant("seq_lens_update", waives=("no_alloc", "no_sync", "graph_safe"))
@@ -186,22 +186,16 @@ def blocking_copy(point, x, out):
     return launch
 
 
-@lru_cache(maxsize=1)
-def _compiled_device_side():
-    """One compiled function per process, shared by all points, as an engine would hold it.
-
-    Sizes 0 and 1 are compiled apart, more often than Dynamo's default limit of 8 allows; past the limit it would run the
-    plain operators unsaid, and those must not be timed under this name.
-    """
-    torch._dynamo.config.recompile_limit = 64
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    return torch.compile(_device_side, dynamic=True)
+_EXAMPLES = (
+    {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
+    {"batch_size": 1},
+)
 
 
 @variant("seq_lens_update", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point, x, out):
     """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound as they are."""
-    return _chain(x, out, _compiled_device_side())
+    return _chain(point, x, out, compiled(_device_side, _chain, operator, _EXAMPLES, out.seq_lens.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------
@@ -219,7 +213,7 @@ def permuted_in_place(point, x, out):
         out.num_computed[: len(x.num_scheduled)].copy_(counts[: len(x.num_scheduled)])
         _lengths(x, out, arange)
 
-    return _chain(x, out, correct_rows)
+    return _chain(point, x, out, correct_rows)
 
 
 @variant("seq_lens_update", defect="the host's bound is taken for the exact length (vLLM #40772)", waives="no_alloc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,8 +30,9 @@ class Graph:
                 for _ in range(copies):
                     launch()
             except Exception:
-                # The capture is void already; ending it raises once more, and the first error is the one to report.
-                with contextlib.suppress(Exception):
+                # The capture is void already; ending it raises once more, or warns of an empty graph, and the first error is
+                # the one to report.
+                with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
                     self._graph.capture_end()
                 raise
             self._graph.capture_end()
