@@ -107,7 +107,8 @@ def _add_device(command: argparse.ArgumentParser) -> None:
 
 def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) -> None:
     command.add_argument("config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/")
-    command.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to keep: 'decode_flatten/triton*'; repeatable")
+    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
+    command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
     command.add_argument("--seed", type=_seed, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
     _add_variants(command)

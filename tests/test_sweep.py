@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.contract import Variant
 from harness.plan.config import Config, ConfigError, Source
-from harness.plan.sweep import expand, matches, plan, select
+from harness.plan.sweep import expand, matching, plan, select
 
 NAMES = ("decode_flatten", "decode_native")
 
@@ -168,6 +168,9 @@ def test_all_means_every_healthy_variant_of_the_chosen_operators(catalog):
         (["flat_view", "chain"], ["decode_native/chain", "decode_native/flat_view"]),
         (["decode_native/chain"], ["decode_native/chain"]),
         (["decode_native/*fused"], ["decode_native/triton_fused", "decode_native/cuda_fused"]),
+        (["!*fused", "!flat_view"], ["decode_native/chain", "decode_native/chain_clamp"]),
+        (["chain*", "!*clamp"], ["decode_native/chain"]),
+        (["!*clamp", "chain*"], ["decode_native/chain"]),
     ],
 )
 def test_patterns_name_variants_in_the_order_of_the_catalogue(patterns, names, catalog):
@@ -176,11 +179,14 @@ def test_patterns_name_variants_in_the_order_of_the_catalogue(patterns, names, c
 
 def test_a_pattern_matches_case_and_the_whole_name():
     one = Variant("op", "fused", lambda *_: None, "", "test")
-    assert matches(one, "fused")
-    assert matches(one, "op/f*")
-    assert not matches(one, "Fused")
-    assert not matches(one, "fuse")
-    assert not matches(one, "other/fused")
+    fitting = ["fused", "op/f*", "!fused", "op/fused/batch_size=8"]
+    assert matching([*fitting, "Fused", "fuse", "other/fused"], one, ["op/fused/batch_size=8"]) == set(fitting)
+
+
+@pytest.mark.parametrize("patterns", [["!*"], ["chain", "!chain"]])
+def test_leaving_out_every_variant_is_an_error(patterns, catalog):
+    with pytest.raises(ConfigError, match="every variant is left out"):
+        select(source([{}], variants=patterns), catalog.variants)
 
 
 def test_only_takes_variants_and_whole_keys_as_alternatives(catalog):
@@ -193,6 +199,20 @@ def test_only_takes_variants_and_whole_keys_as_alternatives(catalog):
     assert keys("decode_native/chain/batch_size=1", "flat_view") == [
         "decode_native/chain/batch_size=1", "decode_native/flat_view/batch_size=1", "decode_native/flat_view/batch_size=8",
     ]  # fmt: skip
+
+
+def test_only_leaves_out_variants_and_cells(catalog):
+    def keys(*only):
+        groups = plan(source([{"batch_size": [1, 8]}], variants=["chain*"]), catalog.operators, catalog.variants, only)
+        return [f"{variant.name}/{group.label}" for group in groups for variant in group.variants]
+
+    assert keys("!chain") == ["chain_clamp/batch_size=1", "chain_clamp/batch_size=8"]
+    assert keys("!*/batch_size=8") == ["chain/batch_size=1", "chain_clamp/batch_size=1"]
+    assert keys("chain", "!*/batch_size=8") == ["chain/batch_size=1"]
+    with pytest.raises(ConfigError, match="--only leaves out every cell"):
+        keys("!*")
+    with pytest.raises(ConfigError, match="--only !chian matches no cell"):
+        keys("!chian")
 
 
 def test_only_cannot_bring_in_what_variants_left_out(catalog):

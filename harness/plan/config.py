@@ -57,7 +57,8 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """operators: names; variants: "all" or glob patterns over names or operator/name; sweep: a union of grids."""
+    """operators: names; variants: "all" or glob patterns over names or operator/name, ``!`` and a glob to leave out; sweep: a union
+    of grids."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
     operators: Annotated[list[str], msgspec.Meta(min_length=1)]

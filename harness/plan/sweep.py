@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -93,44 +93,56 @@ def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
 
 
 def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
-    """The variants a run times, in catalogue order: no defects, and matching ``variants:``."""
+    """The variants a run times, in catalogue order: no defects, and kept by ``variants:``."""
     healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
     wanted = source.config.variants
     if wanted == "all":
         return healthy
     patterns = [wanted] if isinstance(wanted, str) else wanted
     for i, pattern in enumerate(patterns):
-        if not any(matches(v, pattern) for v in healthy):
+        if not any(matching([pattern], v) for v in healthy):
             key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
             raise source.error(key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}")
-    return [v for v in healthy if any(matches(v, p) for p in patterns)]
+    chosen = [v for v in healthy if kept(patterns, matching(patterns, v))]
+    if not chosen:
+        raise source.error("variants", "every variant is left out; name one to keep")
+    return chosen
 
 
-def matches(variant: Variant, pattern: str) -> bool:
-    """A glob over ``variant`` or ``operator/variant``."""
-    return fnmatchcase(variant.id, pattern) or fnmatchcase(variant.name, pattern)
+def matching(patterns: Sequence[str], variant: Variant, keys: Sequence[str] = ()) -> set[str]:
+    """Those of the patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of ``keys``."""
+    names = (variant.name, variant.id, *keys)
+    return {p for p in patterns if any(fnmatchcase(name, p.removeprefix("!")) for name in names)}
+
+
+def kept(patterns: Sequence[str], hits: Collection[str]) -> bool:
+    """Whether what ``hits`` of the patterns match stays: some pattern keeps it, or there is none to keep anything, and none
+    that begins with ``!`` leaves it out."""
+    return not any(p.startswith("!") for p in hits) and (bool(hits) or all(p.startswith("!") for p in patterns))
 
 
 def plan(source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()) -> list[Group]:
     """The groups of a run. ``only``: globs over operator/variant or over whole cell keys, as they are or with every axis of the
-    point spelt out; several are alternatives."""
+    point spelt out; several are alternatives, and those that begin with ``!`` leave out."""
     chosen = select(source, variants)
     groups: list[Group] = []
     used: set[str] = set()
     for operator, point in expand(source, operators):
         labels = (operator.label(point), operator.spelt_out(point))
-        kept = []
+        staying = []
         for v in (v for v in chosen if v.operator == operator.name):
-            hits = [p for p in only if matches(v, p) or any(fnmatchcase(cell_key(v.operator, v.name, label), p) for label in labels)]
+            hits = matching(only, v, [cell_key(v.operator, v.name, label) for label in labels])
             used.update(hits)
-            if hits or not only:
-                kept.append(v)
-        if kept:
-            groups.append(Group(operator, point, tuple(kept)))
+            if kept(only, hits):
+                staying.append(v)
+        if staying:
+            groups.append(Group(operator, point, tuple(staying)))
     for pattern in only:
         if pattern not in used:
             names = sorted({name for v in chosen for name in (v.name, v.id)})
             raise source.error("", f"--only {pattern} matches no cell{did_you_mean(pattern, names)}")
+    if not groups and only:
+        raise source.error("", "--only leaves out every cell; name some to keep")
     if not groups:
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
     return groups
