@@ -89,6 +89,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 def _gathers(x: Inputs, reads_from: Tensor, offsets: Tensor, reads: Tensor, writes: Tensor) -> None:
     """Two adds, two gathers, into the rows ``reads`` and ``writes``."""
+    # Said for torch.compile, which makes one kernel of both gathers where it knows their sizes to be the same.
+    torch._check(len(reads_from) == len(x.block_idx_last_scheduled_token))
     mamba.gather_into(reads, x.state_indices, reads_from[:, None] + offsets)
     mamba.gather_into(writes, x.state_indices, x.block_idx_last_scheduled_token[:, None] + offsets)
 

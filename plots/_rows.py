@@ -1,10 +1,10 @@
-"""Rows of a speed-up table: ratios to the baseline where both were timed, a short word where there is none."""
+"""Rows of a speed-up table: ratios to the baseline where both were timed, a time where only the variant was, else a short word."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.results.records import Cell
@@ -21,7 +21,6 @@ MEANINGS = {
     "no graph": "cannot be captured in a CUDA graph",
     "untimed": "verified, not timed on this machine",
     "no time": "its samples give no time that can be drawn",
-    "no chain": "the chain has no time here",
     "not run": "not part of the run that this row is from",
 }
 
@@ -29,11 +28,13 @@ MEANINGS = {
 @dataclass(frozen=True)
 class Row:
     """label: axis values, padded so that they stand in columns. baseline_us: its median time. ratios: variant -> baseline time
-    over variant time, above 1 is faster; the baseline's own is 1 where it was timed. words: variant -> why it has no ratio."""
+    over variant time, above 1 is faster; the baseline's own is 1 where it was timed. times: variant -> its median time where the
+    baseline has none. words: variant -> why it has neither."""
 
     label: str
     baseline_us: float | None
     ratios: dict[str, float]
+    times: dict[str, float]
     words: dict[str, str]
 
 
@@ -82,12 +83,10 @@ def _mean_of(x_axis: str, groups: Mapping[str, Sequence[Row]], shared: Mapping[s
 def _row(panel: Panel, place: Place, label: str) -> Row:
     medians = {name: median for name, cell in place.cells.items() if (median := median_us(cell, panel.figure)) is not None}
     baseline = medians.get(panel.baseline)
-    ratios = {name: baseline / median for name, median in medians.items()} if baseline else {}
-    words = {
-        name: "no chain" if name in medians else _word(place.cells.get(name), panel.figure)
-        for name in panel.variants() if name not in ratios
-    }  # fmt: skip
-    return Row(label, baseline, ratios, words)
+    words = {name: _word(place.cells.get(name), panel.figure) for name in panel.variants() if name not in medians}
+    if not baseline:
+        return Row(label, None, {}, medians, words)
+    return Row(label, baseline, {name: baseline / median for name, median in medians.items()}, {}, words)
 
 
 def _word(cell: Cell | None, figure: str) -> str:
@@ -110,22 +109,25 @@ def _mean(label: str, rows: Sequence[Row], group: Sequence[Row]) -> Row:
     """Geometric means over ``rows``, of the rows of its batch size: ratios of different points have no meaningful arithmetic mean.
     A variant that is wrong or failed at one point of the ``group`` has no mean: it would hide that."""
     broken = _broken(group)
-    ratios: dict[str, list[float]] = {}
+    ratios = _means((row.ratios for row in rows), broken)
+    times = _means((row.times for row in rows), {*broken, *ratios})
     words: dict[str, Counter[str]] = {}
-    for row in rows:
-        for name, ratio in row.ratios.items():
-            if name not in broken:
-                ratios.setdefault(name, []).append(ratio)
     for row in group:
         for name, word in row.words.items():
             words.setdefault(name, Counter())[word] += 1
-    times = [row.baseline_us for row in rows if row.baseline_us is not None]
-    return Row(
-        label,
-        _geometric_mean(times) if times else None,
-        {name: _geometric_mean(values) for name, values in ratios.items()},
-        {name: broken.get(name, count.most_common(1)[0][0]) for name, count in words.items() if name not in ratios},
-    )
+    baseline = [row.baseline_us for row in rows if row.baseline_us is not None]
+    reasons = {name: broken.get(name, count.most_common(1)[0][0]) for name, count in words.items() if name not in (*ratios, *times)}
+    return Row(label, _geometric_mean(baseline) if baseline else None, ratios, times, reasons)
+
+
+def _means(rows: Iterable[Mapping[str, float]], without: Collection[str]) -> dict[str, float]:
+    """Variant -> geometric mean of its values."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in without:
+                values.setdefault(name, []).append(value)
+    return {name: _geometric_mean(those) for name, those in values.items()}
 
 
 def _geometric_mean(values: Sequence[float]) -> float:

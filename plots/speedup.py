@@ -1,7 +1,8 @@
 """Speed-up over the operator chain as a heat map: a row per point, a column per variant, a panel per operator and device.
 
 The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's own
-column shows its time. A hatched box has no ratio, and a word says why.
+column shows its time; where it has none, as a chain that cannot be captured, the others show theirs. A hatched box has no ratio and no
+time, and a word says why.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
     used = {word for one in tables for row in one.rows for word in row.words.values()}
-    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used)
-    caption(fig, "\n".join(filter(None, (meanings, environment_caption(runs_of(found))))))
+    meanings = [f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used]
+    if any(row.times for one in tables for row in one.rows):
+        meanings.append("a time in place of a ratio: the chain has none there")
+    caption(fig, "\n".join(filter(None, ("; ".join(meanings), environment_caption(runs_of(found))))))
     stamp(fig, runs_of(found))
     return fig
 
@@ -132,6 +135,8 @@ def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, m
     face, ink, text, hatch = "white", "#555555", row.words.get(variant, ""), "////"
     if variant == baseline and ratio is not None:
         face, text, hatch = "#f2f2f2", f"{significant(row.baseline_us)} µs", None
+    elif variant in row.times:
+        text, hatch = f"{significant(row.times[variant])} µs", None
     elif ratio is not None:
         red, green, blue, _ = face = mappable.to_rgba(np.log2(ratio))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"

@@ -75,10 +75,23 @@ def test_words_and_geometric_means_of_a_table():
     assert rows["1"].words == {"upstream": "n/a"}
     assert rows["4"].words["merged_chain"] == "wrong"
     assert rows["8"].words["triton_fused"] == "failed"
-    assert rows["16"].words == {"op_chain": "skip", "upstream": "n/a"} | dict.fromkeys(
-        ("merged_chain", "compiled_chain", "triton_fused", "cuda_fused"), "no chain"
-    )
+    assert rows["16"].words == {"op_chain": "skip", "upstream": "n/a"}
+    assert set(rows["16"].times) == {"merged_chain", "compiled_chain", "triton_fused", "cuda_fused"}
+    assert not rows["16"].ratios
+    assert not rows["1"].times
     assert "geometric mean" in speedup.figure([wide_run(1, range(1, 21))]).axes[0].get_title()
+
+
+def test_where_the_chain_has_no_time_a_mean_is_one_of_times():
+    uncaptured = factory.cell("decode_flatten", "op_chain", {"batch_size": 8, "padding": 0}, 5.0)
+    uncaptured = msgspec.structs.replace(uncaptured, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="waits"))
+    run = pairs_run({(8, 0): {"cuda_fused": 2.0}, (8, 0.1): {"cuda_fused": 8.0}})
+    (panel,) = panels([factory.run(run.header.environment, [uncaptured, *run.cells])])
+    (row,) = table(panel, 1).rows
+    assert (row.words, row.ratios) == ({"op_chain": "no graph"}, {})
+    assert row.times["cuda_fused"] == pytest.approx(4.0, rel=0.05)
+    texts = [text.get_text() for text in speedup.figure([run]).axes[0].texts]
+    assert sum(text.endswith(" µs") for text in texts) == 2
 
 
 def test_a_mean_does_not_hide_a_mismatch_at_one_point():
