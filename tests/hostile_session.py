@@ -107,8 +107,19 @@ class Session:
         return self.cell(task, name, reason="x" * 50_000_000)
 
 
-def serve(connection, device, audit, parent) -> None:
+    def floods(self, task, name):
+        for thread in range(5000):
+            os.write(2, f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed.\n".encode())
+        print("once, through Python")
+        return self.cell(task, name)
+
+    def dies_in_the_middle_of_a_line(self, task, name):
+        os.write(1, b"about to")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def serve(connection, output, device, audit, parent) -> None:
     session, measuring = ModuleType("harness.engine.session"), ModuleType("harness.engine.measuring")
     session.Session, measuring.ContextLost = Session, ContextLost
     sys.modules |= {"harness.engine.session": session, "harness.engine.measuring": measuring}
-    _serve(connection, "none", audit, parent)
+    _serve(connection, output, "none", audit, parent)

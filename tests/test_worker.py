@@ -65,6 +65,30 @@ def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, capfd):
+    one = start()
+    assert one.ready
+    assert [type(event).__name__ for event in ask(one, "floods")] == ["Begin", "Cell"]
+    one.close()
+    out, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert [line for line in lines if line.startswith("kernel.cu")] == [
+        f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed." for thread in range(10)
+    ]
+    assert "once, through Python" in lines
+    assert lines[-1] == "… 4990 more lines like: kernel.cu:7: block: [0,0,0], thread: [0,0,0] Assertion failed."
+
+
+def test_the_last_words_of_a_killed_worker_are_passed_on(start, capfd):
+    one = start()
+    assert one.ready
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        list(ask(one, "dies_in_the_middle_of_a_line"))
+    one.close()
+    assert capfd.readouterr().err.splitlines()[-1:] == ["about to"]
+
+
 def test_what_was_said_before_the_end_has_arrived(start):
     one = start()
     assert one.ready

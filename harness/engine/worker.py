@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
+from harness.engine.chatter import Chatter, speak_into
 from harness.engine.protocol import AuditReady, Done, Job, Proof, Ready, Refused
 from harness.wording import first_line
 
@@ -36,9 +37,10 @@ class WorkerSilent(WorkerDied):
     """The process said nothing for so long that it was ended."""
 
 
-def _serve(connection: Connection, device: str, audit: bool, parent: int) -> None:
+def _serve(connection: Connection, output: Connection, device: str, audit: bool, parent: int) -> None:
     """Body of the process. Ctrl-C is ignored here: the parent stops asking, and ends this process."""
     _die_with(parent)
+    speak_into(output)
     interpreter.choose(device)
     if audit:
         from harness.engine.audit import Auditor as Owner
@@ -89,7 +91,8 @@ class Worker:
         self._job = job
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        arguments = (theirs, job.device, job.audit, os.getpid())
+        self._chatter = Chatter(context)
+        arguments = (theirs, self._chatter.writer, job.device, job.audit, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
         # The child inherits this, so that a Ctrl-C while it is still importing is the parent's alone, too.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -98,6 +101,7 @@ class Worker:
         finally:
             signal.signal(signal.SIGINT, previous)
         theirs.close()
+        self._chatter.listen()
 
     @cached_property
     def ready(self) -> Ready | AuditReady | Refused:
@@ -160,6 +164,7 @@ class Worker:
             self._process.kill()
             self._exit_code(GONE_LIMIT_S)
         self._connection.close()
+        self._chatter.close()
 
     def _exit_code(self, wait_s: float) -> int | None:
         """Of the process once it has ended, None where it has not by then. Process.join waits without limit for a process that
