@@ -1,5 +1,7 @@
 """The loop of a run with workers that die on cue: who is blamed, who is measured again, what is written, when it gives up."""
 
+import itertools
+
 import pytest
 
 from harness.contract import Axis, Operator, Point, Variant
@@ -21,6 +23,19 @@ OPERATOR = Operator(
 def groups(points=1, names="abc"):
     variants = tuple(Variant("o", name, None, "", "test") for name in names)
     return [Group(OPERATOR, Point({"n": n}), variants) for n in range(1, points + 1)]
+
+
+def test_wall_time_is_told_by_what_it_went_into(monkeypatch):
+    """A clock that ticks a second whenever it is read."""
+    seconds = itertools.count()
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(loop, "Worker", FakeWorkers(session()))
+    runner = Runner(Job("cpu", (), 0, Measure(), timed=True), lambda line: None, lambda progress: None)
+    assert runner.spent_s == {"starting": 1.0, "proving": 0.0, "timing": 0.0}
+    runner.run(groups(2))
+    assert min(runner.spent_s.values()) > 0
+    # The last reading is the end of the second point.
+    assert sum(runner.spent_s.values()) < next(seconds)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,16 @@ from harness.engine.run import RunError, Runner, header, segment, utc_now
 from harness.exits import BAD, INTERRUPTED, OK
 from harness.plan.config import Source
 from harness.plan.sweep import Group
-from harness.report.console import make_console, print_compiled, print_counts, print_doubts, print_environment, print_tables, progress_bar
+from harness.report.console import (
+    make_console,
+    print_compiled,
+    print_counts,
+    print_doubts,
+    print_environment,
+    print_spent,
+    print_tables,
+    progress_bar,
+)
 from harness.report.tables import markdown, result_tables
 from harness.results.record_file import Writer, read_run
 from harness.results.records import Header, RecordError, Run, sources_compile
@@ -42,10 +51,11 @@ def record(
     writer = Writer(Path(resumed.path) if resumed else folder / "run.jsonl", resume=resumed is not None)
     total = sum(len(group.variants) for group in missing)
     begun, interrupted, stopped = resumed is not None and not missing, False, None
+    runner: Runner | None = None
 
     try:
         with progress_bar(console, total) as update:
-            runner, finished = None, False
+            finished = False
             try:
                 if missing:
                     runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing))
@@ -73,7 +83,7 @@ def record(
     # What is on disk counts, not what was about to be noted when Ctrl-C came.
     run = read_run(writer.path)
     try:
-        report(console, run, folder, no_plots)
+        report(console, run, folder, no_plots, runner.spent_s if runner else {})
     except KeyboardInterrupt:
         interrupted = True
     except OSError as error:
@@ -108,8 +118,8 @@ def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, sha
     )  # fmt: skip
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside them."""
+def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Mapping[str, float]) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside them. spent_s: see Runner; empty where nothing was measured now."""
     tables = result_tables(run)
     print_environment(console, run.header.environment)
     print_doubts(console, run.uncalibrated)
@@ -117,6 +127,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool) -> None:
     console.print()
     print_compiled(console, run.header.compiled)
     print_counts(console, run.cells)
+    print_spent(console, spent_s)
     (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
     drawn, beside = [], []
     if run.cells and not no_plots:

@@ -43,7 +43,8 @@ class Runner:
     """Drives one worker at a time over the groups of a plan, and beside it, on a GPU, the auditor.
 
     on_line(Cell | Segment) is called for every cell as soon as it is known, and with a segment when a worker was replaced;
-    on_progress(Progress) whenever something begins.
+    on_progress(Progress) whenever something begins. spent_s: seconds of wall time by what they went into: starting processes,
+    proving (verification and compilation), timing, auditing.
     """
 
     def __init__(self, job: Job, on_line: Callable[[Cell | Segment], None], on_progress: Callable[[Progress], None]) -> None:
@@ -51,6 +52,7 @@ class Runner:
         self._deaths: Counter[str] = Counter()
         self._last_words: dict[str, str] = {}
         audited = job.timed and job.device == "cuda" and job.measure.audit
+        self.spent_s = dict.fromkeys(("starting", "proving", "timing", "auditing") if audited else ("starting", "proving", "timing"), 0.0)
         # Both import torch at the same time; the auditor touches the device only when the worker has calibrated.
         self._worker = Worker(job)
         self._auditor = AuditDesk(Worker(replace(job, audit=True)), lambda: Worker(replace(job, audit=True))) if audited else None
@@ -58,6 +60,7 @@ class Runner:
 
     def _begin(self) -> Ready:
         """The worker's answer with the auditor's joined to it. Raises RunError."""
+        began = time.monotonic()
         for left in reversed(range(STARTS)):
             try:
                 ready = self._worker.ready
@@ -71,7 +74,9 @@ class Runner:
         if isinstance(ready, Refused):
             self.close(wait_s=0)
             raise RunError(f"the device cannot be used: {ready.reason}")
-        return self._auditor.joined(ready) if self._auditor else ready
+        ready = self._auditor.joined(ready) if self._auditor else ready
+        self.spent_s["starting"] += time.monotonic() - began
+        return ready
 
     def close(self, wait_s: float = 30.0) -> None:
         if wait_s:
@@ -98,16 +103,21 @@ class Runner:
 
     def run(self, groups: Sequence[Group]) -> None:
         """All groups in order. The time budget is shared out over the points that are still to come."""
-        total, done, spent = sum(len(group.variants) for group in groups), 0, 0.0
+        total, done = sum(len(group.variants) for group in groups), 0
         for i, group in enumerate(groups):
-            budget = max(self._job.measure.time_budget_s - spent, 0.0) / (len(groups) - i)
-            spent += self._run_group(group, budget, done, total)
+            budget = max(self._job.measure.time_budget_s - self.spent_s["timing"], 0.0) / (len(groups) - i)
+            measured = self._measure(group, budget, done, total)
+            began = time.monotonic()
+            for cell in self._auditor.audited(group, measured) if self._auditor and measured else measured:
+                self._on_line(cell)
+            if self._auditor:
+                self.spent_s["auditing"] += time.monotonic() - began
             done += len(group.variants)
         self._on_progress(Progress(total, total, ""))
 
-    def _run_group(self, group: Group, budget_s: float, done: int, total: int) -> float:
-        """One group; a variant that kills its process fails alone, the others are asked for again. Seconds it timed."""
-        timing_s, stray = 0.0, False
+    def _measure(self, group: Group, budget_s: float, done: int, total: int) -> list[Cell]:
+        """One group; a variant that kills its process fails alone, the others are asked for again. The cells to be audited."""
+        began, started_s, timing_s, stray = time.monotonic(), self.spent_s["starting"], 0.0, False
         measured: list[Cell] = []
         waiting = [variant.name for variant in group.variants]
         for variant in group.variants:
@@ -148,9 +158,9 @@ class Runner:
                 batches[:0] = [[name] for name in batch] if one_by_one else [batch]
                 self._replace(str(death))
             timing_s += turns.timing_s
-        for cell in self._auditor.audited(group, measured) if self._auditor and measured else measured:
-            self._on_line(cell)
-        return timing_s
+        self.spent_s["timing"] += timing_s
+        self.spent_s["proving"] += time.monotonic() - began - timing_s - (self.spent_s["starting"] - started_s)
+        return measured
 
 
 def utc_now() -> datetime.datetime:
