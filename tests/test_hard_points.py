@@ -1,10 +1,16 @@
 """The entry for compute-sanitizer: it runs kernels alone, finds what is wrong, and leaves nothing initialised that it need not."""
 
+import shutil
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
+import pytest
 import torch
 
 from harness.contract import Expected
+from harness.cuda import compile_all
 from tests.hard_points import alone, main, wrong
 
 
@@ -68,3 +74,27 @@ def test_only_what_must_be_written_is_read():
     assert wrong(torch.tensor([[1, 77], [3, 99]], dtype=torch.int32), expected) is None
     assert wrong(torch.tensor([[1, 77], [5, 99]], dtype=torch.int32), expected) == "[1, 0]: expected 3, got 5"
     assert wrong(torch.zeros(0, 2, dtype=torch.int32), Expected(torch.zeros(0, 2, dtype=torch.int32))) is None
+
+
+ADVERSARY = Path(__file__).parent / "adversaries" / "gather_by_bound.py"
+
+
+def test_the_unguarded_gather_compiles():
+    (compiled,) = compile_all([ADVERSARY.with_suffix(".cu")]).values()
+    assert set(compiled.values()) == {"ok"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer")
+def test_the_sanitizer_sees_the_gather_by_the_upper_bound():
+    """The fault that stands behind the defect unguarded_upper_bound, and a kernel without it as the control."""
+
+    def sanitized(*names):
+        run = [sys.executable, "-m", "tests.hard_points", "--variants", str(ADVERSARY), *names]
+        tool = ["compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9"]
+        return subprocess.run([*tool, *run], cwd=ADVERSARY.parents[2], capture_output=True, text=True)
+
+    faulty, sound = sanitized("k_quant_gather/gather_by_bound"), sanitized("k_quant_gather/cuda_fused")
+    assert (faulty.returncode, sound.returncode) == (9, 0), faulty.stdout + sound.stdout
+    assert "Invalid __global__ read" in faulty.stdout
+    assert "gather_by_bound" in faulty.stdout
