@@ -32,7 +32,7 @@ from torch import Tensor
 from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
-from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, first_columns, make_inputs
+from baselines._mamba_spec_metadata_batches import AXES, Inputs, first_columns, make_inputs
 from baselines._mamba_spec_metadata_chain import chain, compiled_chain_of
 from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
 from harness.contract import COMPILER, Expected, Operator, Point, variant
@@ -246,7 +246,7 @@ def anchor_in_scheduler_blocks(point, x, out):
 operator = Operator(
     name="mamba_spec_metadata",
     summary="state slots that a speculative decode step of Mamba layers reads and writes, and the anchor of the next step",
-    axes=(*mamba.DECODE_STEP, mamba.CHURN, CACHE_MODE, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING),
+    axes=AXES,
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
