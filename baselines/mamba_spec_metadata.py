@@ -18,7 +18,7 @@ keeps it, the mask ``fresh`` hides what an earlier owner of the slot left. ``anc
 vLLM 0.22 keeps it in a dictionary on the host, and every layer does the gathers anew.
 
 Requests num_decodes .. B - 1 are padding up to a captured batch size: slots NULL, indices 0, accepted 1, whatever their inputs
-hold. Rows from B on keep what they held.
+hold; num_decodes is 0 where an idle data-parallel rank runs along. Rows from B on keep what they held.
 """
 
 from __future__ import annotations
