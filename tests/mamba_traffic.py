@@ -75,8 +75,13 @@ class Traffic:
             yield request
 
     def rows(self) -> list[tuple[Request, int] | None]:
-        """(request, its tokens of this step) of each batch row in a new order; None is a padding row, a pausing request has none."""
+        """(request, its tokens of this step) of each batch row in a new order; None is a padding row, a pausing request has none.
+
+        Now and then all requests pause.
+        """
         scheduled = []
+        if self.rng.random() < 0.03:
+            return [None] * ROWS
         for request in self.running:
             tokens = 1 + self.drafts if self.rng.random() < 0.8 else self.rng.randint(1, 1 + self.drafts)
             if self.rng.random() < 0.95:
