@@ -33,6 +33,12 @@ def fraction(value: Any) -> float:
     return float(value)
 
 
+def probability(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError("must be a number in [0, 1]")
+    return float(value)
+
+
 def choice(*names: str) -> Callable[[Any], str]:
     def parse(value: Any) -> str:
         if value not in names:
@@ -85,7 +91,9 @@ DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
 
 
 def num_padding_requests(point: Point) -> int:
-    """ceil(padding * B), never the whole batch. (fractions like 0.1 * 30 are rounded before the ceiling)"""
+    """ceil(padding * B), the whole batch only where padding is 1. (fractions like 0.1 * 30 are rounded before the ceiling)"""
+    if point.padding == 1:
+        return point.batch_size
     return min(-int(-round(point.padding * point.batch_size, 6) // 1), point.batch_size - 1)
 
 
@@ -94,6 +102,6 @@ def same_batch_elsewhere(point: Point) -> str | None:
     if point.padding and num_padding_requests(point) == 0:
         return f"padding {point.padding:g} of {point.batch_size} request is none"
     real = point.batch_size - num_padding_requests(point)
-    if point.get("decode_len", "uniform") != "uniform" and (real == 1 or point.max_decode_len == 1):
+    if point.get("decode_len", "uniform") != "uniform" and (real <= 1 or point.max_decode_len == 1):
         return f"a {point.decode_len} batch of {real} request(s) with max_decode_len {point.max_decode_len} is uniform"
     return None

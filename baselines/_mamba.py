@@ -33,8 +33,8 @@ MAX_DECODE_LEN = replace(
 )
 MAX_MODEL_LEN = replace(axes.MAX_MODEL_LEN, default=262144)
 MAMBA_BLOCK_SIZE = Axis("mamba_block_size", axes.whole(1), 1024, "tokens between two cached states; not the block size of attention")
-ACCEPTANCE = Axis("acceptance", axes.fraction, 0.8, "chance of a draft token to be accepted after its predecessors were", axes.plain)
-CHURN = Axis("churn", axes.fraction, 0.0, "share of the rows that are new or resumed: nothing is known of their last step", axes.plain)
+ACCEPTANCE = Axis("acceptance", axes.probability, 0.8, "chance of a draft token to be accepted after its predecessors were", axes.plain)
+CHURN = Axis("churn", axes.probability, 0.0, "share of the rows that are new or resumed: nothing is known of their last step", axes.plain)
 MAX_NUM_SEQS = Axis(
     "max_num_seqs", axes.whole(1), lambda p: max(256, p.batch_size), "capacity of the per-request buffers, in requests"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,9 +12,18 @@ from baselines import _axes as axes
 from baselines import _mamba as mamba
 from harness.contract import Axis, Point
 
+PADDING = replace(
+    axes.PADDING,
+    parse=axes.probability,
+    doc="share of the batch that is padding requests (rounded up; one real request stays, unless it is 1: an idle data-parallel rank)",
+)
 CACHE_MODE = Axis(
     "cache_mode", axes.choice("all", "align", "none"), "all",
     "which states are kept: all (one per block), align (the running one, at block boundaries), none (1 + k slots)",
+)  # fmt: skip
+AXES = (
+    *(PADDING if axis.name == "padding" else axis for axis in mamba.DECODE_STEP),
+    mamba.CHURN, CACHE_MODE, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING,
 )  # fmt: skip
 
 

@@ -6,6 +6,9 @@ with one row of 1 + k tokens per request, nc computed tokens are a context of nc
 
 from __future__ import annotations
 
+import torch
+
+from baselines._batches import UNUSED_BLOCK_ID
 from harness.contract import HardPoint
 
 
@@ -32,6 +35,17 @@ def _stale_padding_rows(x) -> None:
     x.seq_lens[-padding:] = x.seq_lens[1 : padding + 1]
     x.query_start_loc[-padding:] += x.query_start_loc[1 : padding + 1]
     x.fresh[-padding::2] = True
+
+
+def _no_request(x) -> None:
+    """An idle rank in a padded graph: every row holds what a larger step left there, and slots that no array has."""
+    rows = len(x.seq_lens)
+    x.seq_lens.fill_(x.block_table.shape[1] << 20)
+    x.query_start_loc.copy_(torch.arange(rows + 1) * 4)
+    x.num_accepted_tokens.fill_(3)
+    x.request_slots.fill_(UNUSED_BLOCK_ID)
+    x.fresh[::2] = True
+    x.block_table.copy_(torch.arange(1, x.block_table.numel() + 1).view(x.block_table.shape))
 
 
 def _unknown(x) -> None:
@@ -63,6 +77,8 @@ def _null_tail(x) -> None:
 
 _BS16 = {"batch_size": 4, "mamba_block_size": 16, "max_model_len": 256}
 _BS1 = {"batch_size": 4, "mamba_block_size": 1, "max_model_len": 64, "num_speculative_blocks": 5}
+#: More rows than one block of a fused kernel has, so that the rows of a second one are padding too.
+_IDLE = {"batch_size": 65, "padding": 1.0}
 _PADDED = {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 9000]}}
 _ALIGN, _NONE = {"cache_mode": "align"}, {"cache_mode": "none"}
 
@@ -100,6 +116,8 @@ HARD_POINTS = [
     HardPoint("padding rows hold stale inputs", _PADDED, _stale_padding_rows),
     HardPoint("padding row in the middle", {"batch_size": 6, "padding": 0.1}, _padding_in_the_middle),
     HardPoint("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
+    HardPoint("no real request", _IDLE),
+    HardPoint("no real request, all rows hold stale inputs", _IDLE, _no_request),
     HardPoint("B = max_num_seqs", _BS16 | {"batch_size": 33, "max_num_seqs": 33, "context_len": {"uniform": [4, 256]}}),
     HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
     HardPoint("align", _ALIGN | _BS16 | {"batch_size": 9, "context_len": {"uniform": [4, 256]}}),
@@ -108,8 +126,10 @@ HARD_POINTS = [
     HardPoint("align, BS = 1", _ALIGN | _BS1 | {"context_len": {"uniform": [6, 64]}}),
     HardPoint("align, padding rows hold stale inputs", _ALIGN | _PADDED, _stale_padding_rows),
     HardPoint("align, all rows padding", _ALIGN | {"batch_size": 4, "padding": 0.5}, _all_padding),
+    HardPoint("align, no real request, all rows hold stale inputs", _ALIGN | _IDLE, _no_request),
     HardPoint("none", _NONE | {"batch_size": 9, "context_len": {"uniform": [4, 9000]}}),
     HardPoint("none, padding rows hold stale inputs", _NONE | _PADDED, _stale_padding_rows),
+    HardPoint("none, no real request, all rows hold stale inputs", _NONE | _IDLE, _no_request),
     HardPoint("none, k = 5", _NONE | {"batch_size": 3, "num_speculative_blocks": 5}),
 ]
 
@@ -119,6 +139,7 @@ _BIG, _SMALL = _CAPACITY | {"batch_size": 20}, _CAPACITY | {"batch_size": 2}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
     "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG),
+    "big-idle-big": (_BIG, _BIG | {"padding": 1.0}, _BIG),
     "big-churned-short-big": (_BIG, _BIG | {"churn": 0.5}, _BIG | {"max_decode_len": 2}, _BIG),
     "align, big-small-padded-big": tuple(_ALIGN | step for step in (_BIG, _SMALL, _BIG | {"padding": 0.5}, _BIG)),
     "none, big-small-padded-big": tuple(_NONE | step for step in (_BIG, _SMALL, _BIG | {"padding": 0.5}, _BIG)),

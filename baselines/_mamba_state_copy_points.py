@@ -81,7 +81,7 @@ HARD_POINTS = [
     HardPoint("nobody crosses", _SMALL | {"crossing": 0.0}),
     HardPoint("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
     HardPoint("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),
-    HardPoint("everything accepted", _SMALL | {"acceptance": 0.999}),
+    HardPoint("everything accepted", _SMALL | {"acceptance": 1.0}),
     HardPoint("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
     HardPoint("one token crosses", _SMALL | {"max_decode_len": 1}),
     HardPoint("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),

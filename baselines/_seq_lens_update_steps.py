@@ -7,7 +7,6 @@ drafts were accepted, its context.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +20,9 @@ from harness.contract import HOST, Axis, Point, Rule
 UNUSED = 0x7FFFFF00
 
 
-def _probability(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError("must be a number in [0, 1]")
-    return float(value)
-
-
 BATCH_SIZE = Axis("batch_size", axes.whole(0), 32, "requests of the step (B), padding left out; 0 is an idle data-parallel rank")
 NUM_PREV_REQS = Axis("num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)")
-CHURN = Axis("churn", _probability, 0.0, "share of the batch that is new or resumed (rounded); more where P is too small", plain)
+CHURN = Axis("churn", axes.probability, 0.0, "share of the batch that is new or resumed (rounded); more where P is too small", plain)
 ROW_ORDER = Axis("row_order", axes.choice("kept", "permuted"), "kept", "order of the surviving requests against the previous step's rows")
 SCHEDULING = Axis(
     "scheduling",
@@ -37,7 +30,7 @@ SCHEDULING = Axis(
     "async",
     "whether the CPU counts the previous step's drafts as accepted (async) or knows which were (sync)",
 )
-ACCEPTANCE = Axis("acceptance", _probability, 0.75, "probability that a draft is accepted, given that those before it were", plain)
+ACCEPTANCE = Axis("acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain)
 PREFILLS = Axis("prefills", axes.whole(0), 0, "requests of the batch, the last ones, that run a prefill chunk instead of a decode")
 PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk")
 MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "capacity of the per-request buffers")

@@ -18,7 +18,7 @@ keeps it, the mask ``fresh`` hides what an earlier owner of the slot left. ``anc
 vLLM 0.22 keeps it in a dictionary on the host, and every layer does the gathers anew.
 
 Requests num_decodes .. B - 1 are padding up to a captured batch size: slots NULL, indices 0, accepted 1, whatever their inputs
-hold. Rows from B on keep what they held.
+hold; num_decodes is 0 where an idle data-parallel rank runs along. Rows from B on keep what they held.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._batches import NULL_BLOCK_ID
-from baselines._mamba_spec_metadata_batches import CACHE_MODE, Inputs, first_columns, make_inputs
+from baselines._mamba_spec_metadata_batches import AXES, Inputs, first_columns, make_inputs
 from baselines._mamba_spec_metadata_chain import chain, compiled_chain_of
 from baselines._mamba_spec_metadata_points import HARD_POINTS, SEQUENCES
 from harness.contract import COMPILER, Expected, Operator, Point, variant
@@ -246,7 +246,7 @@ def anchor_in_scheduler_blocks(point, x, out):
 operator = Operator(
     name="mamba_spec_metadata",
     summary="state slots that a speculative decode step of Mamba layers reads and writes, and the anchor of the next step",
-    axes=(*mamba.DECODE_STEP, mamba.CHURN, CACHE_MODE, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING),
+    axes=AXES,
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,

@@ -33,10 +33,11 @@ def _all_states(
 ):  # fmt: skip
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
-    # Padding rows load what the last real request does, so that stale slots and anchors are never looked at.
-    row = tl.minimum(b, num_decodes - 1)
+    # Padding rows load what the last real request does, so that stale slots and anchors are never looked at. Where no request is
+    # real they load row 0, and no anchor by its slot.
+    row = tl.maximum(tl.minimum(b, num_decodes - 1), 0)
     live = b < num_decodes
-    slot = tl.load(request_slots + row)
+    slot = tl.where(num_decodes > 0, tl.load(request_slots + row), 0)
     start, end = tl.load(query_start_loc + row), tl.load(query_start_loc + row + 1)
     seq_len, resumed, count = tl.load(seq_lens + row), tl.load(fresh + row), tl.load(accepted + row)
     anchor = tl.load(anchors + slot)

@@ -28,7 +28,7 @@ batches = st.builds(
             "padding": st.sampled_from([0.0, 0.2, 0.7]),
             "context_len": st.one_of(st.integers(1, 90), st.just({"uniform": [1, 90]})),
             "mamba_block_size": compiled_values(1, 2, 3, 4, 16, 33, 1024),
-            "acceptance": st.sampled_from([0.0, 0.3, 0.8]),
+            "acceptance": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
         }
     ),
     compiled_values(1, 2, 3, 5),

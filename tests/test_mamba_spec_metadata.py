@@ -91,7 +91,8 @@ metadata_batches = st.tuples(
     batches,
     st.fixed_dictionaries(
         {
-            "churn": st.sampled_from([0.0, 0.3]),
+            "padding": st.sampled_from([0.0, 0.2, 0.7, 1.0]),
+            "churn": st.sampled_from([0.0, 0.3, 1.0]),
             "cache_mode": st.sampled_from(["all", "all", "align", "none"]),
             "table_padding": st.integers(0, 3),
         }

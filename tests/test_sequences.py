@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from baselines import mamba_spec_metadata
 from harness.contract import Variant
 from harness.discover import discover
 from harness.proof.equality import Mismatch, required
@@ -20,6 +21,11 @@ ALIKE = {
         "decode_lens": FLATTENED,
         # A dummy run: every length is 1.
         **{name: {("real-dummy-real", 1)} for name in ("lens", "schedule", "tile_scheduler_metadata", "num_splits")},
+    },
+    # No real request: all rows hold the padding values.
+    "mamba_spec_metadata": {
+        name: {("big-idle-big", 1)}
+        for name in ("input_slots", "output_slots", "num_accepted_tokens", *mamba_spec_metadata.PER_REQUEST)
     },
     # A dummy run: every length is 1 // 4 = 0.
     "paged_mqa_schedule": {"schedule": {("real-dummy-real", 1)}},

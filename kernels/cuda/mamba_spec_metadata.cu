@@ -6,7 +6,8 @@
 // chosen, or lies in a lane beyond the slots.
 //
 // Rows from num_decodes on are padding: they load what the last real request does, so that stale slots and anchors are never
-// looked at, and store the padding values. There is at least one real request. Nothing returns before the loads.
+// looked at, and store the padding values. Where no request is real they load row 0 and use neither its slot nor its length.
+// Nothing returns before the loads.
 //
 // n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array: neither is
 // __restrict__, and a request's lanes have read it before its first lane writes.
@@ -24,8 +25,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) all_states(
     int num_decodes, int num_reqs, int width, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
-    const int row = min(b, num_decodes - 1), last_column = width - 1;
-    const int slot = request_slots[row];
+    const int row = max(min(b, num_decodes - 1), 0), last_column = width - 1;
+    const int slot = num_decodes > 0 ? request_slots[row] : 0;
     const int start = query_start_loc[row], end = query_start_loc[row + 1], seq_len = seq_lens[row];
     const bool resumed = fresh[row];
     const int count = accepted[row];
@@ -67,8 +68,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) window(
     int num_decodes, int num_reqs, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
-    const int row = min(b, num_decodes - 1);
-    const int seq_len = seq_lens[row], count = accepted[row];
+    const int row = max(min(b, num_decodes - 1), 0);
+    const int seq_len = num_decodes > 0 ? seq_lens[row] : 0, count = accepted[row];
     const int first = divide(max(seq_len - 1, 0), multiplier, shift);
     const int entry = table[(long long)row * table_stride + first + min(j, slots - 1)];
     if (b >= num_reqs) return;
