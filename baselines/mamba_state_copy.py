@@ -130,7 +130,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 @variant("mamba_state_copy", waives=("no_alloc", "no_sync", "graph_safe"))
 def pointer_lists(point, x, out):
-    """Lists (request x layer x state) built in Python from counts the host waits for, uploaded, then one batched copy each."""
+    """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a copy each."""
     return pointer_lists_copies(point, x, out)
 
 

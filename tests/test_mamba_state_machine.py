@@ -17,6 +17,7 @@ import torch
 
 from baselines import mamba_spec_metadata, mamba_state_copy, mamba_state_gather
 from baselines._axes import cdiv
+from tests.mamba_batches import on_device
 from tests.runnable import DEVICE, defective, healthy
 
 ROWS = 5
@@ -116,11 +117,6 @@ def point_of(operator, traffic: Traffic, **axes):
     geometry = {"num_speculative_blocks": traffic.drafts, "mamba_block_size": traffic.block_size, "max_model_len": traffic.longest}
     sizes = {"batch_size": ROWS, "context_len": traffic.drafts + 1, "max_num_seqs": len(traffic.free_slots)}
     return operator.complete(geometry | sizes | axes)
-
-
-def on_device(tensors):
-    fields = {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in vars(tensors).items()}
-    return type(tensors)(**fields)
 
 
 # --- mode all ---------------------------------------------------------------------------------------------------------
@@ -255,6 +251,7 @@ def run_align(variant, block_size: int, steps: int, seed: int = 0, layout: str =
         fill_step(x, rows, traffic.columns)
         fill(x.state_columns, [row[0].column if row else -1 for row in rows])
         fill(x.num_draft_tokens, [row[1] - 1 if row else 0 for row in rows])
+        x.tell_host()
         launch()
         for b, row in enumerate(rows):
             if row:
