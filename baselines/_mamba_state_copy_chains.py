@@ -105,10 +105,10 @@ def pointer_lists_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
     return launch
 
 
-def _decide_on_device(point: Point, x: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _decide_on_device(x: Any, size: int, before: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(moves, column from, shift, column to, column of the step's last token), int32 or bool [B]; 0 where nothing moves."""
-    size, last = point.mamba_block_size, (x.seq_lens - 1) // point.mamba_block_size
-    if point.phase == "before_forward":
+    last = (x.seq_lens - 1) // size
+    if before:
         computed = x.seq_lens - torch.diff(x.query_start_loc)
         source = torch.where(x.state_columns >= 0, x.state_columns, (computed - 1) // size)
         shift, target = x.num_accepted_tokens - 1, last
@@ -121,27 +121,34 @@ def _decide_on_device(point: Point, x: Any) -> tuple[Tensor, Tensor, Tensor, Ten
     return moves, source * moves, shift * moves, target * moves, last
 
 
-def masked_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
-    """A request that stays copies the null slot of the destination onto itself."""
-    num_reqs, time = point.batch_size, torch.arange(conv_columns(point), device=out.ssm_states.device)
-    conv_source, conv_target = time_first(point, x.conv_states), time_first(point, out.conv_states)
+def masked(x: Any, out: Any, time: Tensor, size: int, num_reqs: int, before: bool, transposed: bool) -> None:
+    """A request that stays copies the null slot of the destination onto itself.
 
-    def launch():
-        moves, source, shift, target, last = _decide_on_device(point, x)
-        columns = torch.stack((source, source + shift, target), 1).long()
-        conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
-        states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
-        out.ssm_states.index_copy_(1, to, states)
-        begin = time + shift[:, None]
-        inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
-        shifted = conv_source[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
-        conv_target[:, to] = torch.where(inside[None, :, :, None], shifted, conv_target[:, to])
-        settled = moves if point.phase == "before_forward" else moves & (conv_from == to)
-        out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
-        if point.phase == "before_forward":
-            out.state_columns[:num_reqs].copy_(last)
+    time: 0, 1, ... of a convolution's columns. size: the Mamba block size. before: the copy before the forward pass, not the one
+    after sampling. transposed: layout DS; here and not in set-up, as torch.compile takes one pool for both, but not two views of it.
+    """
+    conv_source, conv_target = x.conv_states, out.conv_states
+    if transposed:
+        conv_source, conv_target = conv_source.transpose(-1, -2), conv_target.transpose(-1, -2)
+    moves, source, shift, target, last = _decide_on_device(x, size, before)
+    columns = torch.stack((source, source + shift, target), 1).long()
+    conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
+    states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
+    out.ssm_states.index_copy_(1, to, states)
+    begin = time + shift[:, None]
+    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
+    shifted = conv_source[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
+    conv_target[:, to] = torch.where(inside[None, :, :, None], shifted, conv_target[:, to])
+    settled = moves if before else moves & (conv_from == to)
+    out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
+    if before:
+        out.state_columns[:num_reqs].copy_(last)
 
-    return launch
+
+def masked_copies(point: Point, x: Any, out: Any, masked: Callable[..., None] = masked) -> Callable[[], None]:
+    time = torch.arange(conv_columns(point), device=out.ssm_states.device)
+    size, before, transposed = point.mamba_block_size, point.phase == "before_forward", point.conv_layout == "DS"
+    return lambda: masked(x, out, time, size, point.batch_size, before, transposed)
 
 
 def shifted_by(conv: Tensor, source: int, target: int, shift: int) -> None:

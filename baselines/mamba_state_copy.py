@@ -30,10 +30,11 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines import _mamba as mamba
+from baselines._compiled import compiled
 from baselines._mamba_state_copy_batches import COPY_AXES, Inputs, conv_columns, conv_shape, make_inputs, num_slots, time_first
-from baselines._mamba_state_copy_chains import in_place, masked_copies, pointer_lists_copies, shifted_by
+from baselines._mamba_state_copy_chains import in_place, masked, masked_copies, pointer_lists_copies, shifted_by
 from baselines._mamba_state_copy_points import HARD_POINTS, SEQUENCES
-from harness.contract import Expected, Operator, Point, Rule, variant
+from harness.contract import COMPILER, Expected, Operator, Point, Rule, variant
 
 #: The harness holds some ten copies of the pools.
 MOST_POOL_BYTES = 4 << 30
@@ -138,6 +139,17 @@ def pointer_lists(point, x, out):
 def masked_chain(point, x, out):
     """No host decision, so it can be captured: the states of all requests are gathered, and put back where nothing moves."""
     return masked_copies(point, x, out)
+
+
+_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
+_KINDS = [{"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")]
+_EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
+
+
+@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point, x, out):
+    """torch.compile (Inductor, dynamic shapes) of the masked chain."""
+    return masked_copies(point, x, out, compiled(masked, masked_copies, operator, _EXAMPLES, out.ssm_states.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_worked_example_after_sampling():
 
 @pytest.mark.parametrize("layout", ["SD", "DS"])
 @pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("variant", healthy(operator.name), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy(operator.name, compiled=True), ids=lambda v: v.name)
 def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
     """Input and output pool are one, every request ends where its block ends; overlapping by up to k columns."""
     point = operator.complete(
