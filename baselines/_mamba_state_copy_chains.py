@@ -22,7 +22,7 @@ Copy = tuple[int, int, int, int]
 def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays: bool = True) -> tuple[list[Copy], list[int], list[int]]:
     """(copies, accepted counts, state columns); waits once, for the accepted counts, as they come from the sampler.
 
-    backwards: whether a running state may move to an earlier block. padding_stays: whether a length of 0 is looked at.
+    backwards: whether a state may go to an earlier block. padding_stays: whether a length of 0 is looked at.
     """
     size, before = point.mamba_block_size, point.phase == "before_forward"
     seq_lens, accepted, known = x.seq_lens_cpu.tolist(), x.num_accepted_tokens.tolist(), x.state_columns_cpu.tolist()
@@ -40,7 +40,7 @@ def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays:
             running = seq_len - drafts[b]
             blocks = (running + accepted[b] - 1) // size
             source, shift, target = known[b], blocks * size - running, blocks - 1
-            moves = shift >= 0
+            moves = shift >= 0 and (backwards or source <= target)
         if moves:
             conv_source, conv_target, ssm_source = table[b, [source, target, source + shift]].tolist()
             copies.append((conv_source, conv_target, shift, ssm_source))

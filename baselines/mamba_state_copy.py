@@ -129,7 +129,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 # --- PyTorch-op variants ----------------------------------------------------------------------------------------------
 
 
-@variant("mamba_state_copy", waives=("no_alloc", "no_sync", "graph_safe"))
+#: What a variant waives that decides on the host.
+_ON_HOST = ("no_alloc", "no_sync", "graph_safe")
+
+
+@variant("mamba_state_copy", waives=_ON_HOST)
 def pointer_lists(point, x, out):
     """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a copy each."""
     return pointer_lists_copies(point, x, out)
@@ -161,7 +165,7 @@ def _sd_only(point: Point) -> str | None:
 
 @variant(
     "mamba_state_copy", defect="several blocks shift inside one slot, in any order (vLLM #50729)", skip=_sd_only,
-    waives=("no_alloc", "no_sync", "graph_safe"),
+    waives=_ON_HOST,
 )  # fmt: skip
 def overlapping_shift(point, x, out):
     """In place on a copy of the pools; a block per column, the last one first, as no order is promised."""
@@ -173,10 +177,7 @@ def overlapping_shift(point, x, out):
     return in_place(point, x, out, shift_columns)
 
 
-@variant(
-    "mamba_state_copy", defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)", waives=_ON_HOST)
 def accepted_updated_in_place(point, x, out):
     """In place on a copy of the pools: the block of layer 0 is done before those of the other layers begin."""
 
@@ -190,7 +191,7 @@ def accepted_updated_in_place(point, x, out):
 
 @variant(
     "mamba_state_copy", defect="layout DS is shifted as if its columns lay together (vLLM #45473)",
-    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None, waives=("no_alloc", "no_sync", "graph_safe"),
+    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None, waives=_ON_HOST,
 )  # fmt: skip
 def shifted_as_contiguous(point, x, out):
     def shift_flat(conv, source, target, shift):
@@ -205,7 +206,7 @@ def shifted_as_contiguous(point, x, out):
 
 @variant(
     "mamba_state_copy", defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
+    waives=_ON_HOST,
 )  # fmt: skip
 def columns_updated_in_place(point, x, out):
     """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
@@ -213,17 +214,14 @@ def columns_updated_in_place(point, x, out):
 
 
 @variant(
-    "mamba_state_copy", defect="a state is never moved to an earlier block (vLLM #53505)", waives=("no_alloc", "no_sync", "graph_safe")
+    "mamba_state_copy", defect="a guard against backward copies, the cause named in vLLM #53505, drops those that are due", waives=_ON_HOST
 )
 def backward_copy_dropped(point, x, out):
-    """The step before ran into the next block, all its drafts were rejected, and this step ends in the block before."""
+    """A state goes back where drafts beyond a block's end were rejected, or where that end is left to the prefix cache."""
     return in_place(point, x, out, shifted_by, backwards=False)
 
 
-@variant(
-    "mamba_state_copy", defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="the convolution is copied as if no draft had been rejected (vLLM #50272)", waives=_ON_HOST)
 def shift_ignored(point, x, out):
     def unshifted(conv, source, target, shift):
         kept = conv_columns(point) - shift
@@ -232,10 +230,7 @@ def shift_ignored(point, x, out):
     return in_place(point, x, out, unshifted)
 
 
-@variant(
-    "mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)", waives=_ON_HOST)
 def padding_copied(point, x, out):
     return in_place(point, x, out, shifted_by, padding_stays=False)
 
