@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from baselines import _axes as axes
 from baselines import _mamba as mamba
 from baselines._axes import num_padding_requests
 from baselines._batches import NULL_BLOCK_ID, make_batch
-from harness.contract import Axis, Point
+from harness.contract import HOST, Axis, Point
 
 #: Taps of the causal convolution; its state holds one column less, and k more for the drafts.
 CONV_WIDTH = 4
@@ -40,9 +40,17 @@ COPY_AXES = (
 )
 
 
+#: Inputs whose contents an engine's host holds too, at ``<name>_cpu``.
+KNOWN_TO_HOST = ("seq_lens", "query_start_loc", "state_columns", "num_draft_tokens", "block_table")
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """num_accepted_tokens and state_columns must not be one array with the outputs of the same name: all blocks of a kernel read
+    """What the sampler says, num_accepted_tokens, is on the device alone. All else follows from it and from what the scheduler
+    decided, so a host that has waited for it knows the rest in both phases: the block ids and drafts it handed out, the column it
+    chose, and, with the rejected drafts taken off, the lengths.
+
+    num_accepted_tokens and state_columns must not be one array with the outputs of the same name: all blocks of a kernel read
     them while one of them writes what comes next, and where the columns from and to are the same already, nothing is copied."""
 
     seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
@@ -53,6 +61,21 @@ class Inputs:
     block_table: Tensor  # [B, W] int32, slots; NULL where a request holds none
     conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two exchanged in layout DS
     ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
+    seq_lens_cpu: Tensor = field(metadata=HOST)
+    query_start_loc_cpu: Tensor = field(metadata=HOST)
+    state_columns_cpu: Tensor = field(metadata=HOST)
+    num_draft_tokens_cpu: Tensor = field(metadata=HOST)
+    block_table_cpu: Tensor = field(metadata=HOST)
+
+    def tell_host(self) -> None:
+        """The host's copies follow an edit of the tensors of KNOWN_TO_HOST."""
+        for name in KNOWN_TO_HOST:
+            getattr(self, f"{name}_cpu").copy_(getattr(self, name))
+
+
+def with_host_copies(**tensors: Tensor) -> Inputs:
+    """Inputs of all tensors but the host's copies, which are made here."""
+    return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in KNOWN_TO_HOST})
 
 
 @dataclass(frozen=True)
@@ -157,7 +180,14 @@ def time_first(point: Point, conv_states: Tensor) -> Tensor:
 
 def make_inputs(point: Point, seed: int) -> Inputs:
     step = make_crossings(point, seed)
-    return Inputs(
-        step.seq_lens, step.query_start_loc, step.num_accepted, step.state_columns, step.num_drafts,
-        make_table(point, step, seed), *make_pools(point, seed),
-    )  # fmt: skip
+    conv_states, ssm_states = make_pools(point, seed)
+    return with_host_copies(
+        seq_lens=step.seq_lens,
+        query_start_loc=step.query_start_loc,
+        num_accepted_tokens=step.num_accepted,
+        state_columns=step.state_columns,
+        num_draft_tokens=step.num_drafts,
+        block_table=make_table(point, step, seed),
+        conv_states=conv_states,
+        ssm_states=ssm_states,
+    )

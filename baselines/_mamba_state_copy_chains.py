@@ -20,14 +20,13 @@ Copy = tuple[int, int, int, int]
 
 
 def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays: bool = True) -> tuple[list[Copy], list[int], list[int]]:
-    """(copies, accepted counts, state columns); waits for the device, as the counts come from the sampler.
+    """(copies, accepted counts, state columns); waits once, for the accepted counts, as they come from the sampler.
 
-    An engine has host copies of the rest, which costs it less than the reading back here.
-    backwards: whether a running state may move to an earlier block. padding_stays: whether a length of 0 is looked at.
+    backwards: whether a state may go to an earlier block. padding_stays: whether a length of 0 is looked at.
     """
     size, before = point.mamba_block_size, point.phase == "before_forward"
-    seq_lens, accepted, known = x.seq_lens.tolist(), x.num_accepted_tokens.tolist(), x.state_columns.tolist()
-    starts, drafts, table = x.query_start_loc.tolist(), x.num_draft_tokens.tolist(), x.block_table.cpu().numpy()
+    seq_lens, accepted, known = x.seq_lens_cpu.tolist(), x.num_accepted_tokens.tolist(), x.state_columns_cpu.tolist()
+    starts, drafts, table = x.query_start_loc_cpu.tolist(), x.num_draft_tokens_cpu.tolist(), x.block_table_cpu.numpy()
     copies, columns = [], [(seq_len - 1) // size for seq_len in seq_lens]
     for b, seq_len in enumerate(seq_lens):
         if seq_len == 0 and padding_stays:
@@ -41,7 +40,7 @@ def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays:
             running = seq_len - drafts[b]
             blocks = (running + accepted[b] - 1) // size
             source, shift, target = known[b], blocks * size - running, blocks - 1
-            moves = shift >= 0
+            moves = shift >= 0 and (backwards or source <= target)
         if moves:
             conv_source, conv_target, ssm_source = table[b, [source, target, source + shift]].tolist()
             copies.append((conv_source, conv_target, shift, ssm_source))
@@ -50,19 +49,43 @@ def _decide_on_host(point: Point, x: Any, backwards: bool = True, padding_stays:
     return copies, accepted, columns
 
 
-def _store_counts(point: Point, out: Any, accepted: list[int], columns: list[int]) -> None:
-    device = out.num_accepted_tokens.device
-    out.num_accepted_tokens[: point.batch_size].copy_(torch.tensor(accepted, dtype=torch.int32, device=device))
-    if point.phase == "before_forward":
-        out.state_columns[: point.batch_size].copy_(torch.tensor(columns, dtype=torch.int32, device=device))
+def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A host array that the device reads without the host waiting. Free again in the next launch, once that has its counts."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def _sender(rows: int, width: int, device: torch.device) -> Callable[[list[tuple[int, ...]]], tuple[Tensor, ...]]:
+    """send(up to ``rows`` tuples of ``width`` integers) -> their columns on the device, int64."""
+    host, there = _pinned((rows, width), torch.int64, device), torch.empty(rows, width, dtype=torch.int64, device=device)
+
+    def send(values):
+        host[: len(values)] = torch.tensor(values)
+        return there[: len(values)].copy_(host[: len(values)], non_blocking=True).unbind(1)
+
+    return send
+
+
+def _count_store(point: Point, out: Any) -> Callable[[list[int], list[int]], None]:
+    """store(accepted counts, state columns), one each per request."""
+    num_reqs, host = point.batch_size, _pinned((2, point.batch_size), torch.int32, out.num_accepted_tokens.device)
+
+    def store(accepted, columns):
+        host.copy_(torch.tensor([accepted, columns]))
+        out.num_accepted_tokens[:num_reqs].copy_(host[0], non_blocking=True)
+        if point.phase == "before_forward":
+            out.state_columns[:num_reqs].copy_(host[1], non_blocking=True)
+
+    return store
 
 
 def pointer_lists_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
     columns, device, layers = conv_columns(point), out.ssm_states.device, range(point.num_layers)
+    store, most = _count_store(point, out), point.batch_size * point.num_layers
+    send_whole, send_shifted = _sender(most, 3, device), _sender(most * columns, 5, device)
 
     def launch():
         copies, accepted, state_columns = _decide_on_host(point, x)
-        _store_counts(point, out, accepted, state_columns)
+        store(accepted, state_columns)
         whole = [(layer, source, target) for _, target, _, source in copies for layer in layers if source != target]
         # (layer, slot from, time from, slot to, time to): a convolution is a list of columns, as shifts differ.
         shifted = [
@@ -73,19 +96,19 @@ def pointer_lists_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
             for time in range(columns - shift)
         ]
         if whole:
-            layer, source, target = torch.tensor(whole, device=device).unbind(1)
+            layer, source, target = send_whole(whole)
             out.ssm_states[layer, target] = x.ssm_states[layer, source]
         if shifted:
-            layer, source, begin, target, time = torch.tensor(shifted, device=device).unbind(1)
+            layer, source, begin, target, time = send_shifted(shifted)
             time_first(point, out.conv_states)[layer, target, time] = time_first(point, x.conv_states)[layer, source, begin]
 
     return launch
 
 
-def _decide_on_device(point: Point, x: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _decide_on_device(x: Any, size: int, before: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(moves, column from, shift, column to, column of the step's last token), int32 or bool [B]; 0 where nothing moves."""
-    size, last = point.mamba_block_size, (x.seq_lens - 1) // point.mamba_block_size
-    if point.phase == "before_forward":
+    last = (x.seq_lens - 1) // size
+    if before:
         computed = x.seq_lens - torch.diff(x.query_start_loc)
         source = torch.where(x.state_columns >= 0, x.state_columns, (computed - 1) // size)
         shift, target = x.num_accepted_tokens - 1, last
@@ -98,27 +121,34 @@ def _decide_on_device(point: Point, x: Any) -> tuple[Tensor, Tensor, Tensor, Ten
     return moves, source * moves, shift * moves, target * moves, last
 
 
-def masked_copies(point: Point, x: Any, out: Any) -> Callable[[], None]:
-    """A request that stays copies the null slot of the destination onto itself."""
-    num_reqs, time = point.batch_size, torch.arange(conv_columns(point), device=out.ssm_states.device)
-    conv_source, conv_target = time_first(point, x.conv_states), time_first(point, out.conv_states)
+def masked(x: Any, out: Any, time: Tensor, size: int, num_reqs: int, before: bool, transposed: bool) -> None:
+    """A request that stays copies the null slot of the destination onto itself.
 
-    def launch():
-        moves, source, shift, target, last = _decide_on_device(point, x)
-        columns = torch.stack((source, source + shift, target), 1).long()
-        conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
-        states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
-        out.ssm_states.index_copy_(1, to, states)
-        begin = time + shift[:, None]
-        inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
-        shifted = conv_source[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
-        conv_target[:, to] = torch.where(inside[None, :, :, None], shifted, conv_target[:, to])
-        settled = moves if point.phase == "before_forward" else moves & (conv_from == to)
-        out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
-        if point.phase == "before_forward":
-            out.state_columns[:num_reqs].copy_(last)
+    time: 0, 1, ... of a convolution's columns. size: the Mamba block size. before: the copy before the forward pass, not the one
+    after sampling. transposed: layout DS; here and not in set-up, as torch.compile takes one pool for both, but not two views of it.
+    """
+    conv_source, conv_target = x.conv_states, out.conv_states
+    if transposed:
+        conv_source, conv_target = conv_source.transpose(-1, -2), conv_target.transpose(-1, -2)
+    moves, source, shift, target, last = _decide_on_device(x, size, before)
+    columns = torch.stack((source, source + shift, target), 1).long()
+    conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
+    states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
+    out.ssm_states.index_copy_(1, to, states)
+    begin = time + shift[:, None]
+    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
+    shifted = conv_source[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
+    conv_target[:, to] = torch.where(inside[None, :, :, None], shifted, conv_target[:, to])
+    settled = moves if before else moves & (conv_from == to)
+    out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
+    if before:
+        out.state_columns[:num_reqs].copy_(last)
 
-    return launch
+
+def masked_copies(point: Point, x: Any, out: Any, masked: Callable[..., None] = masked) -> Callable[[], None]:
+    time = torch.arange(conv_columns(point), device=out.ssm_states.device)
+    size, before, transposed = point.mamba_block_size, point.phase == "before_forward", point.conv_layout == "DS"
+    return lambda: masked(x, out, time, size, point.batch_size, before, transposed)
 
 
 def shifted_by(conv: Tensor, source: int, target: int, shift: int) -> None:
@@ -134,10 +164,11 @@ def in_place(
     shift_conv: (conv states [layers, slots, columns, channels], slot from, slot to, shift), of one request.
     decided: see _decide_on_host.
     """
+    store = _count_store(point, out)
 
     def launch():
         copies, accepted, columns = _decide_on_host(point, x, **decided)
-        _store_counts(point, out, accepted, columns)
+        store(accepted, columns)
         conv, handed_on = time_first(point, x.conv_states.clone()), time_first(point, out.conv_states)
         for source, target, shift, ssm_source in copies:
             if source != target or shift:

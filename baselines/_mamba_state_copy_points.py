@@ -6,25 +6,43 @@ tokens and everyone crossing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 
+from baselines._mamba_state_copy_batches import Inputs
 from harness.contract import HardPoint
 
 _BS = 16
 
 
+def _as_told(edit: Callable[[Inputs], None]) -> Callable[[Inputs], None]:
+    """The edit, of which the host's copies hear."""
+
+    @wraps(edit)
+    def told(x):
+        edit(x)
+        x.tell_host()
+
+    return told
+
+
+@_as_told
 def _unknown_columns(x) -> None:
     """New and resumed requests: nothing stored, nothing accepted."""
     x.state_columns.fill_(-1)
     x.num_accepted_tokens.fill_(1)
 
 
+@_as_told
 def _first_step(x) -> None:
     """nc = 0: there is no state to move."""
     x.seq_lens.copy_(x.query_start_loc[1:] - x.query_start_loc[:-1])
     _unknown_columns(x)
 
 
+@_as_told
 def _all_accepted_at_the_end_of_a_block(x) -> None:
     """The step ends where its block ends: source and destination are one slot, shifted inside of it."""
     x.seq_lens.copy_(x.seq_lens // _BS * _BS)
@@ -32,6 +50,7 @@ def _all_accepted_at_the_end_of_a_block(x) -> None:
     x.num_accepted_tokens.copy_(x.query_start_loc[1:] - x.query_start_loc[:-1])
 
 
+@_as_told
 def _prompt_chunk(x) -> None:
     """A chunk of a prompt that ends where its block ends: no drafts, and its state already lies where it belongs."""
     _all_accepted_at_the_end_of_a_block(x)
@@ -39,12 +58,14 @@ def _prompt_chunk(x) -> None:
     x.num_accepted_tokens.fill_(1)
 
 
+@_as_told
 def _source_is_target(x) -> None:
     """The accepted SSM state lies in the very slot it has to move to; the convolution still moves."""
     x.num_accepted_tokens.fill_(2)
     x.state_columns.copy_((x.seq_lens - 1) // _BS - 1)
 
 
+@_as_told
 def _back_one_block(x) -> None:
     """The step before ran into the next block, all its drafts were rejected, and this step is short."""
     x.seq_lens.copy_(x.seq_lens // _BS * _BS)
@@ -52,6 +73,7 @@ def _back_one_block(x) -> None:
     x.num_accepted_tokens.fill_(1)
 
 
+@_as_told
 def _all_padding(x) -> None:
     for tensor in (x.seq_lens, x.query_start_loc, x.num_draft_tokens, x.block_table):
         tensor.zero_()
@@ -59,6 +81,7 @@ def _all_padding(x) -> None:
     x.state_columns.fill_(-1)
 
 
+@_as_told
 def stale_padding_rows(x) -> None:
     """Padding rows still hold what real requests left there in a step before: by its length alone a row is padding."""
     padding = int((x.seq_lens == 0).sum())

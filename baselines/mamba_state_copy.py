@@ -30,10 +30,11 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines import _mamba as mamba
+from baselines._compiled import compiled
 from baselines._mamba_state_copy_batches import COPY_AXES, Inputs, conv_columns, conv_shape, make_inputs, num_slots, time_first
-from baselines._mamba_state_copy_chains import in_place, masked_copies, pointer_lists_copies, shifted_by
+from baselines._mamba_state_copy_chains import in_place, masked, masked_copies, pointer_lists_copies, shifted_by
 from baselines._mamba_state_copy_points import HARD_POINTS, SEQUENCES
-from harness.contract import Expected, Operator, Point, Rule, variant
+from harness.contract import COMPILER, Expected, Operator, Point, Rule, variant
 
 #: The harness holds some ten copies of the pools.
 MOST_POOL_BYTES = 4 << 30
@@ -128,9 +129,13 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 # --- PyTorch-op variants ----------------------------------------------------------------------------------------------
 
 
-@variant("mamba_state_copy", waives=("no_alloc", "no_sync", "graph_safe"))
+#: What a variant waives that decides on the host.
+_ON_HOST = ("no_alloc", "no_sync", "graph_safe")
+
+
+@variant("mamba_state_copy", waives=_ON_HOST)
 def pointer_lists(point, x, out):
-    """Lists (request x layer x state) built in Python from counts the host waits for, uploaded, then one batched copy each."""
+    """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a copy each."""
     return pointer_lists_copies(point, x, out)
 
 
@@ -138,6 +143,17 @@ def pointer_lists(point, x, out):
 def masked_chain(point, x, out):
     """No host decision, so it can be captured: the states of all requests are gathered, and put back where nothing moves."""
     return masked_copies(point, x, out)
+
+
+_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
+_KINDS = [{"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")]
+_EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
+
+
+@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point, x, out):
+    """torch.compile (Inductor, dynamic shapes) of the masked chain."""
+    return masked_copies(point, x, out, compiled(masked, masked_copies, operator, _EXAMPLES, out.ssm_states.device))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------
@@ -149,7 +165,7 @@ def _sd_only(point: Point) -> str | None:
 
 @variant(
     "mamba_state_copy", defect="several blocks shift inside one slot, in any order (vLLM #50729)", skip=_sd_only,
-    waives=("no_alloc", "no_sync", "graph_safe"),
+    waives=_ON_HOST,
 )  # fmt: skip
 def overlapping_shift(point, x, out):
     """In place on a copy of the pools; a block per column, the last one first, as no order is promised."""
@@ -161,10 +177,7 @@ def overlapping_shift(point, x, out):
     return in_place(point, x, out, shift_columns)
 
 
-@variant(
-    "mamba_state_copy", defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)", waives=_ON_HOST)
 def accepted_updated_in_place(point, x, out):
     """In place on a copy of the pools: the block of layer 0 is done before those of the other layers begin."""
 
@@ -178,7 +191,7 @@ def accepted_updated_in_place(point, x, out):
 
 @variant(
     "mamba_state_copy", defect="layout DS is shifted as if its columns lay together (vLLM #45473)",
-    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None, waives=("no_alloc", "no_sync", "graph_safe"),
+    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None, waives=_ON_HOST,
 )  # fmt: skip
 def shifted_as_contiguous(point, x, out):
     def shift_flat(conv, source, target, shift):
@@ -193,7 +206,7 @@ def shifted_as_contiguous(point, x, out):
 
 @variant(
     "mamba_state_copy", defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
+    waives=_ON_HOST,
 )  # fmt: skip
 def columns_updated_in_place(point, x, out):
     """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
@@ -201,17 +214,14 @@ def columns_updated_in_place(point, x, out):
 
 
 @variant(
-    "mamba_state_copy", defect="a state is never moved to an earlier block (vLLM #53505)", waives=("no_alloc", "no_sync", "graph_safe")
+    "mamba_state_copy", defect="a guard against backward copies, the cause named in vLLM #53505, drops those that are due", waives=_ON_HOST
 )
 def backward_copy_dropped(point, x, out):
-    """The step before ran into the next block, all its drafts were rejected, and this step ends in the block before."""
+    """A state goes back where drafts beyond a block's end were rejected, or where that end is left to the prefix cache."""
     return in_place(point, x, out, shifted_by, backwards=False)
 
 
-@variant(
-    "mamba_state_copy", defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="the convolution is copied as if no draft had been rejected (vLLM #50272)", waives=_ON_HOST)
 def shift_ignored(point, x, out):
     def unshifted(conv, source, target, shift):
         kept = conv_columns(point) - shift
@@ -220,10 +230,7 @@ def shift_ignored(point, x, out):
     return in_place(point, x, out, unshifted)
 
 
-@variant(
-    "mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)  # fmt: skip
+@variant("mamba_state_copy", defect="padding rows move what their stale columns say (the kind of xllm #1939)", waives=_ON_HOST)
 def padding_copied(point, x, out):
     return in_place(point, x, out, shifted_by, padding_stays=False)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from baselines._axes import cdiv
-from tests.runnable import DEVICE
 
 ROWS = 5
 #: Mamba block size -> (drafts, longest sequence). Most sequences end after a few dozen tokens.
@@ -117,8 +116,3 @@ def point_of(operator, traffic: Traffic, **axes):
     geometry = {"num_speculative_blocks": traffic.drafts, "mamba_block_size": traffic.block_size, "max_model_len": traffic.longest}
     sizes = {"batch_size": ROWS, "context_len": traffic.drafts + 1, "max_num_seqs": len(traffic.free_slots)}
     return operator.complete(geometry | sizes | axes)
-
-
-def on_device(tensors):
-    fields = {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in vars(tensors).items()}
-    return type(tensors)(**fields)

@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
-from baselines._mamba_state_copy_batches import conv_columns, time_first
+from baselines._mamba_state_copy_batches import KNOWN_TO_HOST, conv_columns, time_first, with_host_copies
 from baselines._mamba_state_copy_points import stale_padding_rows
-from baselines.mamba_state_copy import Inputs, Outputs, operator
-from tests.mamba_batches import batches, int32
+from baselines.mamba_state_copy import Outputs, operator
+from tests.mamba_batches import batches, int32, on_device
 from tests.random_batches import check_random, compiled_values, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 
@@ -20,9 +21,10 @@ def copied(point, seq_len, tokens, accepted, column, drafts):
     a convolution's column t in slot s is 10 * s + t, an SSM state its slot, what is not copied is None."""
     slots, width = 8, conv_columns(point)
     conv = (10 * torch.arange(slots)[:, None] + torch.arange(width)).to(torch.int16)[None, :, :, None]
-    x = Inputs(
-        int32(seq_len), int32(0, tokens), int32(accepted), int32(column), int32(drafts), torch.arange(1, slots, dtype=torch.int32)[None],
-        conv, torch.arange(slots, dtype=torch.int32)[None, :, None],
+    x = with_host_copies(
+        seq_lens=int32(seq_len), query_start_loc=int32(0, tokens), num_accepted_tokens=int32(accepted), state_columns=int32(column),
+        num_draft_tokens=int32(drafts), block_table=torch.arange(1, slots, dtype=torch.int32)[None], conv_states=conv,
+        ssm_states=torch.arange(slots, dtype=torch.int32)[None, :, None],
     )  # fmt: skip
     expected = operator.reference(point, x)
     moved = {}
@@ -57,7 +59,7 @@ def test_worked_example_after_sampling():
 
 @pytest.mark.parametrize("layout", ["SD", "DS"])
 @pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("variant", healthy(operator.name), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy(operator.name, compiled=True), ids=lambda v: v.name)
 def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
     """Input and output pool are one, every request ends where its block ends; overlapping by up to k columns."""
     point = operator.complete(
@@ -74,10 +76,11 @@ def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
     x.num_accepted_tokens.copy_(rows)
     x.block_table[:, :2] = torch.arange(1, 7, dtype=torch.int32).view(3, 2)
     x.block_table[:, 2 : 2 + k] = 7
+    x.tell_host()
     expected = operator.reference(point, x)
-    fields = {name: value.to(DEVICE) for name, value in vars(x).items()}
-    out = Outputs(fields["conv_states"], fields["ssm_states"], torch.zeros(4, dtype=torch.int32, device=DEVICE))
-    variant.setup(point, Inputs(**fields), out)()
+    placed = on_device(x)
+    out = Outputs(placed.conv_states, placed.ssm_states, torch.zeros(4, dtype=torch.int32, device=DEVICE))
+    variant.setup(point, placed, out)()
     for name in ("conv_states", "ssm_states"):
         wanted = torch.where(expected[name].untouched, getattr(x, name), expected[name].value)
         assert torch.equal(getattr(out, name).cpu(), wanted), name
@@ -125,6 +128,58 @@ def test_inputs_are_legal(axes, seed):
         assert torch.equal(known, computed > 0)
         assert bool((x.num_accepted_tokens <= computed.clamp(min=1)).all())
         assert bool((x.state_columns[known] >= (computed[known] - 1) // size).all())
+
+
+def host_agrees(x):
+    return all(torch.equal(getattr(x, f"{name}_cpu"), getattr(x, name)) for name in KNOWN_TO_HOST)
+
+
+@run_examples(200)
+@given(axes=copy_batches, stale=st.booleans(), seed=st.integers(0, 2**32 - 1))
+def test_the_host_knows_what_the_device_holds(axes, stale, seed):
+    x = operator.make_inputs(legal_point(operator, SMALL | axes), seed)
+    assert host_agrees(x)
+    if stale:
+        stale_padding_rows(x)
+        assert host_agrees(x)
+    x.seq_lens[0] += 1
+    assert not host_agrees(x), "one storage for both: an edit of one would be one of the other"
+
+
+def test_the_host_hears_of_every_edit_and_every_step():
+    steps = [(hard.point, hard.edit) for hard in operator.hard_points]
+    steps += [(point, None) for points in operator.sequences.values() for point in points]
+    for axes, edit in steps:
+        x = operator.make_inputs(operator.complete(axes), 3)
+        if edit is not None:
+            edit(x)
+        assert host_agrees(x), axes
+
+
+class Waits(TorchFunctionMode):
+    """Notes every tensor whose values Python asks for: on a device each of them is a wait."""
+
+    ASKING = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__index__", "nonzero")
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, "__name__", "") in self.ASKING:
+            self.asked.append(args[0].data_ptr())
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("phase", ["before_forward", "after_sampling"])
+def test_pointer_lists_wait_for_the_accepted_counts_alone(phase):
+    point = operator.complete(SMALL | {"batch_size": 3, "crossing": 1.0, "context_len": 40, "phase": phase})
+    x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+    launch = next(variant for variant in healthy(operator.name) if variant.name == "pointer_lists").setup(point, x, out)
+    on_host = {getattr(x, f"{name}_cpu").data_ptr() for name in KNOWN_TO_HOST}
+    with Waits() as waits:
+        launch()
+    assert [asked for asked in waits.asked if asked not in on_host] == [x.num_accepted_tokens.data_ptr()]
 
 
 @run_examples(200)

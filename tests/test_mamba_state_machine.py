@@ -15,7 +15,8 @@ import torch
 
 from baselines import mamba_spec_metadata, mamba_state_copy, mamba_state_gather
 from harness.discover import discover
-from tests.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, on_device, point_of
+from tests.mamba_batches import on_device
+from tests.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, point_of
 from tests.random_batches import SEED
 from tests.runnable import DEVICE, defective, healthy
 
@@ -197,6 +198,7 @@ def run_align(copy_variant, metadata, block_size: int, steps: int, seed: int = 0
         x.seq_lens[len(real) :] = 0
         fill(x.state_columns[: len(real)], [request.column for request, _ in real])
         fill(x.num_draft_tokens[: len(real)], [tokens - 1 for _, tokens in real])
+        x.tell_host()
         launch()
         columns = out.state_columns if phase == "before_forward" else x.state_columns
         for (request, _), accepted, column in zip(real, out.num_accepted_tokens.tolist(), columns.tolist(), strict=False):

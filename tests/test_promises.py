@@ -17,6 +17,7 @@ from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import chain_clamp
 from baselines.decode_native import operator as native
 from harness.contract import CONTRACTS, WAIVABLE, Variant
+from harness.discover import discover
 from harness.proof.equality import Mismatch
 from harness.proof.prove import DeviceChecks, Finding, outcomes, prove
 from harness.proof.replay import STEPS, Size, check_replays
@@ -24,6 +25,7 @@ from harness.proof.verify import Bench
 from tests.runnable import defective
 
 POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
+CATALOG = discover()
 NAMES = [contract.name for contract in CONTRACTS]
 
 
@@ -362,8 +364,43 @@ def test_list_says_promised_or_waived_and_never_passed(config):
     code, out, _ = call("list", "--device", "cpu")
     text = " ".join(out.split())
     assert "promised by every variant that does not waive them" in text
-    assert "waived:" in text
     assert all(name in text for name in NAMES)
+
+
+def listed_contracts(out):
+    """Operator -> variant -> what the columns of all its contract lists say, from left to right; heads under None."""
+    found, operator, rows = {}, None, None
+    for line in out.splitlines():
+        if (name := line.partition(":")[0]) in CATALOG.operators:
+            operator, rows = name, None
+        elif line.startswith("promised by"):
+            rows = found.setdefault(operator, {})
+            rows.setdefault(None, []).extend(line.split()[2:])
+        elif not line.strip():
+            rows = None
+        elif rows is not None and {"yes", "waived"} & set(line.split()):
+            name, *told = line.split()
+            rows.setdefault(name, []).extend(told)
+    return found
+
+
+@pytest.mark.parametrize("columns", [None, 60, 80, 120])
+def test_contracts_are_columns_of_a_list_no_word_of_which_breaks(columns, monkeypatch):
+    """A name of a variant may be folded at its underscores."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = call("list", "--device", "cpu")
+    assert max(map(len, out.splitlines())) <= (columns or 100)
+    found = listed_contracts(out)
+    assert list(found) == list(CATALOG.operators)
+    for operator, rows in found.items():
+        assert rows.pop(None) == [name.split("_")[-1] for name in NAMES]
+        healthy = [variant for variant in CATALOG.of(operator) if variant.defect is None]
+        assert len(rows) == len(healthy)
+        for variant, (name, told) in zip(healthy, rows.items(), strict=True):
+            assert variant.name.startswith(name)
+            assert told == ["waived" if contract in variant.waives else "yes" for contract in NAMES]
 
 
 def test_only_what_needs_a_device_can_be_waived():

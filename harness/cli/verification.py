@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from harness.contract import CONTRACTS, Variant
+from harness.contract import Variant
 from harness.discover import Catalog, unavailable
 from harness.engine.protocol import Job, Proof
 from harness.engine.run import Runner
 from harness.engine.worker import WorkerDied
 from harness.plan.sweep import Group
 from harness.proof.prove import Finding, outcomes, proved_nothing
-from harness.report.console import print_compiled, print_counts, print_rows, progress_bar
+from harness.report.console import print_compiled, print_contracts, print_counts, print_rows, progress_bar
 from harness.results.records import Cell, sources_compile
 
 #: Columns from which on the table of defects has room for the words of the rejection.
@@ -127,13 +127,11 @@ def _print_seed(console: Console, job: Job) -> None:
 
 def _print_contracts(console: Console, healthy: Sequence[Variant], findings: Findings, job: Job) -> None:
     """A column for each contract, an operator at a time: what all hard points and sequences together say of it."""
-    head = ("variant", *(contract.name.replace("_", "\n") for contract in CONTRACTS))
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        told = {v.name: outcomes(v, findings.get(v.id, ()), job.device).values() for v in mine}
-        rows = ((name, *(outcome.replace(" ", "\n") for outcome in all_of_them)) for name, all_of_them in told.items())
-        print_rows(console, head, rows, first=_longest_name(mine), gap=1)
+        told = {v.name: outcomes(v, findings.get(v.id, ()), job.device) for v in mine}
+        print_contracts(console, "variant", told, first=_longest_name(mine))
 
 
 def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:

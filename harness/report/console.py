@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.report.columns import GAP, box_width, broken, column_head, lettered, parted, room, spaced, widths
+from harness.contract import CONTRACTS
+from harness.report.columns import GAP, box_width, broken, column_head, lettered, longest, parted, parts, room, spaced, widths, words
 from harness.report.tables import Table
 from harness.results.records import Cell, Environment
 
@@ -172,3 +173,19 @@ def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
     given = widths(columns, room(console.width, len(head), gap), first if console.width >= ROOMY else 0)
     shown = [[Text(broken(value, given_width)) for value, given_width in zip(row, given, strict=True)] for row in rows]
     console.print(laid_out(head, shown, given, gap=gap))
+
+
+def print_contracts(console: Console, head: str, told: Mapping[str, Mapping[str, str]], first: int = 0) -> None:
+    """A column for each contract. told: variant -> contract -> a word or two. Several lists where one would break these words."""
+    columns = {c.name: [column_head(c.name), *(row[c.name].replace(" ", "\n") for row in told.values())] for c in CONTRACTS}
+    names = longest([head, *told], parts)
+    lists: list[list[str]] = [[]]
+    for contract in columns:
+        if lists[-1] and names + sum(1 + longest(columns[name], words) for name in (*lists[-1], contract)) > console.width:
+            lists.append([])
+        lists[-1].append(contract)
+    for i, shown in enumerate(lists):
+        if i:
+            console.print()
+        heads, *texts = zip([head, *told], *(columns[name] for name in shown), strict=True)
+        print_rows(console, heads, texts, first, gap=1)

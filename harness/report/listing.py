@@ -10,7 +10,7 @@ from rich.text import Text
 
 from harness.contract import CONTRACTS, Axis, Contract, Variant
 from harness.discover import Catalog, unavailable
-from harness.report.console import print_rows
+from harness.report.console import print_contracts, print_rows
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
@@ -21,12 +21,17 @@ def listed_json(catalog: Catalog, device: str) -> str:
 
 
 def listed_console(console: Console, catalog: Catalog, device: str) -> None:
-    """The same in tables, one for each operator, and the contracts below them."""
+    """The same in tables: for each operator its variants and what they promise, and below all what the contracts mean."""
     for name, operator in catalog.operators.items():
         console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
-        rows = (_row(variant, device) for variant in catalog.of(name))
-        texts = ((row["variant"], _availability(row), _promised(row), _described(row)) for row in rows)
-        print_rows(console, ("variant", "available", "promised", "what it is"), texts)
+        rows = [_row(variant, device) for variant in catalog.of(name)]
+        texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
+        print_rows(console, ("variant", "available", "what it is"), texts)
+        # A defect promises what it breaks.
+        promised = {row["variant"]: _promised(row) for row in rows if row["defect"] is None}
+        if promised:
+            console.print()
+            print_contracts(console, "promised by", promised, first=max(map(len, promised)))
     console.print(Text("\ncontracts: promised by every variant that does not waive them", style="bold"))
     print_rows(console, ("contract", "may be waived", "checked", "meaning"), map(_contract_row, CONTRACTS))
     for file, reason in catalog.broken.items():
@@ -55,9 +60,8 @@ def _availability(row: dict[str, Any]) -> str:
     return f"no: {row['unavailable']}" if row["unavailable"] else "yes"
 
 
-def _promised(row: dict[str, Any]) -> str:
-    waived = [name for name, state in row["contracts"].items() if state == "waived"]
-    return "\n".join(["waived:", *waived]) if waived else "all"
+def _promised(row: dict[str, Any]) -> dict[str, str]:
+    return {name: "yes" if state == "promised" else state for name, state in row["contracts"].items()}
 
 
 def _contract_row(contract: Contract) -> tuple[str, str, str, str]:
