@@ -126,6 +126,7 @@ HARD_POINTS = [
     HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
     HardPoint("lengths of 2^30", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30}),
     *_both("lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "num_heads_q": 128, **_LONGEST}),
+    HardPoint("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
     HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
