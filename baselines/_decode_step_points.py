@@ -77,6 +77,11 @@ def _one_long_row(x) -> None:
     x.seq_lens[len(x.seq_lens) // 2] = 16384
 
 
+def _longest_first(x) -> None:
+    """The longest request is as long on all contents, the others are not."""
+    x.seq_lens[0] = 9000
+
+
 def _around_a_segment(x) -> None:
     """Lengths of a request's tokens that cross a segment of 256 tokens, and of its blocks that end on one."""
     for b in range(len(x.seq_lens)):
@@ -118,6 +123,7 @@ HARD_POINTS = [
     *_both("lengths around a segment", {"batch_size": 18}, _around_a_segment),
     *_both("seq_len < decode_len", {"batch_size": 4}, seq_len_below_decode_len),
     *_both("work in the last request alone", {"batch_size": 20, "next_n": 2, "context_len": 3000}, _all_but_the_last_short),
+    *_both("the longest row stays, the others change", {"batch_size": 9}, _longest_first),
     *_both("one long row among short ones", {"batch_size": 17, "next_n": 2}, _one_long_row),
     *_both("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale"}),
     *_both("fewer units than SMs", {"batch_size": 1, "num_sms": 23, "context_len": 300}),
@@ -126,6 +132,7 @@ HARD_POINTS = [
     HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
     HardPoint("lengths of 2^30", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30}),
     *_both("lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "num_heads_q": 128, **_LONGEST}),
+    HardPoint("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
     HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]

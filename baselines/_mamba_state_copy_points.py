@@ -121,6 +121,7 @@ HARD_POINTS = [
     HardPoint("k = 9: 12 columns", _SMALL | {"num_speculative_blocks": 9, "acceptance": 0.9}),
     HardPoint("k = 9, DS", _SMALL | _DS | {"num_speculative_blocks": 9, "acceptance": 0.9}),
     HardPoint("state of one word", _SMALL | {"ssm_state_bytes": 4, "conv_dim": 1}),
+    HardPoint("state of one word, sixteen bytes of channels", _SMALL | {"ssm_state_bytes": 4}),
     HardPoint("odd sizes", _SMALL | {"ssm_state_bytes": 4 * 4099, "conv_dim": 2051, "num_layers": 1, "batch_size": 2}),
     HardPoint("odd sizes, DS", _SMALL | _DS | {"ssm_state_bytes": 4 * 4099, "conv_dim": 517, "num_layers": 1, "batch_size": 2}),
     HardPoint("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),

@@ -109,6 +109,8 @@ HARD_POINTS = [
     HardPoint("P = 33", {"batch_size": 40, "max_decode_len": 2, "context_len": _LONG}),
     *_both("P = 132", {"batch_size": 65, "max_decode_len": 1, "context_len": _LONG} | _TP8),
     HardPoint("P = 188, all rows used", {"batch_size": 30, "num_sms": 188, "num_sm_parts": 188, "context_len": {"uniform": [4, 2000]}}),
+    *_both("P = 257", {"batch_size": 40, "num_sms": 257, "num_sm_parts": 257, "context_len": _LONG}),
+    *_both("P = 512, all rows used", {"batch_size": 65, "num_sms": 512, "num_sm_parts": 512, "context_len": _LONG}),
     *_both("more CTAs than SMs", {"batch_size": 5, "next_n": 67, "max_decode_len": 67, "context_len": {"uniform": [67, 9000]}}),
     *_both("overhead 3", {"batch_size": 19, "padding": 0.2, "overhead": 3, "context_len": {"uniform": [4, 3000]}}),
     HardPoint("batch at capacity", {"batch_size": 16, "max_num_seqs": 16, "context_len": {"uniform": [4, 3000]}}),

@@ -201,6 +201,28 @@ def fresh_tensors(point, x, out):
     return launch
 
 
+@variant(
+    "decode_step", defect="tiles are not planned anew while the longest request stays as it is (vLLM #39546)",
+    skip=_stale_on_the_flatten_path, waives="no_alloc",
+)  # fmt: skip
+def skipped_planning(point, x, out):
+    """The plan's consumer runs on with tiles of lengths that are gone."""
+    lengths, compute, persistent = _lengths(point, x, out), fresh_tiles(point, x.seq_lens), _tile_views(point, out)
+    schedule = schedule_chain(_queries(point, out), out.schedule, point.num_sms, atoms_of(point), point.remainder == "back")
+    planned_for, plan = torch.full_like(x.seq_lens[:1], -1), {name: torch.zeros_like(view) for name, view in persistent.items()}
+
+    def launch():
+        lengths()
+        schedule()
+        longest = x.seq_lens.max()
+        for name, tiles in compute().items():
+            plan[name].copy_(torch.where(longest == planned_for, plan[name], tiles))
+            persistent[name].copy_(plan[name])
+        planned_for.copy_(longest)
+
+    return launch
+
+
 operator = Operator(
     name="decode_step",
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, flattened or native",

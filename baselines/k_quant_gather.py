@@ -226,6 +226,21 @@ def ignored_row_stride(point, x, out):
     return launch
 
 
+@variant("k_quant_gather", defect="the page count is taken for the token count (SGLang #31218)", waives="no_alloc")
+def pages_for_tokens(point, x, out):
+    """Right where a page holds one token. Elsewhere most rows keep what an earlier chunk left in them."""
+    pages = _pages(point, x)
+
+    def counted_in_pages(x, out, pages, block_size):
+        count = (torch.diff(x.cu_seq_lens) + block_size - 1).div(block_size, rounding_mode="floor").sum()
+        block, offset, real = _rows_by_mask(x, pages, block_size)
+        for part, workspace in ((pages.values, out.k), (pages.scales, out.scale)):
+            rows = workspace[: x.num_tokens]
+            torch.where((real & (pages.tokens < count))[:, None], part[block, offset], rows, out=rows)
+
+    return lambda: counted_in_pages(x, out, pages, point.block_size)
+
+
 operator = Operator(
     name="k_quant_gather",
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",

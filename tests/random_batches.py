@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,6 +33,8 @@ SELDOM = 8
 SHIFTS = 4
 #: On a GPU this many values of an axis that Triton compiles for; with all of them compilation would take minutes.
 COMPILED_VALUES = 2
+#: One batch of so many is a crowd: more requests than a kernel takes at a time.
+CROWDED = 50
 #: What destroyed the CUDA context of this process, and where.
 _lost: list[str] = []
 
@@ -69,14 +71,19 @@ def check_random(
     batch_seed: int,
     seldom: tuple[str, ...] = (),
     edit: Callable[[Any], None] | None = None,
+    crowds: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Verify the healthy variants of an operator on one batch, or those that take part in every one (SELDOM). Raises Mismatch.
 
     Its buffers start 0 to 3 elements past an aligned address, as the seed says.
     seldom: variants that need not be interpreted in each batch, as their kernels have random batches with another operator.
     edit:   changes the batch in place, as in a HardPoint.
+    crowds: one batch of CROWDED, as the seed says, takes the axes of one of these instead of its own.
     """
     if not _lost:
+        chosen = random.Random(batch_seed)
+        if crowds and chosen.randrange(CROWDED) == 0:
+            axes = {**axes, **chosen.choice(crowds)}
         _verify_all(operator, legal_point(operator, axes), batch_seed, seldom, edit)
     # Nothing runs in this process any more: hypothesis would shrink to a batch that is innocent, so name the guilty one.
     assert not _lost, _lost[0]

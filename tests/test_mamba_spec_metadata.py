@@ -99,6 +99,7 @@ metadata_batches = st.tuples(
     ),
 ).map(lambda pair: pair[0] | pair[1])
 SMALL = {"max_model_len": 90, "max_num_seqs": 12}
+CROWDS = [{"batch_size": size, "max_num_seqs": size} for size in (257, 1025)]
 
 
 @run_examples(200)
@@ -165,7 +166,7 @@ def test_traffic_counts_every_entry_once(axes, seed):
 @run_examples()
 @given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(operator, SMALL | axes, seed)
+    check_random(operator, SMALL | axes, seed, crowds=CROWDS)
 
 
 def test_the_launches_named_are_those_of_the_record():

@@ -78,6 +78,7 @@ batches = st.fixed_dictionaries(
     }
 )
 SMALL = {"num_sms": 13, "max_num_seqs": 17}
+CROWDS = [{"batch_size": size, "max_num_seqs": size} for size in (257, 1025)]
 
 
 def blocks_of(length: int, layout: str) -> int:
@@ -136,7 +137,7 @@ def test_inputs_are_legal(axes, seed):
 @run_examples()
 @given(axes=batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
-    check_random(tiles, SMALL | axes, seed)
+    check_random(tiles, SMALL | axes, seed, crowds=CROWDS)
 
 
 @pytest.mark.parametrize(

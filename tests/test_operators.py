@@ -23,8 +23,8 @@ HISTORIC = {
     "decode_native": (
         "strided_slice", "contiguous_per_step", "missing_clamp", "end_aligned_front_rows", "ratio_of_first_capture", "ratio_in_place",
     ),
-    "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors"),
-    "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride"),
+    "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
+    "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride", "pages_for_tokens"),
     "mamba_spec_metadata": (
         "table_without_speculative_blocks", "padded_by_tokens", "fallback_anchor", "anchor_outlives_its_request",
         "conv_reads_computed_column", "anchor_never_stored", "anchor_in_scheduler_blocks", "conv_reads_current_column",

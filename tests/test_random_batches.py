@@ -53,6 +53,20 @@ def test_batches_start_at_every_place_with_seldom_variants_too(monkeypatch):
     assert met == {0: {0, 4, 8, 12}, 1: {0, 4, 8, 12}}
 
 
+def test_a_few_batches_are_crowds(monkeypatch):
+    met = []
+
+    def setup(point, x, out):
+        met.append((point.batch_size, point.next_n))
+        return chain_clamp(point, x, out)
+
+    only(monkeypatch, "looks", setup)
+    for seed in range(400):
+        check_random(operator, {"batch_size": 2, "next_n": 3}, seed, crowds=[{"batch_size": 257}, {"batch_size": 300, "next_n": 1}])
+    assert set(met) == {(2, 3), (257, 3), (300, 1)}
+    assert 4 <= sum(size > 2 for size, _ in met) <= 16
+
+
 def only(monkeypatch, name, setup):
     """Make ``setup`` the one variant that random batches meet."""
     mine = Variant(operator.name, name, setup, doc="", origin="kernels.mine")
