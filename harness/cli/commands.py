@@ -174,7 +174,7 @@ def _merge(options: argparse.Namespace) -> int:
     merged = structs.replace(merge(runs), path=str(path))
     write_run(merged, path)
     with _writing_to(options.out):
-        report(make_console(), merged, options.out, options.no_plots, {})
+        report(make_console(), merged, options.out, options.no_plots)
     warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"

@@ -83,7 +83,7 @@ def record(
     # What is on disk counts, not what was about to be noted when Ctrl-C came.
     run = read_run(writer.path)
     try:
-        report(console, run, folder, no_plots, runner.spent_s if runner else {})
+        report(console, run, folder, no_plots, runner.spent_s if runner else None)
     except KeyboardInterrupt:
         interrupted = True
     except OSError as error:
@@ -118,8 +118,8 @@ def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, sha
     )  # fmt: skip
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Mapping[str, float]) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside them. spent_s: see Runner; empty where nothing was measured now."""
+def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Mapping[str, float] | None = None) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside them. spent_s: see Runner; None where nothing was measured now."""
     tables = result_tables(run)
     print_environment(console, run.header.environment)
     print_doubts(console, run.uncalibrated)
@@ -127,7 +127,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Ma
     console.print()
     print_compiled(console, run.header.compiled)
     print_counts(console, run.cells)
-    print_spent(console, spent_s)
+    print_spent(console, spent_s or {})
     (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
     drawn, beside = [], []
     if run.cells and not no_plots:
