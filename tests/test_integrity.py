@@ -133,7 +133,8 @@ def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
         buffer.copy_(expected)
         witness.arm()
         places.append(tuple((buffer != expected).nonzero().flatten().tolist()))
-    assert len(set(places)) == 5
+    # Drawn from 128 ready sets: two of five may be the same (8 % of the time), three of them are not but once in 10^5 times.
+    assert len(set(places)) >= 3
 
 
 def test_what_a_launch_need_not_write_is_never_made_wrong():
