@@ -129,12 +129,12 @@ def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
     expected = torch.arange(10_000, dtype=torch.int32)
     bench, buffer = bench_of(expected)
     witness, places = Witness(bench), []
-    for _ in range(5):
+    for _ in range(40):
         buffer.copy_(expected)
         witness.arm()
         places.append(tuple((buffer != expected).nonzero().flatten().tolist()))
-    # Drawn from 128 ready sets: two of five may be the same (8 % of the time), three of them are not but once in 10^5 times.
-    assert len(set(places)) >= 3
+    # Drawn from 128 ready sets: 34 of forty are different ones on average, give or take two.
+    assert len(set(places)) > 20
 
 
 def test_what_a_launch_need_not_write_is_never_made_wrong():
