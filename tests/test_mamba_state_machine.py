@@ -166,7 +166,9 @@ def run_align(copy_variant, metadata, block_size: int, steps: int, seed: int = 0
     width, shape = TAPS + traffic.drafts, (layers, traffic.num_states)
     conv = torch.zeros(*shape, *((width, CHANNELS) if layout == "SD" else (CHANNELS, width)), dtype=torch.int16, device=DEVICE)
     ssm = torch.zeros(*shape, WORDS, dtype=torch.int32, device=DEVICE)
-    columns_of = (lambda slot: conv[:, slot]) if layout == "SD" else (lambda slot: conv[:, slot].transpose(1, 2))
+    # The forward pass is played on the host, on both pools at once: on a CPU, those of the device themselves.
+    conv_host, ssm_host = conv.cpu(), ssm.cpu()
+    columns_of = (lambda slot: conv_host[:, slot]) if layout == "SD" else (lambda slot: conv_host[:, slot].transpose(1, 2))
     windows, pools, phases = Metadata(metadata, traffic, "align"), {"conv_states": conv, "ssm_states": ssm}, {}
     for phase in ("before_forward", "after_sampling"):
         axes = {"num_layers": layers, "conv_dim": CHANNELS, "ssm_state_bytes": 4 * WORDS, "conv_layout": layout, "phase": phase}
@@ -178,12 +180,12 @@ def run_align(copy_variant, metadata, block_size: int, steps: int, seed: int = 0
     def write(request: Request, slots: list[int], first: int, last: int) -> None:
         """SSM states after ``first`` .. ``last`` tokens, a slot each, and the convolution's inputs in the first slot."""
         for slot, tokens in zip(slots, range(first, last + 1), strict=False):
-            ssm[:, slot] = state(request, tokens)
+            ssm_host[:, slot] = state(request, tokens)
         seen = [token(request, position) for position in range(first - TAPS + 1, last + 1)]
-        columns_of(slots[0])[:, : len(seen)] = torch.tensor(seen, dtype=torch.int16, device=DEVICE)[None, :, None]
+        columns_of(slots[0])[:, : len(seen)] = torch.tensor(seen, dtype=torch.int16)[None, :, None]
 
     def check(here: str, request: Request, slots: list[int], offset: int, tokens: int) -> None:
-        held = ssm[:, slots[offset]].flatten().tolist()
+        held = ssm_host[:, slots[offset]].flatten().tolist()
         if held != [state(request, tokens)] * layers * WORDS:
             raise WrongState(f"{here}: the SSM slots hold {held}, expected {state(request, tokens)}")
         window = columns_of(slots[0])[:, offset : offset + TAPS].tolist()
@@ -199,7 +201,11 @@ def run_align(copy_variant, metadata, block_size: int, steps: int, seed: int = 0
         fill(x.state_columns[: len(real)], [request.column for request, _ in real])
         fill(x.num_draft_tokens[: len(real)], [tokens - 1 for _, tokens in real])
         x.tell_host()
+        conv.copy_(conv_host)
+        ssm.copy_(ssm_host)
         launch()
+        conv_host.copy_(conv)
+        ssm_host.copy_(ssm)
         columns = out.state_columns if phase == "before_forward" else x.state_columns
         for (request, _), accepted, column in zip(real, out.num_accepted_tokens.tolist(), columns.tolist(), strict=False):
             request.accepted, request.column = accepted, column
