@@ -10,14 +10,17 @@ A run is calibrated where every residual of every estimator stays within max(50 
 A cell's three values are brought to the in-graph time that gpu_us means. CUPTI sees the same graph without its gaps; events
 around launches that are queued one by one see the gaps of a stream, which are larger:
 
-    graph    the slope                                      cupti    sum of durations + launches * c_cupti
+    graph    the slope                                      cupti    sum of durations + launches * c_cupti + s
     events   slope over queued launches + launches * c_events
 
 with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a copy by
-one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. What a launch adds is not quite the same for
-each of them (on an H200 within 140 ns), and no estimator can be surer of a cell than of these: u is the largest deviation from
-the mean. A cell is untrusted where events or CUPTI differ from the graph by more than 3 %, and by more than 100 ns, and by more
-than launches * u. Never imports torch.
+one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. s is 0 in a hot cache. In another state the
+first launch of a call waits for what came before it (H200: 0.6 us, each further one 0.24 us, where a hot launch adds 0.07 us):
+there c is what the chain adds for each launch but its first one, and s what kernels of one launch add to that.
+
+What a launch adds is not quite the same for each kind (on an H200 within 140 ns hot, 200 ns cold), and no estimator can be surer
+of a cell than of these: u is the largest deviation per launch. A cell is untrusted where events or CUPTI differ from the graph
+by more than 3 %, and by more than 100 ns, and by more than launches * u. Never imports torch.
 """
 
 from __future__ import annotations
@@ -120,10 +123,17 @@ def _cache_doubts(calibration: Calibration, cache: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Constant:
-    """What to add to an estimator per launch to get in-graph time: mean over the ruler's own kernels, largest deviation from it."""
+    """What to add to an estimator to get in-graph time, from the ruler's own kernels, and the largest deviation per launch.
+
+    mean_us: per launch. once_us: per call, in a cache state other than hot.
+    """
 
     mean_us: float
     spread_us: float
+    once_us: float = 0.0
+
+    def of(self, launches: int) -> float:
+        return launches * self.mean_us + self.once_us
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
         taken["cupti"] = float(np.median(metrics.cupti_us))
     known, n = constants(calibration), metrics.launches
     floor = max(DISAGREEMENT_US, DISAGREEMENT_SHARE * graph)
-    corrected = {name: (taken[name] + n * c.mean_us, max(floor, n * c.spread_us)) for name, c in known.items() if name in taken}
+    corrected = {name: (taken[name] + c.of(n), max(floor, n * c.spread_us)) for name, c in known.items() if name in taken}
     return Estimates(graph, corrected)
 
 
@@ -172,19 +182,32 @@ def untrusted(metrics: Metrics | None, calibration: Calibration | None) -> str |
 @cache
 def constants(calibration: Calibration) -> dict[str, Constant]:
     """Estimator -> its constant; the spins together count as one kernel. Only estimators that saw every kernel."""
-    spins = [_per_launch(probe) for probe in calibration.spins.values()]
-    kinds = [_per_launch(probe) for probe in calibration.own.values()]
-    shared = [name for name in ("events", "cupti") if all(name in one for one in (*kinds, *spins))]
-    found = {}
+    spins, kinds = (
+        [(probe.launches, _missing(probe)) for probe in probes.values()] for probes in (calibration.spins, calibration.own)
+    )
+    in_state = any(probe.state_us for probe in calibration.own.values())
+    shared = [name for name in ("events", "cupti") if all(name in found for _, found in (*kinds, *spins))]
+    constants = {}
     for name in shared:
-        values = [*(one[name] for one in kinds), float(np.mean([one[name] for one in spins]))]
-        mean = float(np.mean(values))
-        found[name] = Constant(mean, max(abs(value - mean) for value in values))
-    return found
+        calls = [*((n, found[name]) for n, found in kinds), (1, float(np.mean([found[name] for _, found in spins])))]
+        constants[name] = _constant(calls, in_state and name == "cupti")
+    return constants
 
 
-def _per_launch(probe: Probe) -> dict[str, float]:
+def _constant(calls: Sequence[tuple[int, float]], in_state: bool) -> Constant:
+    """From (launches, microseconds an estimator misses) of kernels of the ruler's own."""
+    chains = [(n, missing) for n, missing in calls if n > 1]
+    if in_state and chains:
+        single = float(np.mean([missing for n, missing in calls if n == 1]))
+        mean = float(np.mean([(missing - single) / (n - 1) for n, missing in chains]))
+        once = single - mean
+    else:
+        mean, once = float(np.mean([missing / n for n, missing in calls])), 0.0
+    return Constant(mean, max(abs(missing - once - n * mean) / n for n, missing in calls), once)
+
+
+def _missing(probe: Probe) -> dict[str, float]:
     """Estimator -> graph minus estimator. CUPTI looks at calls in the cache state of the run, queued events at hot ones."""
     values = measured(probe)
     in_state = float(np.median(probe.state_us) - np.median(probe.graph_us[min(probe.graph_us)])) if probe.state_us else 0.0
-    return {name: (values["graph"] - value + (in_state if name == "cupti" else 0.0)) / probe.launches for name, value in values.items()}
+    return {name: values["graph"] - value + (in_state if name == "cupti" else 0.0) for name, value in values.items()}
