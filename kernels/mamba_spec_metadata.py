@@ -4,7 +4,7 @@ A group of lanes per request, a lane per slot. What a lane needs waits for two l
 request slot, and the table entry on the anchor. But drafts reach no further than k tokens, so the anchor is the last computed
 column or the one after it (unless BS < k); both entries are loaded while the anchor is on its way, and it only chooses.
 
-On an H200 at B = 128, k = 3 this takes 1.57 us in Triton and 1.74 in CUDA C++, where the floor is 1.08 and the aim was 1.3. Tried
+On an H200 at B = 128, k = 3 this takes 1.60 us in Triton and 1.69 in CUDA C++, where the floor is 1.06 and the aim was 1.3. Tried
 there: one or two entries per Triton thread 1.57 and 1.63; in CUDA C++ loads pinned in source order 1.67, output pointers used
 early 1.67; one load deep, with the whole row per warp, 1.84 and 1.78. So it is neither the depth of the loads nor the size of a
 block that keeps it from the floor.
