@@ -18,10 +18,11 @@ PANEL_HEIGHT_IN = 3.1
 
 
 def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, up to ``most_columns`` side by side; each device starts a new row, operators in the same order below."""
-    devices: dict[tuple[str, str], list[Panel]] = {}
+    """One axes per panel, up to ``most_columns`` side by side; each device and cache state starts a new row, operators in the same
+    order below."""
+    devices: dict[tuple[str, str, str], list[Panel]] = {}
     for panel in panels:
-        devices.setdefault((panel.generation, panel.device), []).append(panel)
+        devices.setdefault((panel.generation, panel.device, panel.cache), []).append(panel)
     columns = min(most_columns, max(map(len, devices.values())))
     rows = sum(math.ceil(len(group) / columns) for group in devices.values())
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
@@ -41,10 +42,11 @@ def inner_width(ax: Axes) -> float:
 
 
 def panel_title(panel: Panel, detail: str, width_in: float) -> str:
-    """Operator, device and generation, and what of it is drawn, broken to ``width_in`` inches."""
+    """Operator, device, generation and a cache state other than hot, and what of it is drawn, broken to ``width_in`` inches."""
     device = panel.device.removeprefix("NVIDIA ")
     where = device if panel.generation in device else f"{device} ({panel.generation})"
     where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
+    where += "" if panel.cache == "hot" else f", {panel.cache} cache"
     return "\n".join(line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in)))
 
 

@@ -1,10 +1,11 @@
-"""Which cells stand in which panel: one operator on one device, and within it the points, each from one run.
+"""Which cells stand in which panel: one operator on one device in one cache state, and within it the points, each from one run.
 
 Variants are only ever set against variants of the same run: a point comes whole from the latest run that timed it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,10 +44,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Panel:
-    """figure: whose samples are drawn, one of a GPU (gpu_us, eager_us) or cpu_us of a CPU; never both in one panel."""
+    """figure: whose samples are drawn, one of a GPU (gpu_us, eager_us) or cpu_us of a CPU; never both in one panel.
+    cache: the state that gpu_us was taken in; nothing else knows another than "hot"."""
 
     generation: str
     device: str
+    cache: str
     operator: str
     baseline: str
     figure: str
@@ -91,7 +94,7 @@ class Panel:
 
 
 def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
-    """All panels with at least one timed cell: by generation, then device, then operator in the order of the records.
+    """All panels with at least one timed cell: by generation, device and cache state, then operator in the order of the records.
     GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us."""
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
@@ -100,11 +103,14 @@ def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
         for device in dict.fromkeys(device_name(run.header.environment) for run in group):
             there = [run for run in group if device_name(run.header.environment) == device]
             figure = "cpu_us" if there[0].header.environment.device == "cpu" else gpu_figure
-            for operator in operators:
-                places = _places(there, operator, figure)
+            caches: dict[str, list[Run]] = {}
+            for run in there:
+                caches.setdefault(run.cache if figure == "gpu_us" else "hot", []).append(run)
+            for (cache, alike), operator in itertools.product(caches.items(), operators):
+                places = _places(alike, operator, figure)
                 if any(place.timed(figure) for place in places):
                     baseline = next(iter(places[0].cells.values())).baseline
-                    found.append(Panel(generation, device, operator, baseline, figure, places))
+                    found.append(Panel(generation, device, cache, operator, baseline, figure, places))
     return found
 
 

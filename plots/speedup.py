@@ -71,12 +71,12 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 
 def _bands(tables: Sequence[Table]) -> list[list[Table]]:
-    """Tables from the top down: two of one device side by side where the boxes of both stay wide enough."""
+    """Tables from the top down: two of one device and cache state side by side where the boxes of both stay wide enough."""
     bands: list[list[Table]] = []
     for one in tables:
         beside = [*bands[-1], one] if bands else [one]
-        same_device = len({(other.panel.generation, other.panel.device) for other in beside}) == 1
-        if len(beside) == 2 and same_device and all(_box_in(beside, other) >= LEAST_BOX_IN for other in beside):
+        alike = len({(other.panel.generation, other.panel.device, other.panel.cache) for other in beside}) == 1
+        if len(beside) == 2 and alike and all(_box_in(beside, other) >= LEAST_BOX_IN for other in beside):
             bands[-1] = beside
         else:
             bands.append([one])

@@ -11,6 +11,7 @@ from harness.results.compare import VERDICTS, Comparison, Row, compare
 from harness.results.records import Metrics
 from harness.results.stats import Interval
 from plots import _style, regression, speedup
+from plots._axes import panel_title
 from plots._panels import panels
 from plots._rows import table
 from tests import factory
@@ -22,6 +23,19 @@ def test_two_gpus_of_one_generation_have_panels_of_their_own():
     assert [(panel.device, panel.operator) for panel in panels(runs)] == [
         (gpu, operator) for gpu in ("NVIDIA H200", "NVIDIA H100") for operator in ("decode_flatten", "decode_native")
     ]
+
+
+def test_each_cache_state_has_panels_of_its_own():
+    """A cold run never takes the place of a hot one. Only gpu_us knows of the state, the other figures are always taken hot."""
+    hot, other = factory.sweep_run(), factory.sweep_run(seed=1)
+    cold = factory.run(other.header.environment, other.cells, config=other.header.config | {"measure": {"cache": "cold"}})
+    found = panels([hot, cold])
+    assert [(panel.cache, panel.operator) for panel in found] == [
+        (cache, operator) for cache in ("hot", "cold") for operator in ("decode_flatten", "decode_native")
+    ]
+    assert [{id(place.run) for place in panel.places} for panel in found] == 2 * [{id(hot)}] + 2 * [{id(cold)}]
+    assert [", cold cache" in panel_title(panel, "", 4) for panel in found] == [False, False, True, True]
+    assert {panel.cache for panel in panels([hot, cold], "eager_us")} == {"hot"}
 
 
 def test_a_point_comes_whole_from_its_latest_run():

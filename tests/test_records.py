@@ -156,6 +156,8 @@ def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_
     later = Segment(started="later", why="resumed", environment=recorded.header.environment, calibration=ruler)
     write_run(structs.replace(recorded, segments=[(start, later)]), tmp_path / "recorded.jsonl")
     factory.write(factory.sweep_run(batch_sizes=(1, 128)), tmp_path / "elsewhere.jsonl")
+    cold = factory.run(recorded.header.environment, recorded.cells, config=recorded.header.config | {"measure": {"cache": "cold"}})
+    factory.write(cold, tmp_path / "cold.jsonl")
     monkeypatch.setattr(recording, "REFERENCE", tmp_path)
     (drawn,) = recording._references(mine)
     assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}

@@ -141,7 +141,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Ma
 
 
 def _references(run: Run) -> list[Run]:
-    """What was recorded on GPUs at the points of this run, drawn beside a run that has no GPU of its own."""
+    """What was recorded on GPUs at the points and in the cache state of this run, drawn beside a run that has no GPU of its own."""
     if run.header.environment.device == "cuda":
         return []
     points = {cell.point_key for cell in run.cells}
@@ -151,7 +151,7 @@ def _references(run: Run) -> list[Run]:
             recorded.append(read_run(path))
         except RecordError as error:
             make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"), soft_wrap=True)
-    return [part for r in recorded if (part := _only(r, points)).cells]
+    return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
 
 
 def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
