@@ -42,8 +42,8 @@ MOST_POOL_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Outputs:
-    conv_states: Tensor  # shape and dtype of the inputs'; here an engine has one pool for both
-    ssm_states: Tensor  # likewise
+    conv_states: Tensor  # as in Inputs; an engine passes one pool as both
+    ssm_states: Tensor  # the same
     num_accepted_tokens: Tensor  # [max_num_seqs] int32
     state_columns: Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
