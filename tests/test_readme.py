@@ -23,6 +23,27 @@ ROWS = {
     "B = 256, 64–128K contexts": "batch_size=256,context_len=uniform(65536;131072)",
 }
 
+_STEP = "context_len=uniform(4096;8192)"
+#: Row of the table of the other operators -> the label of its point in full, or in mamba_copy.
+OTHERS = {
+    "`decode_step`, flatten, B = 128": f"batch_size=128,{_STEP}",
+    "`decode_step`, flatten, B = 128, 10 % padding": f"batch_size=128,{_STEP},padding=0.1",
+    "`decode_step`, native, B = 128": f"batch_size=128,{_STEP},decode_path=native",
+    "`decode_step`, flatten, 132 parts, B = 1024": f"batch_size=1024,{_STEP},num_heads_q=16",
+    "`paged_mqa_schedule`, B = 128": f"batch_size=128,{_STEP}",
+    "`paged_mqa_schedule`, B = 1024": f"batch_size=1024,{_STEP}",
+    "`mla_tile_schedule`, 16 parts, B = 128": f"batch_size=128,{_STEP}",
+    "`mla_tile_schedule`, 16 parts, B = 1024": f"batch_size=1024,{_STEP}",
+    "`mla_tile_schedule`, 132 parts, B = 1024": f"batch_size=1024,{_STEP},num_heads_q=16",
+    "`k_quant_gather`, 32K tokens, B = 128": "batch_size=128",
+    "`k_quant_gather`, 128K tokens, B = 256": "batch_size=256,chunk_tokens=131072",
+    "`k_quant_gather`, 512K tokens, B = 1024": "batch_size=1024,chunk_tokens=524288",
+    "`mamba_spec_metadata`, B = 128": f"batch_size=128,{_STEP}",
+    "`mamba_state_gather`, 40 layers, B = 128": f"batch_size=128,{_STEP}",
+    "`mamba_state_copy`, 4 layers, B = 128, 13 requests cross": "batch_size=128,context_len=lognormal(8192;1),crossing=0.1,num_layers=4",
+    "`seq_lens_update`, B = 128": f"batch_size=128,{_STEP}",
+}
+
 
 @cache
 def recorded(name):
@@ -63,6 +84,23 @@ def test_the_first_tables_hold_the_figures_of_the_record(operator):
                 expected = [gpu, cells[variant].metrics.launches, host, gpu / floor]
             said = box.rstrip("×").split(" · ")
             assert said == [rounded_as(*pair) for pair in zip(said, expected, strict=True)], (row, variant)
+
+
+@pytest.mark.parametrize("row", OTHERS)
+def test_the_table_of_the_other_operators_holds_the_figures_of_the_records(row):
+    operator = row.split("`")[1]
+    run = recorded("mamba_copy" if operator == "mamba_state_copy" else "full")
+    cells = {cell.variant: cell for cell in run.cells if (cell.operator, cell.point) == (operator, OTHERS[row])}
+    # The baseline of the copies decides on the host, so it has no GPU time.
+    chain = "masked_chain" if operator == "mamba_state_copy" else next(iter(cells.values())).baseline
+    *shown, floor = boxes(README[README.index(f"| {row} |") :].splitlines()[0])[1:]
+    for variant, box in zip((chain, "triton_fused", "cuda_fused"), shown, strict=True):
+        gpu, host, launches = re.match(r"([\d.]+) · (\d+)(?: \((\d+))?", box).groups(default="1")
+        metrics, host_us = cells[variant].metrics, interval(cells[variant], "host_us").median
+        assert gpu == rounded_as(gpu, interval(cells[variant], "gpu_us").median), variant
+        assert int(host) == (round(host_us) if host_us < 1000 else round(host_us, -1)), variant
+        assert int(launches) == metrics.launches, variant
+    assert floor == rounded_as(floor, floor_us(run.header.calibration, cells["cuda_fused"].metrics.bytes_moved))
 
 
 def test_so_many_cells_agree():
