@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The command line: flags and exit codes. What a command does stands in harness/cli/commands.py.
 
-Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage or configuration, 3 unsure,
-130 interrupted with what was measured kept.
+Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage, configuration, device or file, 3 unsure,
+130 interrupted with what was measured kept. All their causes stand in the README.
 """
 
 from __future__ import annotations

@@ -28,18 +28,22 @@ def whole(minimum: int) -> Callable[[Any], int]:
 
 
 def fraction(value: Any) -> float:
+    """Parser of numbers in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise ValueError("must be a number in [0, 1)")
     return float(value)
 
 
 def probability(value: Any) -> float:
+    """Parser of numbers in [0, 1]: chances and shares."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError("must be a number in [0, 1]")
     return float(value)
 
 
 def choice(*names: str) -> Callable[[Any], str]:
+    """Parser of one of these words."""
+
     def parse(value: Any) -> str:
         if value not in names:
             raise ValueError(f"must be one of {', '.join(names)}")
@@ -91,7 +95,7 @@ DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
 
 
 def num_padding_requests(point: Point) -> int:
-    """ceil(padding * B), the whole batch only where padding is 1. (fractions like 0.1 * 30 are rounded before the ceiling)"""
+    """ceil(padding * B), the whole batch only where padding is 1. Rounded first: 0.07 * 100 is a little more than 7."""
     if point.padding == 1:
         return point.batch_size
     return min(-int(-round(point.padding * point.batch_size, 6) // 1), point.batch_size - 1)

@@ -6,6 +6,7 @@ its context, its block ids. So a captured graph can be replayed on a batch of an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +54,7 @@ def make_batch(point: Point, seed: int) -> Batch:
     host_start = start
     if point.get("host_lens", "exact") == "stale":
         host_start = _prefix(np.where(decode_lens > 0, point.max_decode_len, 0))
-    return Batch(_int32(seq_lens), _int32(decode_lens), _int32(start), _int32(host_start))
+    return Batch(int32(seq_lens), int32(decode_lens), int32(start), int32(host_start))
 
 
 def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
@@ -88,5 +89,6 @@ def _prefix(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
-def _int32(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.astype(np.int32))
+def int32(values: Sequence[int] | np.ndarray) -> Tensor:
+    """A CPU tensor of the same shape."""
+    return torch.from_numpy(np.asarray(values).astype(np.int32))

@@ -8,7 +8,6 @@ Defaults are Nemotron-3 Super served with three drafts: Mamba block 1024, max_mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines._axes import cdiv
-from baselines._batches import NULL_BLOCK_ID, UNUSED_BLOCK_ID, make_batch
+from baselines._batches import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
 from harness.contract import Axis, Point, Rule
 
 #: A request's slots are one group of lanes of one warp in the fused kernels.
@@ -122,7 +121,3 @@ def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
 def last_block(tokens: int, block_size: int) -> int:
     """Column of the block that holds the last of ``tokens`` tokens; 0 where there is none."""
     return max(cdiv(tokens, block_size) - 1, 0)
-
-
-def int32(values: Sequence[int] | np.ndarray) -> Tensor:
-    return torch.from_numpy(np.asarray(values).astype(np.int32))

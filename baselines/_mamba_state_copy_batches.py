@@ -18,12 +18,6 @@ from harness.contract import HOST, Axis, Point
 CONV_WIDTH = 4
 
 
-def _share(value):
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError("must be a number in [0, 1]")
-    return float(value)
-
-
 def _state_bytes(value):
     if axes.whole(4)(value) % 4:
         raise ValueError("must be a multiple of 4")
@@ -32,7 +26,7 @@ def _state_bytes(value):
 
 COPY_AXES = (
     Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
-    Axis("crossing", _share, 0.25, "share of the real requests that copy; q / mamba_block_size in the long run", axes.plain),
+    Axis("crossing", axes.probability, 0.25, "share of the real requests that copy; q / mamba_block_size in the long run", axes.plain),
     Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
     Axis("ssm_state_bytes", _state_bytes, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
     Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
@@ -90,6 +84,7 @@ class Crossings:
 
 
 def conv_columns(point: Point) -> int:
+    """C: tokens that the state of a convolution covers."""
     return CONV_WIDTH - 1 + point.num_speculative_blocks
 
 
@@ -99,6 +94,7 @@ def slots_per_request(point: Point) -> int:
 
 
 def num_slots(point: Point) -> int:
+    """Those of all requests, and the null slot."""
     return 1 + point.batch_size * slots_per_request(point)
 
 
@@ -169,6 +165,7 @@ def make_pools(point: Point, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def conv_shape(point: Point) -> tuple[int, int]:
+    """Of one slot and layer: (conv columns, conv_dim), exchanged in layout DS."""
     shape = (conv_columns(point), point.conv_dim)
     return shape if point.conv_layout == "SD" else shape[::-1]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -116,6 +117,14 @@ def fresh_tiles(point: Point, seq_lens: Tensor, shortest: int | None = None, new
         return {"tile_scheduler_metadata": metadata, "num_splits": num_splits}
 
     return compute
+
+
+def tile_views(point: Point, out: Any) -> dict[str, Tensor]:
+    """What FlashMLA is handed of a step's buffers: a row for each part, split counts of B requests."""
+    return {
+        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
+        "num_splits": out.num_splits[: point.batch_size + 1],
+    }
 
 
 def copied(persistent: Mapping[str, Tensor], compute):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from baselines import _axes as axes
+from baselines._batches import int32
 from baselines._lengths import draw_lengths, plain
 from harness.contract import HOST, Axis, Point, Rule
 
@@ -144,14 +144,10 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     before[prev_pos[survivors]] = np.maximum(computed - progress, 0)[survivors]
     believed = computed + (rejected if point.scheduling == "async" else 0)
     return Inputs(
-        prev_num_computed=_int32(before),
-        valid=_int32(np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))),
-        query_start_loc=_int32(np.append(0, scheduled.cumsum())),
-        to_device=_int32(np.concatenate([prev_pos, believed, drafts])),
-        num_scheduled=_int32(scheduled),
+        prev_num_computed=int32(before),
+        valid=int32(np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))),
+        query_start_loc=int32(np.append(0, scheduled.cumsum())),
+        to_device=int32(np.concatenate([prev_pos, believed, drafts])),
+        num_scheduled=int32(scheduled),
         num_tokens=num_tokens(point),
     )
-
-
-def _int32(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.astype(np.int32))

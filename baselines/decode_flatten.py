@@ -114,7 +114,7 @@ def chain_clamps_shared_table(point, x, out):
 )  # fmt: skip
 def host_boundaries_trusted(point, x, out):
     """Right where the host knows; after adaptive verification its boundaries are those of the drafts, not of what was kept."""
-    arange = torch.arange(out.lens.numel(), dtype=torch.int32, device=out.lens.device)
+    arange = arange_of(out)
     columns = min(x.block_table.shape[1], out.block_table.shape[1])
 
     def launch():

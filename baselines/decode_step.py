@@ -32,7 +32,7 @@ from baselines._decode_flatten_chains import flatten_chain, needs_exact_host_len
 from baselines._decode_native_forms import context_lens, native_chain
 from baselines._decode_step_points import DECODE_PATH, HARD_POINTS, RULES, SEQUENCES, atoms_of, same_step_elsewhere
 from baselines._flat_batches import Inputs, bytes_flattened, flattened, make_inputs, make_token_buffers, num_tokens
-from baselines._mla_tile_schedule_forms import copied, fresh_tiles
+from baselines._mla_tile_schedule_forms import copied, fresh_tiles, tile_views
 from baselines._mla_tile_schedule_loop import scheduled
 from baselines._mla_tile_schedule_points import LAYOUT, MAX_NUM_SEQS, NUM_HEADS_Q, NUM_SM_PARTS, NUM_SMS, OVERHEAD
 from baselines._paged_mqa_schedule_forms import REMAINDER, schedule_chain, schedule_rows
@@ -60,7 +60,7 @@ def make_outputs(point: Point) -> Outputs:
 
 def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
     """What the indexer and the attention kernel are handed; block_table on the flatten path alone."""
-    return _length_views(point, out) | {"schedule": out.schedule} | _tile_views(point, out)
+    return _length_views(point, out) | {"schedule": out.schedule} | tile_views(point, out)
 
 
 def _length_views(point: Point, out: Outputs) -> dict[str, Tensor]:
@@ -69,13 +69,6 @@ def _length_views(point: Point, out: Outputs) -> dict[str, Tensor]:
         return {"lens": out.lens[: size * width].view(size, width), "decode_lens": out.decode_lens[:size]}
     tokens = num_tokens(point)
     return {"lens": out.lens[:tokens], "decode_lens": out.decode_lens[:tokens], "block_table": out.block_table[:tokens]}
-
-
-def _tile_views(point: Point, out: Outputs) -> dict[str, Tensor]:
-    return {
-        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
-        "num_splits": out.num_splits[: point.batch_size + 1],
-    }
 
 
 def _native(point: Point, x: Inputs) -> dict[str, Expected]:
@@ -141,7 +134,7 @@ def _step(point: Point, x: Inputs, out: Outputs, queries: Tensor, atoms: int):
     """Chains in sequence; ``queries`` and ``atoms`` are what the paged-MQA schedule is built for."""
     lengths = _lengths(point, x, out)
     schedule = schedule_chain(queries, out.schedule, point.num_sms, atoms, point.remainder == "back")
-    tiles = copied(_tile_views(point, out), fresh_tiles(point, x.seq_lens))
+    tiles = copied(tile_views(point, out), fresh_tiles(point, x.seq_lens))
 
     def launch():
         lengths()
@@ -207,7 +200,7 @@ def fresh_tensors(point, x, out):
 )  # fmt: skip
 def skipped_planning(point, x, out):
     """The plan's consumer runs on with tiles of lengths that are gone."""
-    lengths, compute, persistent = _lengths(point, x, out), fresh_tiles(point, x.seq_lens), _tile_views(point, out)
+    lengths, compute, persistent = _lengths(point, x, out), fresh_tiles(point, x.seq_lens), tile_views(point, out)
     schedule = schedule_chain(_queries(point, out), out.schedule, point.num_sms, atoms_of(point), point.remainder == "back")
     planned_for, plan = torch.full_like(x.seq_lens[:1], -1), {name: torch.zeros_like(view) for name, view in persistent.items()}
 

@@ -42,8 +42,8 @@ MOST_POOL_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Outputs:
-    conv_states: Tensor
-    ssm_states: Tensor
+    conv_states: Tensor  # as in Inputs; an engine passes one pool as both
+    ssm_states: Tensor  # the same
     num_accepted_tokens: Tensor  # [max_num_seqs] int32
     state_columns: Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
@@ -55,6 +55,7 @@ def make_outputs(point: Point) -> Outputs:
 
 
 def make_pools_empty(point: Point) -> tuple[Tensor, Tensor]:
+    """(conv states int16, ssm states int32) of all layers and slots."""
     shape = (point.num_layers, num_slots(point))
     return torch.empty(*shape, *conv_shape(point), dtype=torch.int16), torch.empty(*shape, point.ssm_state_bytes // 4, dtype=torch.int32)
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from baselines import _axes as axes
 from baselines._batches import make_batch
-from baselines._mla_tile_schedule_forms import copied, fresh_tiles, greedy_schedule
+from baselines._mla_tile_schedule_forms import copied, fresh_tiles, greedy_schedule, tile_views
 from baselines._mla_tile_schedule_loop import scheduled
 from baselines._mla_tile_schedule_points import (
     HARD_POINTS,
@@ -80,13 +80,6 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
-    return {
-        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
-        "num_splits": out.num_splits[: point.batch_size + 1],
-    }
-
-
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     return scheduled(point, x.seq_lens)
 
@@ -102,7 +95,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 @variant("mla_tile_schedule", waives=("no_sync", "graph_safe", "no_alloc"))
 def host_loop(point, x, out):
     """Lengths to the CPU, the greedy loop in Python, two fresh tensors, two copies into the persistent buffers."""
-    persistent = views(point, out)
+    persistent = tile_views(point, out)
 
     def launch():
         rows, counts = greedy_schedule(x.seq_lens.tolist(), point.num_sm_parts, point.overhead, point.layout == "new")
@@ -117,7 +110,7 @@ def host_loop(point, x, out):
 @variant("mla_tile_schedule", waives="no_alloc")
 def fresh_copy(point, x, out):
     """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of its kernel."""
-    return copied(views(point, out), fresh_tiles(point, x.seq_lens))
+    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens))
 
 
 # --- historic defects -------------------------------------------------------------------------------------------------
@@ -156,13 +149,13 @@ def _new_layout(point: Point) -> str | None:
     skip=_new_layout, waives="no_alloc",
 )  # fmt: skip
 def zero_length_without_block(point, x, out):
-    return copied(views(point, out), fresh_tiles(point, x.seq_lens, shortest=0))
+    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens, shortest=0))
 
 
 @variant("mla_tile_schedule", defect="rows of parts without work are left as they were (vLLM's FlashMLA #3, #7)", waives="no_alloc")
 def idle_parts_unwritten(point, x, out):
     """Their begin must be B, or a part runs what an earlier step left there."""
-    persistent, compute = views(point, out), fresh_tiles(point, x.seq_lens)
+    persistent, compute = tile_views(point, out), fresh_tiles(point, x.seq_lens)
     held = persistent["tile_scheduler_metadata"]
 
     def working_parts():
@@ -182,7 +175,7 @@ def _one_part_new_layout(point: Point) -> str | None:
     skip=_one_part_new_layout, waives="no_alloc",
 )  # fmt: skip
 def old_field_order(point, x, out):
-    return copied(views(point, out), fresh_tiles(point, x.seq_lens, new=False))
+    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens, new=False))
 
 
 operator = Operator(
@@ -204,7 +197,7 @@ operator = Operator(
     ),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
-    views=views,
+    views=tile_views,
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="fresh_copy",

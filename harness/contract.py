@@ -42,7 +42,7 @@ CONTRACTS = (
 )
 WAIVABLE = tuple(contract.name for contract in CONTRACTS if contract.waivable)
 
-#: dataclass field metadata of an input that stays on the CPU, as engines keep a host copy beside a device tensor.
+#: dataclass field metadata of an input or output that stays on the CPU, as engines keep a host copy beside a device tensor.
 HOST = MappingProxyType({"host": True})
 
 

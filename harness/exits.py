@@ -1,10 +1,11 @@
 """Exit codes of the command line. Documented in bench.py and the README; CI scripts rely on them."""
 
 OK = 0
-#: A mismatch, a failed cell, or a regression.
+#: A mismatch, a failed cell, a run that could not go on, an uncalibrated ruler, or a regression.
 BAD = 1
-#: Bad usage or configuration; nothing was measured.
+#: Bad usage or configuration, a device that cannot be used, or a file that cannot be read or written.
 USAGE = 2
+#: A comparison that cannot tell.
 UNSURE = 3
 #: Ctrl-C; what was measured is kept.
 INTERRUPTED = 130

@@ -4,8 +4,8 @@
     triton_fused     one launch for every batch, request-major, used blocks only
     cuda_fused       the same in CUDA C++: 16-byte copies, table loads issued before the lengths have arrived
 
-On an H200 both fused variants are 0.3 us above the floor at B = 1 and 0.4 to 0.7 us at B = 256 with short contexts; at 64K
-to 128K tokens the CUDA kernel reaches it. The floor is one block that loads and stores; here the destination address
+On an H200 both fused variants are 0.3 us above the floor at B = 1 and 0.5 to 0.8 us at B = 256 with short contexts; at B = 256
+with 64K to 128K tokens the CUDA kernel reaches it. The floor is one block that loads and stores; here the destination address
 waits for query_start_loc, and blocks, tail and rows grow with B. Steps that were measured at B = 128 (us): loops unrolled
 1.92, compact 1.62; the same with all loads of a block in flight and requests on the grid's x axis 1.55. Blocks of 64 or
 32 threads, 16 tail entries per thread and no early table load were all slower.

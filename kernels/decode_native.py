@@ -1,7 +1,7 @@
 """decode_native, fused: one launch where the operator chain takes four to six. B * L threads, a load or two and a store each.
 
-On an H200, us in Triton and CUDA C++: 1.12 and 1.15 at B = 1, 1.15 and 1.17 at B = 128, 1.23 and 1.28 at B = 1024, where the floor is 1.07
-to 1.08.
+On an H200, us in Triton and CUDA C++: 1.07 and 1.11 at B = 1, 1.09 and 1.13 at B = 128, 1.24 and 1.26 at B = 1024, where the floor is 1.06
+to 1.07.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ The paged-MQA schedule over flat tokens can: the segments of a request's tokens 
 segment is found by walking over the tokens of one request. So B requests are scanned, not T lengths, and nothing is read
 that another block writes.
 
-On an H200, us (floor at B = 128, flattened: 1.14, aim: 4):
+On an H200, us (floor at B = 128, flattened: 1.13, aim: 4):
 
     batch, path, parts       triton_fused   cuda_fused   triton_sequence   cuda_sequence   op_chain (launches)
-    128, flatten, 16         2.81           2.38         5.5               5.3             177 (124)
-    128, native, 16          2.46           2.28         6.4               5.7
-    1024, flatten, 132       6.52           4.58         14.2              9.7
+    128, flatten, 16         2.82           2.37         5.7               5.4             177 (124)
+    128, native, 16          2.47           2.29         6.4               5.8             157 (113)
+    1024, flatten, 132       6.49           4.57         14.2              9.7             296 (132)
 
-What keeps it from the floor is the tile-schedule block: alone it takes 1.94 and 2.14 at B = 128, 5.60 and 3.96 at B = 1024 with 132 parts.
+What keeps it from the floor is the tile-schedule block: alone it takes 2.01 and 2.19 at B = 128, 5.57 and 3.94 at B = 1024 with 132 parts.
 """
 
 from __future__ import annotations

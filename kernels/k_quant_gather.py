@@ -11,13 +11,13 @@ idle unit per request, which ends after its search.
 On an H200, us beside a plain copy of as many bytes; the aim was 1.15 times that copy:
 
     tokens   requests   Triton   CUDA C++   copy   aim
-    128K     256        6.81     6.72       6.0    6.9
-    128K     1024       7.07     7.92       6.0    6.9
-    512K     1024       37.3     38.3       34.5   39.7
+    128K     256        6.78     6.71       6.0    6.9
+    128K     1024       7.35     8.11       6.0    6.9
+    512K     1024       37.5     38.6       34.5   39.7
 
-Many short requests stand in the way: missed at 128K tokens of 1024 requests, by 2 % and 15 %. Tried there in CUDA C++: a first guess
-of the request by interpolation 7.45 with one warp, but 3 % slower at 128 requests; stores that evict first 7.53; units of 8 KB 9.08.
-In Triton: 64 or 256 lanes, 2 or 8 warps 7.20 to 7.45.
+Many short requests stand in the way: missed at 128K tokens of 1024 requests, by 7 % and 18 %. Tried there in CUDA C++, when it took
+7.92: a first guess of the request by interpolation 7.45 with one warp, but 3 % slower at 128 requests; stores that evict first 7.53;
+units of 8 KB 9.08. In Triton, when it took 7.07: 64 or 256 lanes, 2 or 8 warps 7.20 to 7.45.
 """
 
 from __future__ import annotations

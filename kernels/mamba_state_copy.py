@@ -7,9 +7,9 @@ request is spread over the whole GPU, and where nobody crosses a block reads fiv
 A convolution may be shifted inside its slot. A lane owns channels and moves them from the first column to the last, and
 reads what it is about to overwrite before it does, so no lane writes what another one still has to read.
 
-On an H200, four layers of 16 KiB states, 10 % crossing: 3.20 us in Triton and 3.01 in CUDA C++ at B = 128, where the floor is 1.56; 9.24
-and 7.74 over 4.54 at B = 1024. Where nobody crosses (B = 1) it is 1.50 and 1.56 over 1.09, and one crossing request among eight takes
-it to 2.83 and 2.68: lengths, the table entries they point to, and the states those point to are three trips to memory one behind
+On an H200, four layers of 16 KiB states, 10 % crossing: 3.19 us in Triton and 3.02 in CUDA C++ at B = 128, where the floor is 1.55; 9.24
+and 7.78 over 4.54 at B = 1024. Where nobody crosses (B = 1) it is 1.50 and 1.56 over 1.07, and one crossing request among eight takes
+it to 2.79 and 2.67: lengths, the table entries they point to, and the states those point to are three trips to memory one behind
 the other, and the list of those that cross is a scan over the block between the first two. The floor knows one trip.
 
 Counts and columns are the other way round: all blocks read num_accepted_tokens and state_columns, the first one writes those of

@@ -9,8 +9,8 @@ a request: a part that must pay the overhead again would get nothing for it. All
 stretched shifts the later ones, and so on: as many rounds as stretched parts. Those are about 6 in 100 where requests are 100
 blocks long, but all P where every request is one block, or where all are alike and a part falls just short of whole requests.
 
-On an H200, us in Triton and CUDA C++ (floor 1.08; the aim was 10 at 132 parts): 1.94 and 2.14 at B = 128 with 16 parts, 2.33 and 2.54 at
-B = 1024, 5.60 and 3.96 at B = 1024 with 132 parts.
+On an H200, us in Triton and CUDA C++ (floor 1.06; the aim was 10 at 132 parts): 2.01 and 2.19 at B = 128 with 16 parts, 2.28 and 2.50 at
+B = 1024, 5.57 and 3.94 at B = 1024 with 132 parts.
 """
 
 from __future__ import annotations

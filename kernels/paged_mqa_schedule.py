@@ -6,7 +6,7 @@
 Triton cannot index shared memory, and a search by tl.gather costs a barrier per step; counting costs one reduction. For
 that the lengths are read once per program, from L2. In CUDA C++ a step of the search is one shared-memory load.
 
-On an H200, us in Triton and CUDA C++ (floor 1.08): 2.26 and 1.50 at B = 128, 2.23 and 2.17 at B = 1024, where the aims were 1.6 and 2.2.
+On an H200, us in Triton and CUDA C++ (floor 1.06): 2.26 and 1.49 at B = 128, 2.23 and 2.17 at B = 1024, where the aims were 1.6 and 2.2.
 Triton meets neither.
 """
 

@@ -85,7 +85,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
 
 
 def _floor_us(place: Place, figure: str) -> float | None:
-    """The physical floor at this point; every variant has the same bytes to move. None on a CPU or without calibration."""
+    """The floor at this point; every variant has the same bytes to move. None on a CPU or without calibration."""
     timed = place.timed(figure)
     calibration = place.run.calibration_of(place.cells[timed[0]]) if timed else None
     if figure != "gpu_us" or calibration is None:

@@ -1,10 +1,12 @@
 """Wrong kernels that look right: each must be rejected, by the check meant for it, with the place of the fault."""
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
 
+from baselines.decode_flatten import merged_chain
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
 from harness.contract import Expected, Variant
@@ -208,7 +210,7 @@ def test_a_stale_tail_is_found_by_a_sequence_only(device):
     """Zeroes only its own padding, not what a larger step left behind it: right on poisoned buffers of one size."""
 
     def forgets_the_tail(point, x, out):
-        inner = flatten_right(point, x, out)
+        inner = merged_chain(point, x, out)
         before = out.lens.clone()
 
         def launch():
@@ -225,12 +227,6 @@ def test_a_stale_tail_is_found_by_a_sequence_only(device):
     verify_cell(Bench(flatten, points[1], device, seed=1), variant)
     with pytest.raises(Mismatch, match="step 2 of 3"):
         verify_sequence(flatten, variant, points, device, seed=1)
-
-
-def flatten_right(point, x, out):
-    from baselines.decode_flatten import merged_chain
-
-    return merged_chain(point, x, out)
 
 
 def test_a_read_past_the_source_row_shows_in_the_slack(device):
@@ -264,8 +260,6 @@ def test_every_byte_around_a_buffer_is_watched(shape_stride, device):
 
 
 def offsets(shape, stride):
-    import itertools
-
     return (sum(i * s for i, s in zip(index, stride, strict=True)) for index in itertools.product(*map(range, shape)))
 
 

@@ -38,6 +38,8 @@ INTERPRETER_SPENT = (
 
 
 class Session:
+    """Owns the device in the first process."""
+
     def __init__(self, job: Job) -> None:
         self._job = job
         if job.device == "cuda":

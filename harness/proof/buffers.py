@@ -107,10 +107,6 @@ class Guard:
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 
-    def fill(self, source: Any) -> None:
-        for name, buffer in self.buffers.items():
-            buffer.fill(getattr(source, name))
-
     def fill_some(self, contents: Mapping[str, Tensor]) -> None:
         for name, content in contents.items():
             self.buffers[name].fill(content)

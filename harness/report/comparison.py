@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from scipy import stats as scipy_stats
 
 from harness.report.columns import broken, initials, longest, room, spaced, widths, words
 from harness.report.console import laid_out
+from harness.report.tables import as_text
 from harness.results.caveats import warnings
 from harness.results.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
 from harness.results.records import Run
@@ -210,7 +210,7 @@ def _value(value: Any) -> str:
 
 def _cell(value: Any) -> str:
     """A value inside a Markdown table, as text: one line, nothing of it read as markup."""
-    return re.sub(r"([\\|*<`])", r"\\\1", _value(value))
+    return as_text(_value(value))
 
 
 def _commit(run: Run) -> str:

@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """1: a gating figure is slower or a cell broke. 3: one is unsure, or a cell timed in base is not in head. Else 0."""
+        """1: a gating figure is slower or a cell broke. 3: one is unsure, or what base timed has no comparable time in head. Else 0."""
         verdicts = {row.verdict for row in self.gating_rows}
         if self.broken or "slower" in verdicts:
             return BAD

@@ -121,5 +121,8 @@ def copy_bandwidth(calibration: Calibration) -> float:
 
 
 def floor_us(calibration: Calibration, bytes_moved: int) -> float:
-    """The least a launch can cost here: slope of a one-block copy plus the bytes over the copy bandwidth of the run."""
+    """Slope of a one-block copy plus the bytes over the copy bandwidth of the run, microseconds: what a launch is measured against.
+
+    No bound: a call whose data stay in L2 can lie below it.
+    """
     return fit(calibration.own["block_copy"].graph_us).slope + bytes_moved / copy_bandwidth(calibration)

@@ -15,10 +15,11 @@ around launches that are queued one by one see the gaps of a stream, which are l
 
 with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a copy by
 one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. s is 0 in a hot cache. In another state the
-first launch of a call waits for what came before it (H200: 0.6 us, each further one 0.24 us, where a hot launch adds 0.07 us):
-there c is what the chain adds for each launch but its first one, and s what kernels of one launch add to that.
+first launch of a call waits for what came before it (H200: 0.6 us, each further one 0.24 us, where a hot launch adds 0.08 us):
+there c_cupti is what the chain adds for each launch but its first one, and s what kernels of one launch add to that. Queued
+launches are timed hot in any state, and c_events is what it is in a hot cache.
 
-What a launch adds is not quite the same for each kind (on an H200 within 140 ns hot, 200 ns cold), and no estimator can be surer
+What a launch adds is not quite the same for each kind (on an H200 within 180 ns hot, 200 ns cold), and no estimator can be surer
 of a cell than of these: u is the largest deviation per launch. A cell is untrusted where events or CUPTI differ from the graph
 by more than 3 %, and by more than 100 ns, and by more than launches * u. Never imports torch.
 """
@@ -123,9 +124,9 @@ def _cache_doubts(calibration: Calibration, cache: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Constant:
-    """What to add to an estimator to get in-graph time, from the ruler's own kernels, and the largest deviation per launch.
+    """What to add to an estimator to get in-graph time, from the ruler's own kernels, microseconds.
 
-    mean_us: per launch. once_us: per call, in a cache state other than hot.
+    mean_us: per launch. spread_us: the largest deviation from it, per launch. once_us: per call, of CUPTI in a cache state other than hot.
     """
 
     mean_us: float

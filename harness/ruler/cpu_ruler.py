@@ -18,6 +18,8 @@ THREADS_SHARE, THREADS_S = 0.5, 2e-3
 
 
 class CpuStopwatch:
+    """Times one launch on a CPU; see Stopwatch in timing.py. It holds no graph."""
+
     leading = "cpu_us"
     replay = None
 
