@@ -219,6 +219,7 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
     settings = ProcessState(bench.device)
     try:
         launch = bench.setup(variant)
+        _check_settings(settings)  # before contents are judged: some settings spoil those
         bench.check(launch, case=0, poison=POISONS[0])
         if not once:
             bench.check(launch, case=0, poison=None)
@@ -226,12 +227,16 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
             bench.check(launch, case=2, poison=POISONS[0])
             if bench.device == "cuda":
                 bench.check_queued(launch, case=1, poison=POISONS[1])
-        if changed := settings.changed():
-            raise Mismatch("process_state", changed)
+        _check_settings(settings)
     finally:
         settings.restore()
     bench.fill(0)
     return launch
+
+
+def _check_settings(settings: ProcessState) -> None:
+    if changed := settings.changed():
+        raise Mismatch("process_state", changed)
 
 
 def verify_sequence(
