@@ -137,6 +137,7 @@ class Session:
                 with mark(group.key(variant.name), "verify"):
                     try:
                         bench = bench or Bench(operator, point, self._job.device, self._job.seed)
+                        metrics = Metrics(bytes_moved=bench.bytes_moved)
                     except Exception as error:  # the operator's own code, or memory
                         yield group.cell(variant.name, "failed", f"no inputs at this point: {first_line(error)}")
                         continue
@@ -148,7 +149,7 @@ class Session:
                 verified[variant.name] = launch
             else:
                 note = "verified through Triton's interpreter, which says nothing about time" if variant.id in self._interpreted else None
-                yield group.cell(variant.name, "passed", note, Metrics(bytes_moved=bench.bytes_moved))
+                yield group.cell(variant.name, "passed", note, metrics)
         if verified:
             measuring = Measuring(self._job, self._integrity, self._ruler, self._clocks)
             yield from measuring.time(group, bench, verified, task.budget_s)
