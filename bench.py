@@ -132,9 +132,12 @@ def main(arguments: list[str] | None = None) -> int:
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except OSError as error:  # of standard output, e.g. `> /full/disk`; files are the commands' own affair
-        sys.stdout.drop()
-        print(f"error: cannot write to {error.filename}: {error.strerror}", file=sys.stderr)
+    except OSError as error:
+        if error.filename == streams.NAME:  # e.g. `> /full/disk`
+            sys.stdout.drop()
+            print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
+        else:  # a path at which nobody may even look, or one that is too long; other files are the commands' own affair
+            print(f"error: {error.filename} cannot be used: {error.strerror}", file=sys.stderr)
         return 2
     finally:
         sys.stdout, sys.stderr = before

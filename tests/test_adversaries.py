@@ -35,6 +35,7 @@ REJECTIONS = {
     "patches_the_stopwatch": "CpuStopwatch.sample was replaced",
     "patches_equality": "torch.equal was replaced",
     "takes_more_threads": "torch.get_num_threads() was",
+    "moves_the_default_device": "torch.get_default_device() was cpu and is meta",
     "stops_the_collector": "gc.isenabled() was",
     "raises_in_the_launch": "no luck today",
     "exits_the_process": "ended with exit code 0",
@@ -43,6 +44,7 @@ REJECTIONS = {
     "hangs": "no sign of life for 6 s",
     "skips_every_hard_point": "leaves out every hard point",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
+    "skips_without_a_reason": "its skip= raised TypeError: skip= said True",
     "patches_events_on_import": "elapsed_time was replaced",
 }
 

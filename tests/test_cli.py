@@ -541,6 +541,18 @@ def test_a_record_that_is_none_is_one_sentence(arguments, config):
     assert "Traceback" not in err
 
 
+def test_a_path_that_the_system_does_not_take_is_one_sentence(config):
+    code, out, err = call("compare", "x" * 5000, "none")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: x+ cannot be used: File name too long\n", err)
+
+
+def test_a_shard_that_was_left_empty_is_refused(config):
+    code, out, err = call("tiny.yaml", "--plan", "--shard", "")
+    assert (code, out) == (2, "")
+    assert "expected PIECE/PIECES" in err
+
+
 def test_list_shows_every_operator_with_its_variants():
     code, out, err = call("list")
     assert (code, err) == (0, "")

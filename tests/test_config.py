@@ -64,6 +64,13 @@ def test_the_good_one_is_accepted(capsys, tmp_path):
     assert "decode_native/flat_view/batch_size=2\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", ["1e4", "1.2e4", "1.e+4", "12000e-1"])
+def test_a_number_with_an_exponent_is_a_number(number, tmp_path):
+    (tmp_path / "c.yaml").write_text(GOOD + f"serving: {{model_step_us: {number}, acceptance: 75e-2}}\n")
+    serving = load("c.yaml", parse_overrides([f"measure.time_budget_s={number}"])).config.serving
+    assert (serving.model_step_us, serving.acceptance) == (float(number), 0.75)
+
+
 LOCATED = {
     "unknown key": ("nam: t\n" + GOOD, "c.yaml:1: nam: unknown key; did you mean name?"),
     "unknown key in measure": (

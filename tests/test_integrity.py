@@ -9,6 +9,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from harness.engine.protocol import Job
+from harness.engine.session import Session
+from harness.plan.config import Measure
 from harness.proof.buffers import as_integers
 from harness.proof.equality import Mismatch
 from harness.proof.integrity import Integrity, ProcessState
@@ -98,6 +101,19 @@ def test_settings_are_compared_and_restored():
     state.restore()
     assert state.changed() is None
     assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_variants_alone(device, tmp_path):
+    (tmp_path / "moves.py").write_text(
+        f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
+        "@variant('decode_native')\ndef moves(point, x, out): return None\n"
+    )
+    session = Session(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True, compiled=False))
+    (finding,) = session.prove("decode_native", "moves")
+    assert (finding.outcome, finding.check) == ("rejected", "process_state")
+    assert finding.message.startswith("torch.get_default_device() was cpu and is ")
+    assert next(session.prove("decode_native", "chain_clamp")).outcome == "passed"
 
 
 # --- the witness ------------------------------------------------------------------------------------------------------

@@ -88,7 +88,10 @@ def test_damage_before_the_last_record_is_an_error_with_its_line(written):
     assert f"{written.path}:3:" in refused(written.path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"not json\n", b"\xff\xfe\x00", b"[]\n", b'{"line": "other"}\n', b'{"line":"header","sch'])
+NO_RECORDS = [b"", b"\n", b"not json\n", b"\xff\xfe\x00", b"[]\n", b'{"line": "other"}\n', b'{"line":"header","sch']
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, pytest.param(b"[" * 10_000, id="deep")])
 def test_what_is_no_record_is_refused(tmp_path, content):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)

@@ -91,6 +91,12 @@ def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
     assert sentence in str(refused.value)
 
 
+def test_a_header_with_keys_of_no_cell_is_merged_all_the_same():
+    run = piece(None, [1])
+    odd = msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, cells=("x", *run.header.cells)))
+    assert merge([odd]).header.cells == ("x", *run.header.cells)
+
+
 def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
     merged = merge([piece("2/2", [2, 4]), piece("1/2", [1, 3, 5])])
     assert [cell.axes["n"] for cell in merged.in_order] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

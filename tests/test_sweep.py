@@ -1,5 +1,6 @@
 """From grids to points: each point once, every one legal; which variants of which operator go with it."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.contract import Variant
+from harness.contract import Axis, Rule, Variant
 from harness.plan.config import Config, ConfigError, Source
 from harness.plan.sweep import expand, matching, plan, select
 
@@ -232,3 +233,19 @@ def test_variants_of_an_operator_take_turns_in_one_group(catalog):
     for group in groups:
         assert {v.operator for v in group.variants} == {group.operator.name}
         assert len(set(ids(group.variants))) == len(group.variants) > 2
+
+
+OWN = {
+    "parse= raises TypeError": ({"n": None}, {}, r"c\.yaml: sweep\[0\]\.n: TypeError: int\(\) argument must be .*, got None"),
+    "default= raises": ({"n": 1}, {"axes": (Axis("n", int, 1, ""), Axis("m", int, lambda p: p.nope, ""))}, "this point has no axis 'nope'"),
+    "a rule raises": ({"n": 0}, {"rules": (Rule("{n}", lambda p: 1 // p.n > 0),)}, "o: no point can be made of this: ZeroDivisionError"),
+    "a rule names what is no axis": ({"n": 0}, {"rules": (Rule("{k}", lambda p: False),)}, "no point can be made of this: KeyError: 'k'"),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case, catalog):
+    grid, given, sentence = OWN[case]
+    own = dataclasses.replace(catalog.operators["decode_native"], name="o", **{"axes": (Axis("n", int, 1, ""),), "rules": (), **given})
+    with pytest.raises(ConfigError, match=sentence):
+        expand(source([grid], ("o",)), {"o": own})

@@ -10,10 +10,14 @@ from baselines.decode_flatten import merged_chain
 from baselines.decode_flatten import operator as flatten
 from baselines.decode_native import operator as native
 from harness.contract import Expected, Variant
+from harness.engine.protocol import Job, Task
+from harness.engine.session import Session
+from harness.plan.config import Measure
 from harness.proof.buffers import GUARD_BYTES, Guarded
 from harness.proof.equality import Mismatch, compare
 from harness.proof.prove import prove
 from harness.proof.verify import Bench, verify_cell, verify_sequence
+from harness.results.records import Cell
 
 
 def as_variant(operator, setup, skip=lambda point: None, waives=()):
@@ -303,3 +307,17 @@ def test_the_first_and_the_largest_hard_point_are_proved_with_unaligned_buffers(
     findings = list(prove(native, as_variant(native, takes_alignment_for_granted, skip=uniform, waives=("no_alloc",)), device, seed=1))
     rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
     assert rejected == [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")][wide_from > 1 :]
+
+
+@pytest.mark.parametrize("said", [4.0, None, "8"])
+def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobody_else(said, catalog, monkeypatch):
+    session = Session(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    for name, traffic in (("decode_native", lambda point, x: said), ("decode_flatten", flatten.bytes_moved)):
+        brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
+        monkeypatch.setitem(session._catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1]))
+    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
+    cells = [event for event in session.group(task) if isinstance(event, Cell)]
+    assert [cell.status for cell in cells] == ["failed", "failed"]
+    assert cells[0].reason == f"no inputs at this point: TypeError: bytes_moved said {said!r} where it has to give a whole number"
+    task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
+    assert [event.status for event in session.group(task) if isinstance(event, Cell)] == ["passed"]

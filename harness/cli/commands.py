@@ -82,13 +82,13 @@ def _run(options: argparse.Namespace) -> int:
     resumed = _resumed(options)
     device, catalog = _prepare(options)
     source, groups = _sweep(options, catalog)
-    if options.shard:
+    if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
         check_same_sweep(resumed, source.config, groups)
     if options.plan:
         return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
-    if options.shard and not resumed and source.config.measure.seed is None:
+    if options.shard is not None and not resumed and source.config.measure.seed is None:
         raise ConfigError(f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N")
     _print_broken(catalog)
     job = _job(options, source.config.measure, device, timed=True)

@@ -18,6 +18,7 @@ from harness.engine.protocol import Audited, AuditReady, Begin, Job, Task
 from harness.proof.buffers import Guard
 from harness.proof.equality import Mismatch
 from harness.proof.graphs import Graph
+from harness.proof.integrity import ProcessState
 from harness.proof.promises import check_allocations, sync_warnings
 from harness.ruler.cache import PROBES
 from harness.ruler.calibrate import Kernels
@@ -43,7 +44,9 @@ class Auditor:
     """Owns the device in the second process. Same messages as a Session; nothing here is timed by a clock."""
 
     def __init__(self, job: Job) -> None:
+        settings = ProcessState("cpu")  # what an import changed is put back; the other process has told of it
         self._catalog = discover(job.variant_files)
+        settings.restore()
         self._job = job
         self._ruler = CudaRuler(job.measure.graph_copies, job.measure.cache)
         self._begins, self._ends = (launcher(PROBES, name, 1, 1) for name in ("span_begins", "span_ends"))

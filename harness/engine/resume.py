@@ -100,8 +100,8 @@ def _points(keys: Sequence[str]) -> list[list[str]]:
     """Keys of cells, point by point."""
 
     def point(key: str) -> tuple[str, str]:
-        operator, _, label = key.split("/", 2)
-        return operator, label
+        operator, _, rest = key.partition("/")
+        return operator, rest.partition("/")[2]
 
     return [list(same) for _, same in itertools.groupby(keys, point)]
 

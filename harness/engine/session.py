@@ -23,8 +23,8 @@ from harness.engine.protocol import Begin, Job, Ready, Task
 from harness.marks import mark
 from harness.plan.sweep import Group
 from harness.proof.equality import Mismatch
-from harness.proof.integrity import Integrity
-from harness.proof.prove import Finding, prove, proved_nothing
+from harness.proof.integrity import Integrity, ProcessState
+from harness.proof.prove import Finding, prove, proved_nothing, reason_to_skip
 from harness.proof.verify import Bench, verify_cell
 from harness.results.records import Cell, Metrics, cell_key
 from harness.ruler.environment import describe
@@ -45,8 +45,10 @@ class Session:
         if job.device == "cuda":
             import harness.ruler.calibrate  # noqa: F401 - with it all that times on a GPU, so that the note below covers it
         self._integrity = Integrity([sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "harness"])
-        #: Module that replaced a tool of the ruler when it was imported -> what is to be said of it.
-        self._tampering: dict[str, str] = {}
+        # "cpu" on a GPU, too: streams are asked for when the device is up, and no import may bring it up.
+        self._settings = ProcessState("cpu")
+        #: Module that replaced a tool of the ruler, or changed a setting of the process, when it was imported -> (check, message).
+        self._tampering: dict[str, tuple[str, str]] = {}
         self._catalog = discover(job.variant_files, self._imported)
         self._interpreter = interpreter.Watch()
         self._interpreted: set[str] = set()
@@ -57,7 +59,10 @@ class Session:
 
     def _imported(self, module: str) -> None:
         if (tampered := self._integrity.tampered()) is not None:
-            self._tampering[module] = tampered
+            self._tampering[module] = "ruler", tampered
+        elif (changed := self._settings.changed()) is not None:
+            self._tampering[module] = "process_state", changed
+        self._settings.restore()
 
     def ready(self) -> Ready:
         """Bring the device up: clock ramp and calibration, or the compilation of every CUDA source without a GPU."""
@@ -89,7 +94,7 @@ class Session:
         """Hard points and sequences of one variant, healthy or defective."""
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         if variant.origin in self._tampering:
-            yield Finding("import", "rejected", "ruler", self._tampering[variant.origin])
+            yield Finding("import", "rejected", *self._tampering[variant.origin])
             return
         if variant.id in self._proved:
             yield from self._proved[variant.id]
@@ -119,7 +124,7 @@ class Session:
                 yield group.cell(variant.name, "unavailable", reason)
                 continue
             try:
-                reason = operator.redundant(point) or variant.skip(point)
+                reason = operator.redundant(point) or reason_to_skip(variant, point)
             except Exception as error:  # a variant may raise anything
                 yield group.cell(variant.name, "failed", f"its skip= raised {first_line(error)}")
                 continue
@@ -134,6 +139,7 @@ class Session:
                 with mark(group.key(variant.name), "verify"):
                     try:
                         bench = bench or Bench(operator, point, self._job.device, self._job.seed)
+                        metrics = Metrics(bytes_moved=bench.bytes_moved)
                     except Exception as error:  # the operator's own code, or memory
                         yield group.cell(variant.name, "failed", f"no inputs at this point: {first_line(error)}")
                         continue
@@ -145,7 +151,7 @@ class Session:
                 verified[variant.name] = launch
             else:
                 note = "verified through Triton's interpreter, which says nothing about time" if variant.id in self._interpreted else None
-                yield group.cell(variant.name, "passed", note, Metrics(bytes_moved=bench.bytes_moved))
+                yield group.cell(variant.name, "passed", note, metrics)
         if verified:
             measuring = Measuring(self._job, self._integrity, self._ruler, self._clocks)
             yield from measuring.time(group, bench, verified, task.budget_s)

@@ -28,6 +28,13 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 MOST_VALUES = 100_000
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e4 for text; here it is the number that it is in YAML 1.2, in JSON and in everybody's mind."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+\Z"), list("-+0123456789"))
+
+
 class ConfigError(Exception):
     """A configuration cannot be used. The message starts with file, line and key path where they are known."""
 
@@ -138,7 +145,7 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
         if not separator or not key:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
         try:
-            overrides[key] = yaml.safe_load(value)
+            overrides[key] = yaml.load(value, Loader=_Loader)
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
             raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
     return overrides
@@ -153,9 +160,9 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
         _note_lines(path, node, "", lines, ())
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.plan.config import Source
+from harness.plan.config import ConfigError, Source
 from harness.results.records import Cell, Metrics, Status, cell_key
-from harness.wording import did_you_mean
+from harness.wording import did_you_mean, first_line
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,14 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
         for operator in chosen:
             mine = {name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)}
             for combination in itertools.product(*mine.values()):
-                point = operator.complete(dict(zip(mine, combination, strict=True)))
-                _check_rules(source, f"sweep[{g}]", operator, point, mine)
-                points.setdefault((operator.name, operator.label(point)), (operator, point))
+                try:
+                    point = operator.complete(dict(zip(mine, combination, strict=True)))
+                    _check_rules(source, f"sweep[{g}]", operator, point, mine)
+                    points.setdefault((operator.name, operator.label(point)), (operator, point))
+                except ConfigError:
+                    raise
+                except Exception as error:  # an operator's defaults, rules and labels may be a user's own
+                    raise source.error(f"sweep[{g}]", f"{operator.name}: no point can be made of this: {first_line(error)}") from None
     return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
 
 
@@ -75,8 +80,9 @@ def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given
     for i, option in enumerate(options):
         try:
             parsed.append(axes[name].parse(option))
-        except ValueError as error:
-            raise source.error(f"{key}[{i}]" if isinstance(given, list) else key, f"{error}, got {option!r}") from None
+        except Exception as error:  # a parse= such as int raises TypeError as well
+            message = error if isinstance(error, ValueError) else first_line(error)
+            raise source.error(f"{key}[{i}]" if isinstance(given, list) else key, f"{message}, got {option!r}") from None
     return parsed
 
 

@@ -63,7 +63,7 @@ def _callables(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
 
 
 class ProcessState:
-    """Settings of the process that a launch must leave as they were: they would change how everything after it is timed."""
+    """Settings of the process that a variant must leave as they were: they would change how everything after it is timed."""
 
     def __init__(self, device: str) -> None:
         self._device, self._noted = device, self._settings(device)
@@ -74,6 +74,7 @@ class ProcessState:
             "torch.get_num_threads()": torch.get_num_threads(),
             "torch.get_default_dtype()": torch.get_default_dtype(),
             "torch.is_grad_enabled()": torch.is_grad_enabled(),
+            "torch.get_default_device()": _default_device(),
             "gc.isenabled()": gc.isenabled(),
         }
         if device == "cuda":
@@ -85,13 +86,24 @@ class ProcessState:
         """One sentence on the first setting that differs; None where all are as they were."""
         now = self._settings(self._device)
         differing = (f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was)
-        return next((f"{one}; a launch leaves the process as it was" for one in differing), None)
+        return next((f"{one}; a variant leaves the process as it was" for one in differing), None)
 
     def restore(self) -> None:
         torch.set_num_threads(self._noted["torch.get_num_threads()"])
         torch.set_default_dtype(self._noted["torch.get_default_dtype()"])
         torch.set_grad_enabled(self._noted["torch.is_grad_enabled()"])
+        # None and not "cpu", which would go on looking at every call of torch.
+        device = self._noted["torch.get_default_device()"]
+        torch.set_default_device(None if device == "cpu" else device)
         (gc.enable if self._noted["gc.isenabled()"] else gc.disable)()
         if self._device == "cuda":
             torch.cuda.set_device(self._noted["the current device"])
             torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+def _default_device() -> str:
+    """Where torch puts a tensor that nobody told where to go; asking for that fails where there is no such device."""
+    try:
+        return str(torch.get_default_device())
+    except Exception:  # CUDA's absence is told by AssertionError, other devices' by RuntimeError
+        return "a device that is not there"

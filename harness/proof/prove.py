@@ -88,10 +88,18 @@ def prove(
             replays = thorough
 
 
+def reason_to_skip(variant: Variant, point: Point) -> str | None:
+    """What ``skip`` says of a point. Raises what it raises, and TypeError where it says what no record can hold."""
+    reason = variant.skip(point) or None
+    if not isinstance(reason, str | None):
+        raise TypeError(f"skip= said {reason!r} where it has to give a reason in words, or None")
+    return reason
+
+
 def _left_out(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
     """The finding where skip= leaves one of the points out, or raises; None where it takes them all."""
     try:
-        reason = next((said for point in points if (said := variant.skip(point))), None)
+        reason = next((said for point in points if (said := reason_to_skip(variant, point))), None)
     except Exception as error:  # a variant may raise anything
         return Finding(name, "failed", type(error).__name__, f"its skip= raised {first_line(error)}")
     return Finding(name, "skipped", message=reason) if reason else None

@@ -83,10 +83,13 @@ class Bench:
         self.inputs = Guard(self.cases[0].inputs, device, shift)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
-    @property
+    @cached_property
     def bytes_moved(self) -> int:
-        """Least traffic of a launch on case 0."""
-        return self.operator.bytes_moved(self.point, self.cases[0].inputs)
+        """Least traffic of a launch on case 0. Raises TypeError where the operator gives what no record can hold."""
+        said = self.operator.bytes_moved(self.point, self.cases[0].inputs)
+        if not isinstance(said, int):
+            raise TypeError(f"bytes_moved said {said!r} where it has to give a whole number")
+        return said
 
     def setup(self, variant: Variant) -> Callable[[], Any]:
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
@@ -219,6 +222,7 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
     settings = ProcessState(bench.device)
     try:
         launch = bench.setup(variant)
+        _check_settings(settings)  # before contents are judged: some settings spoil those
         bench.check(launch, case=0, poison=POISONS[0])
         if not once:
             bench.check(launch, case=0, poison=None)
@@ -226,12 +230,16 @@ def verify_cell(bench: Bench, variant: Variant, once: bool = False) -> Callable[
             bench.check(launch, case=2, poison=POISONS[0])
             if bench.device == "cuda":
                 bench.check_queued(launch, case=1, poison=POISONS[1])
-        if changed := settings.changed():
-            raise Mismatch("process_state", changed)
+        _check_settings(settings)
     finally:
         settings.restore()
     bench.fill(0)
     return launch
+
+
+def _check_settings(settings: ProcessState) -> None:
+    if changed := settings.changed():
+        raise Mismatch("process_state", changed)
 
 
 def verify_sequence(

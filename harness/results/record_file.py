@@ -129,7 +129,7 @@ def read_run(path: str | Path) -> Run:
             continue
         try:
             decoded.append(decoder.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:  # the second of brackets in brackets without end
             if number == 1:
                 _check_schema(path, line)
             if number == len(lines) and decoded:
@@ -142,7 +142,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
     """A header of another schema need not have the fields of this one; the schema is what to name then."""
     try:
         found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return
     if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
         raise RecordError(f"{path}: schema {found.get('schema')}, this suite reads {SCHEMA_VERSION}; record the run again")

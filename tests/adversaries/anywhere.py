@@ -283,6 +283,13 @@ def takes_more_threads(point, x, out):
 
 
 @cheat
+def moves_the_default_device(point, x, out):
+    """The inputs and references of everybody after it would have no contents."""
+    torch.set_default_device("meta")
+    return chain_clamp(point, x, out)
+
+
+@cheat
 def stops_the_collector(point, x, out):
     work = chain_clamp(point, x, out)
 
@@ -332,4 +339,10 @@ def skips_every_hard_point(point, x, out):
 @variant("decode_native", skip=lambda point: 1 // 0)
 def raises_in_its_skip(point, x, out):
     """No answer to whether it applies at a point."""
+    return lambda: None
+
+
+@variant("decode_native", skip=lambda point: point.batch_size > 0)
+def skips_without_a_reason(point, x, out):
+    """An answer that a record cannot hold: with it in a cell, nobody could read the others."""
     return lambda: None
