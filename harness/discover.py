@@ -54,13 +54,14 @@ def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] =
     for path in extra:
         modules.append((str(path), _import_file(Path(path))))
         imported(modules[-1][1].__name__)
-    for _, module in modules:
-        for value in vars(module).values():
-            if isinstance(value, Operator):
-                catalog.operators[value.name] = value
+    misnamed: dict[str, list[str]] = {}
+    for name, module in modules:
+        found = [value for value in vars(module).values() if isinstance(value, Operator)]
+        catalog.operators |= {operator.name: operator for operator in found}
+        misnamed[name] = [problem for operator in found if (problem := _misnamed_axis(operator))]
     for name, module in modules:
         before = len(catalog.variants)
-        problems = _add_variants(catalog, module)
+        problems = misnamed[name] + _add_variants(catalog, module)
         if name in map(str, extra):
             if not problems and len(catalog.variants) == before:
                 problems = ["defines no variant; mark a function with @variant(operator)"]
@@ -69,6 +70,15 @@ def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] =
         elif problems:
             catalog.broken[name] = "; ".join(problems)
     return catalog
+
+
+def _misnamed_axis(operator: Operator) -> str | None:
+    """A hard point or a step of a sequence with an axis that the operator lacks: it would be another point, and prove nothing."""
+    points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
+    points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
+    axes = [axis.name for axis in operator.axes]
+    wrong = ((place, name) for place, point in points for name in point if name not in axes)
+    return next((f"operator {operator.name}: {place} has no axis {name!r} to set{did_you_mean(name, axes)}" for place, name in wrong), None)
 
 
 def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:

@@ -48,6 +48,24 @@ def test_a_file_may_bring_an_operator_of_its_own(tmp_path):
     assert [v.id for v in catalog.of("own")] == ["own/mine"]
 
 
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [("hard_points=(HardPoint('B = 2', {'m': 2}), HardPoint('B = 3', {'k': 3}))", "hard point 'B = 3'"),
+     ("sequences={'big-small': ({'m': 2}, {'k': 1})}", "sequence 'big-small'")],
+)  # fmt: skip
+def test_a_point_of_proof_names_axes_that_the_operator_has(tmp_path, field, place):
+    text = f"""
+        from harness.contract import Axis, HardPoint, Operator, variant
+        operator = Operator(name="own", summary="", axes=(Axis("m", int, 1, ""),), make_inputs=None, make_outputs=None,
+                            views=None, reference=None, bytes_moved=None, baseline="mine", {field})
+        @variant("own")
+        def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
+    """
+    with pytest.raises(DiscoveryError) as caught:
+        discover([file(tmp_path, text)])
+    assert str(caught.value).endswith(f"mine.py: operator own: {place} has no axis 'k' to set; valid are m")
+
+
 def test_imported_variants_are_not_the_file_s_own(tmp_path):
     file(tmp_path, f"from baselines.decode_native import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}")
     assert len(discover(["mine.py"]).variants) == len(discover().variants) + 1
