@@ -321,3 +321,14 @@ def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobo
     assert cells[0].reason == f"no inputs at this point: TypeError: bytes_moved said {said!r} where it has to give a whole number"
     task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
     assert [event.status for event in session.group(task) if isinstance(event, Cell)] == ["passed"]
+
+
+@pytest.mark.parametrize(("said", "problem"), [(True, "redundant= said True where"), (None, None), ("the same at B = 1", None)])
+def test_a_point_is_redundant_for_a_reason_in_words(said, problem, catalog, monkeypatch):
+    session = Session(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: said, sequences={})
+    monkeypatch.setitem(session._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1]))
+    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
+    cells = [event for event in session.group(task) if isinstance(event, Cell)]
+    assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if said else "passed"] * 2
+    assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == said for cell in cells)

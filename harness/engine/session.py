@@ -117,6 +117,11 @@ class Session:
         group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         verified: dict[str, Callable[[], Any]] = {}
         bench: Bench | None = None
+        try:
+            redundant = reason_to_skip(operator, point)
+        except Exception as error:  # the operator's own code
+            yield from (group.cell(v.name, "failed", f"the operator's redundant= raised {first_line(error)}") for v in group.variants)
+            return
         for variant in group.variants:
             yield Begin(variant.name, "verify")
             reason = unavailable(variant, self._job.device)
@@ -124,7 +129,7 @@ class Session:
                 yield group.cell(variant.name, "unavailable", reason)
                 continue
             try:
-                reason = operator.redundant(point) or reason_to_skip(variant, point)
+                reason = redundant or reason_to_skip(variant, point)
             except Exception as error:  # a variant may raise anything
                 yield group.cell(variant.name, "failed", f"its skip= raised {first_line(error)}")
                 continue

@@ -88,12 +88,13 @@ def prove(
             replays = thorough
 
 
-def reason_to_skip(variant: Variant, point: Point) -> str | None:
-    """What ``skip`` says of a point. Raises what it raises, and TypeError where it says what no record can hold."""
-    reason = variant.skip(point) or None
-    if not isinstance(reason, str | None):
-        raise TypeError(f"skip= said {reason!r} where it has to give a reason in words, or None")
-    return reason
+def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
+    """What an operator's ``redundant`` or a variant's ``skip`` says of a point. Raises what it raises, and TypeError where it says
+    what no record can hold."""
+    name, said = ("redundant=", of.redundant(point)) if isinstance(of, Operator) else ("skip=", of.skip(point))
+    if not isinstance(said or None, str | None):
+        raise TypeError(f"{name} said {said!r} where it has to give a reason in words, or None")
+    return said or None
 
 
 def _left_out(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
