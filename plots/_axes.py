@@ -22,7 +22,7 @@ def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tu
     order below."""
     devices: dict[tuple[str, str, str], list[Panel]] = {}
     for panel in panels:
-        devices.setdefault((panel.generation, panel.device, panel.cache), []).append(panel)
+        devices.setdefault(panel.taken_on, []).append(panel)
     columns = min(most_columns, max(map(len, devices.values())))
     rows = sum(math.ceil(len(group) / columns) for group in devices.values())
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)

@@ -55,6 +55,11 @@ class Panel:
     figure: str
     places: Sequence[Place]
 
+    @property
+    def taken_on(self) -> tuple[str, str, str]:
+        """What panels that stand side by side have in common."""
+        return self.generation, self.device, self.cache
+
     def variants(self) -> list[str]:
         """The baseline, then the others in the order of the record."""
         return list(dict.fromkeys([self.baseline, *(name for place in self.places for name in place.cells)]))

@@ -75,7 +75,7 @@ def _bands(tables: Sequence[Table]) -> list[list[Table]]:
     bands: list[list[Table]] = []
     for one in tables:
         beside = [*bands[-1], one] if bands else [one]
-        alike = len({(other.panel.generation, other.panel.device, other.panel.cache) for other in beside}) == 1
+        alike = len({other.panel.taken_on for other in beside}) == 1
         if len(beside) == 2 and alike and all(_box_in(beside, other) >= LEAST_BOX_IN for other in beside):
             bands[-1] = beside
         else:

@@ -1,6 +1,7 @@
 """A run that must not be believed blindly says so: on screen, in the record, in every table, plot and comparison."""
 
 import io
+import re
 
 import msgspec
 import numpy as np
@@ -198,6 +199,12 @@ def test_doctor_on_a_sound_ruler(examine, tmp_path):
     record = read_run(tmp_path / "run.jsonl")
     assert (record.header.name, record.uncalibrated, record.cache) == ("doctor", (), "serving")
     assert (tmp_path / "calibration.png").stat().st_size > 10_000
+
+
+def test_doctor_tells_what_the_first_launch_of_a_call_misses(examine):
+    _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
+    assert re.search(r"cupti: add to be in-graph time \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
+    assert re.search(r"events: add to be in-graph time -\d+ ± \d+ ns a launch(?!,)", text)
 
 
 def test_doctor_on_a_ruler_that_is_off(examine, tmp_path):

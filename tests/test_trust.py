@@ -75,15 +75,7 @@ def test_the_constant_is_one_per_launch(calibration):
 
 def test_in_another_cache_state_the_first_launch_of_a_call_has_a_constant_of_its_own(calibration):
     """600 ns for the first launch, 200 for each further one: a chain of five misses 1.4 us, one of twenty-five 5.4, not 15."""
-
-    def in_state(probe, launches=1):
-        first = float(np.median(probe.graph_us[min(probe.graph_us)]))
-        cold = trust.measured(probe)["graph"] + 3.0 - 0.6 - 0.2 * (launches - 1)
-        return structs.replace(probe, state_us=[first + 3.0] * 20, cupti_us=[cold] * 20, launches=launches)
-
-    own = {name: in_state(probe) for name, probe in calibration.own.items()} | {"chain": in_state(calibration.own["operator"], 5)}
-    spins = {ns: in_state(probe) for ns, probe in calibration.spins.items()}
-    cold = structs.replace(calibration, own=own, spins=spins)
+    cold = factory.cold(calibration)
     found = trust.constants(cold)["cupti"]
     assert found.mean_us == pytest.approx(0.2, abs=0.02)
     assert [found.of(n) for n in (1, 5, 25)] == pytest.approx([0.6, 1.4, 5.4], abs=0.1)

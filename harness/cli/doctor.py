@@ -79,7 +79,7 @@ def _print_readings(console: Console, c: Calibration) -> None:
         for name, probe in c.own.items()
     ]
     facts += [
-        (f"{name}: add to be in-graph time", f"{1000 * constant.mean_us:+.0f} ± {1000 * constant.spread_us:.0f} ns a launch")
+        (f"{name}: add to be in-graph time", str(constant))
         for name, constant in trust.constants(c).items()
     ]
     facts += [

@@ -131,8 +131,8 @@ def _box(content) -> Text:
 def print_spent(console: Console, spent_s: Mapping[str, float]) -> None:
     """``99 s: 21 starting, 18 proving, 47 timing, 13 auditing``: wall time of a run by what it went into."""
     if spent_s:
-        parts = ", ".join(f"{seconds:.0f} {what}" for what, seconds in spent_s.items())
-        console.print(Text(f"{sum(spent_s.values()):.0f} s: {parts}"))
+        shares = ", ".join(f"{seconds:.0f} {what}" for what, seconds in spent_s.items())
+        console.print(Text(f"{sum(spent_s.values()):.0f} s: {shares}"))
 
 
 def print_counts(console: Console, cells: Sequence[Cell]) -> None:

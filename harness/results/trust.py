@@ -136,6 +136,10 @@ class Constant:
     def of(self, launches: int) -> float:
         return launches * self.mean_us + self.once_us
 
+    def __str__(self) -> str:
+        once = f", {1000 * self.once_us:+.0f} ns a call" if self.once_us else ""
+        return f"{1000 * self.mean_us:+.0f} ± {1000 * self.spread_us:.0f} ns a launch{once}"
+
 
 @dataclass(frozen=True)
 class Estimates:
@@ -188,11 +192,11 @@ def constants(calibration: Calibration) -> dict[str, Constant]:
     )
     in_state = any(probe.state_us for probe in calibration.own.values())
     shared = [name for name in ("events", "cupti") if all(name in found for _, found in (*kinds, *spins))]
-    constants = {}
+    taken = {}
     for name in shared:
         calls = [*((n, found[name]) for n, found in kinds), (1, float(np.mean([found[name] for _, found in spins])))]
-        constants[name] = _constant(calls, in_state and name == "cupti")
-    return constants
+        taken[name] = _constant(calls, in_state and name == "cupti")
+    return taken
 
 
 def _constant(calls: Sequence[tuple[int, float]], in_state: bool) -> Constant:
