@@ -27,7 +27,9 @@ USAGE = """\
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad usage is one sentence with the remedy, as every other error; argparse would print the whole usage before it."""
+    """Bad usage is one sentence with the remedy, as every other error; argparse would print the whole usage before
+    it.
+    """
 
     def parse_known_args(self, args=None, namespace=None):
         found, unknown = super().parse_known_args(args, namespace)
@@ -42,37 +44,63 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     top = Parser(
-        prog="bench.py", usage=USAGE, description="Microbenchmarks of the metadata kernels of speculative decoding.", allow_abbrev=False
+        prog="bench.py",
+        usage=USAGE,
+        description="Microbenchmarks of the metadata kernels of speculative decoding.",
+        allow_abbrev=False,
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
 
-    run = commands.add_parser("run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False)
+    run = commands.add_parser(
+        "run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False
+    )
     _add_sweep_options(run, config_required=True)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
-    run.add_argument("--out", type=_folder, metavar="FOLDER", help="where the record and the plots go (default: results/NAME-DEVICE-TIME)")
+    run.add_argument(
+        "--out",
+        type=_folder,
+        metavar="FOLDER",
+        help="where the record and the plots go (default: results/NAME-DEVICE-TIME)",
+    )
     run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
     run.add_argument("--resume", metavar="RUN", help="complete a run that was broken off: its folder or record")
-    run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge")
+    run.add_argument(
+        "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
+    )
 
     verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
     _add_sweep_options(verify, config_required=False)
-    verify.add_argument("--defects", action="store_true", help="which check rejects which historic defect, of CONFIG's operators or of all")
+    verify.add_argument(
+        "--defects",
+        action="store_true",
+        help="which check rejects which historic defect, of CONFIG's operators or of all",
+    )
 
     compare = commands.add_parser("compare", help="two recorded runs", allow_abbrev=False)
     compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
     compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
-    compare.add_argument("--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)")
-    compare.add_argument("--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us")
-    compare.add_argument("--out", type=_folder, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)")
+    compare.add_argument(
+        "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
+    )
+    compare.add_argument(
+        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+    )
+    compare.add_argument(
+        "--out", type=_folder, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)"
+    )
 
     merge = commands.add_parser("merge", help="shards of one sweep", allow_abbrev=False)
     merge.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of the shards")
-    merge.add_argument("--out", type=_folder, required=True, metavar="FOLDER", help="where the merged record, its table and plots go")
+    merge.add_argument(
+        "--out", type=_folder, required=True, metavar="FOLDER", help="where the merged record, its table and plots go"
+    )
     merge.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
 
     plot = commands.add_parser("plot", help="figures from records", allow_abbrev=False)
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
-    plot.add_argument("--out", type=_folder, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots")
+    plot.add_argument(
+        "--out", type=_folder, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots"
+    )
 
     listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
     listing.add_argument("--json", action="store_true", help="for programs")
@@ -80,7 +108,9 @@ def parser() -> Parser:
     _add_device(listing)
 
     doctor = commands.add_parser("doctor", help="calibrate, and say what is wrong", allow_abbrev=False)
-    doctor.add_argument("--out", type=_folder, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)")
+    doctor.add_argument(
+        "--out", type=_folder, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)"
+    )
     _add_device(doctor)
     return top
 
@@ -98,19 +128,33 @@ def _folder(text: str) -> Path:
 
 
 def _add_variants(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--variants", action="append", default=[], metavar="FILE", help="a Python file with more variants; repeatable")
+    command.add_argument(
+        "--variants", action="append", default=[], metavar="FILE", help="a Python file with more variants; repeatable"
+    )
 
 
 def _add_device(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one")
+    command.add_argument(
+        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one"
+    )
 
 
 def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) -> None:
-    command.add_argument("config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/")
+    command.add_argument(
+        "config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/"
+    )
     cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
     command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an axis in every grid, or a key: measure.seed=1")
-    command.add_argument("--seed", type=_seed, metavar="N", help="of the random inputs (default: a fresh one, recorded)")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an axis in every grid, or a key: measure.seed=1",
+    )
+    command.add_argument(
+        "--seed", type=_seed, metavar="N", help="of the random inputs (default: a fresh one, recorded)"
+    )
     _add_variants(command)
     _add_device(command)
 
@@ -128,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
     except KeyboardInterrupt:
-        from harness.exits import INTERRUPTED
+        from harness.exit_codes import INTERRUPTED
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -151,7 +195,7 @@ def _run(arguments: list[str]) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.engine.interrupt import leave_on_ctrl_c
+    from harness.runner.interrupt import leave_on_ctrl_c
 
     with leave_on_ctrl_c():
         from harness.cli import commands

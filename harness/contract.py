@@ -12,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness.checks import WAIVABLE
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,29 +22,8 @@ if TYPE_CHECKING:
 GPU, COMPILER = "cuda", "compiler"
 
 
-@dataclass(frozen=True)
-class Contract:
-    """What a launch owes its caller. waivable: a variant may take it back with ``waives=``, as operator chains must."""
-
-    name: str
-    meaning: str
-    needs_device: bool = False
-    waivable: bool = False
-
-
-CONTRACTS = (
-    Contract("exact", "every element a consumer reads is what the scalar reference says, in any buffer, on any content"),
-    Contract("contiguous", "what a consumer is handed has the strides of its persistent view"),
-    Contract("stable_address", "what a consumer is handed lies in its persistent buffer, at one address in all steps"),
-    Contract("no_alloc", "a launch allocates no device memory", needs_device=True, waivable=True),
-    Contract("no_sync", "a launch never waits for the device", needs_device=True, waivable=True),
-    Contract("in_bounds", "nothing is written outside of a buffer or between its rows"),
-    Contract("inputs_unchanged", "inputs hold what they held before the launch"),
-    Contract("graph_safe", "captured once, right in every replay, whatever was written or freed since", needs_device=True, waivable=True),
-)
-WAIVABLE = tuple(contract.name for contract in CONTRACTS if contract.waivable)
-
-#: dataclass field metadata of an input or output that stays on the CPU, as engines keep a host copy beside a device tensor.
+#: dataclass field metadata of an input or output that stays on the CPU, as engines keep a host copy beside a device
+#: tensor.
 HOST = MappingProxyType({"host": True})
 
 
@@ -232,8 +213,8 @@ def variant(
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``. The function's name is the variant's.
 
     The body is set-up: allocation, compilation, host constants; it is not timed. The returned closure takes no
-    argument, is timed, and returns None (the consumer reads ``Operator.views``) or a mapping of the tensors it hands on.
-    ``sources`` are paths relative to the file the function stands in.
+    argument, is timed, and returns None (the consumer reads ``Operator.views``) or a mapping of the tensors it hands
+    on. ``sources`` are paths relative to the file the function stands in.
     """
 
     if not isinstance(operator, str):

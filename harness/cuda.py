@@ -21,9 +21,14 @@ class CompileError(RuntimeError):
 
 @cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
-    """The cubin of one .cu file, which may include headers beside it, for one architecture such as ``sm_90``. Needs no GPU.
-    Raises CompileError."""
-    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=str(path.parent))
+    """The cubin of one .cu file for one architecture such as ``sm_90``. Needs no GPU.
+
+    It may include headers beside it, and those of another operator as ``"other_operator/header.cuh"``. Raises
+    CompileError.
+    """
+    options = ProgramOptions(
+        arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=[str(path.parent), str(path.parent.parent)]
+    )
     try:
         return Program(path.read_text(encoding="utf-8"), "c++", options).compile("cubin")
     except OSError as error:
@@ -33,8 +38,9 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
 
 
 def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Every source for every supported architecture: its path, from the root of this suite if it lies there -> architecture
-    -> "ok" or NVRTC's error."""
+    """Every source for every supported architecture: its path, from the root of this suite if it lies there ->
+    architecture -> "ok" or NVRTC's error.
+    """
     results: dict[str, dict[str, str]] = {}
     for source in dict.fromkeys(sources):
         of_source = results[str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source)] = {}

@@ -1,4 +1,5 @@
-"""Finds operators and variants: every file in baselines/ and kernels/, and files named with --variants.
+"""Finds operators and variants: the folders of baselines/ and kernels/, one per operator, and files named with
+--variants.
 
 A file that cannot be imported costs only its own variants; it is listed with the reason.
 """
@@ -19,6 +20,8 @@ from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
+#: Modules of an operator's folder in the order in which tables show their variants; others follow by name.
+MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
 
 class DiscoveryError(Exception):
@@ -41,16 +44,22 @@ class Catalog:
 
 
 def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] = lambda module: None) -> Catalog:
-    """Import everything there is; ``imported`` is told each module's name. Raises DiscoveryError for a file of ``extra`` only."""
+    """Import everything there is; ``imported`` is told each module's name. Raises DiscoveryError for a file of
+    ``extra`` only.
+    """
     catalog = Catalog()
     modules: list[tuple[str, ModuleType]] = []
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).glob("[!_]*.py")):
-            try:
-                modules.append((f"{folder}/{path.name}", importlib.import_module(f"{folder}.{path.stem}")))
-            except (Exception, SystemExit, GeneratorExit) as error:  # whatever a kernel file raises on import is its own affair
-                catalog.broken[f"{folder}/{path.name}"] = _reason(error)
-            imported(f"{folder}.{path.stem}")
+    for path in _modules():
+        file, module = str(path), ".".join(path.with_suffix("").parts)
+        try:
+            modules.append((file, importlib.import_module(module)))
+        except (
+            Exception,
+            SystemExit,
+            GeneratorExit,
+        ) as error:  # whatever a kernel file raises on import is its own affair
+            catalog.broken[file] = _reason(error)
+        imported(module)
     for path in extra:
         modules.append((str(path), _import_file(Path(path))))
         imported(modules[-1][1].__name__)
@@ -72,13 +81,35 @@ def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] =
     return catalog
 
 
+def _modules() -> list[Path]:
+    """Files of all operators' folders, relative to ROOT: all of baselines/ before all of kernels/."""
+
+    def order(path: Path) -> tuple:
+        rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
+        return path.parent.name, rank, path.stem
+
+    return [
+        path.relative_to(ROOT)
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)
+    ]
+
+
 def _misnamed_axis(operator: Operator) -> str | None:
-    """A hard point or a step of a sequence with an axis that the operator lacks: it would be another point, and prove nothing."""
+    """A hard point or a step of a sequence with an axis that the operator lacks: it would be another point, and
+    prove nothing.
+    """
     points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
     axes = [axis.name for axis in operator.axes]
     wrong = ((place, name) for place, point in points for name in point if name not in axes)
-    return next((f"operator {operator.name}: {place} has no axis {name!r} to set{did_you_mean(name, axes)}" for place, name in wrong), None)
+    return next(
+        (
+            f"operator {operator.name}: {place} has no axis {name!r} to set{did_you_mean(name, axes)}"
+            for place, name in wrong
+        ),
+        None,
+    )
 
 
 def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -88,7 +119,9 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         if not isinstance(found, Variant) or value.__module__ != module.__name__:
             continue
         if found.operator not in catalog.operators:
-            problems.append(f"{found.name}: unknown operator {found.operator!r}{did_you_mean(found.operator, list(catalog.operators))}")
+            problems.append(
+                f"{found.name}: unknown operator {found.operator!r}{did_you_mean(found.operator, list(catalog.operators))}"
+            )
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
@@ -109,7 +142,11 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit, GeneratorExit) as error:  # reported with its line; the traceback would show this suite's insides
+    except (
+        Exception,
+        SystemExit,
+        GeneratorExit,
+    ) as error:  # reported with its line; the traceback would show this suite's insides
         raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error)}") from None
     return module
 

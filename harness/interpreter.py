@@ -12,7 +12,9 @@ SWITCH = "TRITON_INTERPRET"
 
 
 def choose(device: str) -> None:
-    """For this process and those it starts: interpreted kernels on a CPU, compiled ones on a GPU, whatever was set before."""
+    """For this process and those it starts: interpreted kernels on a CPU, compiled ones on a GPU, whatever was set
+    before.
+    """
     if device == "cpu":
         os.environ[SWITCH] = "1"
     else:

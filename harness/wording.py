@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: What is not a user's or an operator's own code: this suite's engine, Python's and all that is installed.
-_LIBRARIES = (Path(__file__).parent, *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = (
+    Path(__file__).parent,
+    *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
 #: Characters of an error's message that a record keeps: enough for any sentence, not for a dump.
 LONGEST_LINE = 500
 
@@ -28,14 +31,18 @@ def counted(number: int, noun: str) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """So many significant digits without an exponent: 1.50, 37.8, 478. Below 1 the decimals of 1, from 10**digits on all digits."""
+    """So many significant digits without an exponent: 1.50, 37.8, 478. Below 1 the decimals of 1, from 10**digits on
+    all digits.
+    """
     _, _, exponent = f"{value:.{digits - 1}e}".partition("e")  # none of NaN
     return f"{value:.{max(digits - 1 - max(int(exponent or 0), 0), 0)}f}"
 
 
 def first_line(error: BaseException) -> str:
-    """``Type: first line of the message (mine.py, line 12)``, for a record or a message; the message is cut after LONGEST_LINE
-    characters. The place is the innermost one that is neither this suite's nor a library's, if there is one. Never raises."""
+    """``Type: first line of the message (mine.py, line 12)``, for a record or a message; the message is cut after
+    LONGEST_LINE characters. The place is the innermost one that is neither this suite's nor a library's, if there is
+    one. Never raises.
+    """
     try:
         text = "".join(str(error).strip().splitlines()[:1]) or "no message"
     except Exception:  # a variant's exception may fail in its own __str__

@@ -1,5 +1,6 @@
-"""Figures over recorded runs. Each module draws one: ``draw(runs, stem)`` writes stem.png and stem.svg and returns the paths,
-or [] where the runs hold nothing for it. They read records only; no torch, and matplotlib only once something is drawn.
+"""Figures over recorded runs. Each module draws one: ``draw(runs, stem)`` writes stem.png and stem.svg and returns the
+paths, or [] where the runs hold nothing for it. They read records only; no torch, and matplotlib only once something
+is drawn.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.results.records import Run
+    from harness.records.schema import Run
 
 #: The figures that any set of runs may have. plots.regression needs a pair of runs and stands apart.
-FIGURES = ("latency", "speedup", "worth", "calibration")
+FIGURES = ("latency", "speedup", "itl_tpot", "calibration")
 
 
 def draw_all(runs: Sequence[Run], folder: Path) -> list[Path]:

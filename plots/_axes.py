@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.results.stats import is_plausible
+from harness.analysis.stats import is_plausible
 from plots._panels import Panel
 from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
 
@@ -18,8 +18,9 @@ PANEL_HEIGHT_IN = 3.1
 
 
 def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, up to ``most_columns`` side by side; each device and cache state starts a new row, operators in the same
-    order below."""
+    """One axes per panel, up to ``most_columns`` side by side; each device and cache state starts a new row, operators
+    in the same order below.
+    """
     devices: dict[tuple[str, str, str], list[Panel]] = {}
     for panel in panels:
         devices.setdefault(panel.taken_on, []).append(panel)
@@ -42,12 +43,16 @@ def inner_width(ax: Axes) -> float:
 
 
 def panel_title(panel: Panel, detail: str, width_in: float) -> str:
-    """Operator, device, generation and a cache state other than hot, and what of it is drawn, broken to ``width_in`` inches."""
+    """Operator, device, generation and a cache state other than hot, and what of it is drawn, broken to ``width_in``
+    inches.
+    """
     device = panel.device.removeprefix("NVIDIA ")
     where = device if panel.generation in device else f"{device} ({panel.generation})"
     where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
     where += "" if panel.cache == "hot" else f", {panel.cache} cache"
-    return "\n".join(line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in)))
+    return "\n".join(
+        line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in))
+    )
 
 
 def title_panel(ax: Axes, panel: Panel, detail: str) -> None:
@@ -63,8 +68,9 @@ def plain(value: float) -> str:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """From the last round number <= low to the first one >= high: 1-2-5 numbers, every leading digit where that makes few
-    numbers, powers of ten alone where the others would be many."""
+    """From the last round number <= low to the first one >= high: 1-2-5 numbers, every leading digit where that makes
+    few numbers, powers of ten alone where the others would be many.
+    """
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     for digits, most in ((range(1, 10), 5), ((1, 2, 5), 10), ((1,), math.inf)):
         numbers = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
@@ -76,7 +82,9 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def log_y(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic y axis, us, with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no place on it."""
+    """Logarithmic y axis, us, with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no
+    place on it.
+    """
     values = [value for value in values if is_plausible(value)] or [1.0]
     ticks = round_numbers(min(values), max(values))
     ax.set_yscale("log")
@@ -95,6 +103,9 @@ def log_x(ax: Axes, values: Iterable[float]) -> None:
     inches = inner_width(ax) / math.log(high / low)
     labelled: list[float] = []
     for value in sorted(values, key=lambda value: (not math.log2(value).is_integer(), -value)):  # powers of two first
-        if all(inches * abs(math.log(value / other)) > 0.06 + 0.035 * len(plain(value) + plain(other)) for other in labelled):
+        if all(
+            inches * abs(math.log(value / other)) > 0.06 + 0.035 * len(plain(value) + plain(other))
+            for other in labelled
+        ):
             labelled.append(value)
     ax.set_xticks(values, [plain(value) if value in labelled else "" for value in values], fontsize=LABEL_PT)

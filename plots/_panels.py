@@ -1,4 +1,5 @@
-"""Which cells stand in which panel: one operator on one device in one cache state, and within it the points, each from one run.
+"""Which cells stand in which panel: one operator on one device in one cache state, and within it the points, each from
+one run.
 
 Variants are only ever set against variants of the same run: a point comes whole from the latest run that timed it.
 """
@@ -13,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.results.records import Cell, Run, axis_texts, label_parts
-from harness.results.stats import is_plausible, is_timed, samples
+from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
 
 
@@ -80,27 +81,33 @@ class Panel:
         return max(numbers, key=lambda name: len(set(values[name])), default=None)
 
     def slice(self, x_axis: str) -> tuple[str, list[Place]]:
-        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the largest
-        whole numbers, axis by axis. Returned with its name (only the axes that vary) and sorted by x."""
-        others = [axis for axis in dict.fromkeys(name for place in self.places for name in place.axes) if axis != x_axis]
+        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the
+        largest whole numbers, axis by axis. Returned with its name (only the axes that vary) and sorted by x.
+        """
+        others = [
+            axis for axis in dict.fromkeys(name for place in self.places for name in place.axes) if axis != x_axis
+        ]
         groups: dict[tuple[str, ...], list[Place]] = {}
         for place in self.places:
             key = tuple(pair for pair in label_parts(place.point).items() if pair[0] != x_axis)
             groups.setdefault(key, []).append(place)
 
-        def worth(group: list[Place]) -> tuple[int, int, list[int]]:
+        def itl_tpot(group: list[Place]) -> tuple[int, int, list[int]]:
             timed = [place for place in group if place.timed(self.figure)]
             variants = {name for place in timed for name in place.timed(self.figure)}
-            counts = [value if _is_number(value) and isinstance(value, int) else 0 for value in map(group[0].axes.get, others)]
+            counts = [
+                value if _is_number(value) and isinstance(value, int) else 0 for value in map(group[0].axes.get, others)
+            ]
             return len({place.axes[x_axis] for place in timed}), len(variants), counts
 
-        chosen = sorted(max(groups.values(), key=worth), key=lambda place: place.axes[x_axis])
+        chosen = sorted(max(groups.values(), key=itl_tpot), key=lambda place: place.axes[x_axis])
         return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen
 
 
 def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
-    """All panels with at least one timed cell: by generation, device and cache state, then operator in the order of the records.
-    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us."""
+    """All panels with at least one timed cell: by generation, device and cache state, then operator in the order of the
+    records. GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us.
+    """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
     found = []

@@ -1,4 +1,6 @@
-"""Rows of a speed-up table: ratios to the baseline where both were timed, a time where only the variant was, else a short word."""
+"""Rows of a speed-up table: ratios to the baseline where both were timed, a time where only the variant was, else a
+short word.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.results.records import Cell
-from harness.results.stats import is_timed
+from harness.analysis.stats import is_timed
+from harness.records.schema import Cell
 from plots._panels import Panel, Place, median_us
 
 _WORDS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
@@ -29,7 +31,8 @@ MEANINGS = {
 class Row:
     """label: axis values, padded so that they stand in columns. baseline_us: its median time. ratios: variant -> baseline time
     over variant time, above 1 is faster; the baseline's own is 1 where it was timed. times: variant -> its median time where the
-    baseline has none. words: variant -> why it has neither."""
+    baseline has none. words: variant -> why it has neither.
+    """
 
     label: str
     baseline_us: float | None
@@ -40,7 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """axes: what a row label lists, in this order. mean: over which points a row is a geometric mean; empty where it is one point."""
+    """axes: what a row label lists, in this order. mean: over which points a row is a geometric mean; empty where it
+    is one point.
+    """
 
     panel: Panel
     axes: Sequence[str]
@@ -53,7 +58,10 @@ def table(panel: Panel, most_rows: int) -> Table:
     """A row per point; with more than ``most_rows`` of them, a row per batch size."""
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.places[0].axes), "")]
     widths = [max(len(place.text(axis)) for place in panel.places) for axis in axes]
-    labels = [" · ".join(place.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True)) for place in panel.places]
+    labels = [
+        " · ".join(place.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True))
+        for place in panel.places
+    ]
     rows = [_row(panel, place, label) for place, label in zip(panel.places, labels, strict=True)]
     x_axis = panel.x_axis()
     if len(rows) <= most_rows or x_axis is None:
@@ -67,7 +75,9 @@ def table(panel: Panel, most_rows: int) -> Table:
 
 
 def _shared(rows: Sequence[Row]) -> list[Row]:
-    """Those in which every variant has a ratio that has one in any: over them the means of a row can be set against each other."""
+    """Those in which every variant has a ratio that has one in any: over them the means of a row can be set against
+    each other.
+    """
     timed = {name for row in rows for name in row.ratios} - set(_broken(rows))
     return [row for row in rows if row.ratios and timed <= set(row.ratios)]
 
@@ -81,7 +91,9 @@ def _mean_of(x_axis: str, groups: Mapping[str, Sequence[Row]], shared: Mapping[s
 
 
 def _row(panel: Panel, place: Place, label: str) -> Row:
-    medians = {name: median for name, cell in place.cells.items() if (median := median_us(cell, panel.figure)) is not None}
+    medians = {
+        name: median for name, cell in place.cells.items() if (median := median_us(cell, panel.figure)) is not None
+    }
     baseline = medians.get(panel.baseline)
     words = {name: _word(place.cells.get(name), panel.figure) for name in panel.variants() if name not in medians}
     if not baseline:
@@ -106,8 +118,9 @@ def _broken(rows: Iterable[Row]) -> dict[str, str]:
 
 
 def _mean(label: str, rows: Sequence[Row], group: Sequence[Row]) -> Row:
-    """Geometric means over ``rows``, of the rows of its batch size: ratios of different points have no meaningful arithmetic mean.
-    A variant that is wrong or failed at one point of the ``group`` has no mean: it would hide that."""
+    """Geometric means over ``rows``, of the rows of its batch size: ratios of different points have no meaningful
+    arithmetic mean. A variant that is wrong or failed at one point of the ``group`` has no mean: it would hide that.
+    """
     broken = _broken(group)
     ratios = _means((row.ratios for row in rows), broken)
     times = _means((row.times for row in rows), {*broken, *ratios})
@@ -116,7 +129,11 @@ def _mean(label: str, rows: Sequence[Row], group: Sequence[Row]) -> Row:
         for name, word in row.words.items():
             words.setdefault(name, Counter())[word] += 1
     baseline = [row.baseline_us for row in rows if row.baseline_us is not None]
-    reasons = {name: broken.get(name, count.most_common(1)[0][0]) for name, count in words.items() if name not in (*ratios, *times)}
+    reasons = {
+        name: broken.get(name, count.most_common(1)[0][0])
+        for name, count in words.items()
+        if name not in (*ratios, *times)
+    }
     return Row(label, _geometric_mean(baseline) if baseline else None, ratios, times, reasons)
 
 

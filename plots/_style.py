@@ -1,6 +1,7 @@
 """How every figure looks: order of generations, colours of variants, caption with the machines, deterministic files.
 
-Figures are drawn with the object interface of matplotlib on the Agg canvas: no pyplot, no window, no state between figures.
+Figures are drawn with the object interface of matplotlib on the Agg canvas: no pyplot, no window, no state between
+figures.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from harness.results.records import Environment, Run
+from harness.records.schema import Environment, Run
 
 GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
 
@@ -34,14 +35,15 @@ _FAMILIES = {
 }
 _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Spreads the names: with this one no two variants of one operator of this suite share a colour, and no two names at all both colour
-#: and marker; tests/test_plots.py holds the catalogue against it.
+#: Spreads the names: with this one no two variants of one operator of this suite share a colour, and no two names at
+#: all both colour and marker; tests/test_plots.py holds the catalogue against it.
 _SALT = "12773812"
 
 
 def variant_style(name: str) -> dict[str, Any]:
-    """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``. A function of the name alone, so that
-    a variant looks the same in every figure of every run. Names from elsewhere may share a colour, seldom colour and marker.
+    """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``. A function of the name alone, so
+    that a variant looks the same in every figure of every run. Names from elsewhere may share a colour, seldom
+    colour and marker.
 
     A variant with ``cuda``, ``triton`` or ``fused`` in its name is a fused kernel and solid; a baseline is dash-dotted.
     """
@@ -114,13 +116,17 @@ def caption(fig: Figure, text: str) -> None:
     fig.draw_without_rendering()
     renderer = fig.canvas.get_renderer()
     bottom = min([0.0, *(legend.get_window_extent(renderer).y0 for legend in fig.legends)])
-    wrapped = "\n".join(textwrap.fill(line, int(fig.get_figwidth() * 17), subsequent_indent="    ") for line in text.splitlines())
+    wrapped = "\n".join(
+        textwrap.fill(line, int(fig.get_figwidth() * 17), subsequent_indent="    ") for line in text.splitlines()
+    )
     y = bottom / fig.bbox.height - 0.08 / fig.get_figheight()
     fig.text(0.01, y, wrapped, fontsize=SMALL_PT, color="#555555", ha="left", va="top")
 
 
 def stamp(fig: Figure, runs: Iterable[Run]) -> None:
-    """A red line above the figure where a run's ruler missed its tolerances: such a figure must not pass for a good one."""
+    """A red line above the figure where a run's ruler missed its tolerances: such a figure must not pass for a good
+    one.
+    """
     doubts = [f"{run.header.name}: {reason}" for run in runs for reason in run.uncalibrated]
     if doubts:
         text = f"UNCALIBRATED — {doubts[0]}" + (f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else "")
@@ -129,7 +135,9 @@ def stamp(fig: Figure, runs: Iterable[Run]) -> None:
 
 
 def _settle(fig: Figure) -> None:
-    """End the layout with rounded positions: the last bits of its solver's differ between processes, and ids in an SVG with them."""
+    """End the layout with rounded positions: the last bits of its solver's differ between processes, and ids in an
+    SVG with them.
+    """
     fig.draw_without_rendering()
     fig.set_layout_engine("none")
     for axes in fig.axes:
@@ -140,12 +148,15 @@ def _frame(fig: Figure) -> Bbox:
     """In inches: the full width, and as high as the figure with legend and caption really is."""
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox(fig.canvas.get_renderer())
-    return Bbox([[min(0, drawn.x0) - 0.05, drawn.y0 - 0.08], [max(fig.get_figwidth(), drawn.x1) + 0.05, drawn.y1 + 0.08]])
+    return Bbox(
+        [[min(0, drawn.x0) - 0.05, drawn.y0 - 0.08], [max(fig.get_figwidth(), drawn.x1) + 0.05, drawn.y1 + 0.08]]
+    )
 
 
 def save(fig: Figure, path_stem: Path) -> list[Path]:
-    """Write ``path_stem``.png and .svg and clear the figure. The same figure gives the same bytes: no date, no version, no
-    random ids. Raises OSError where the folder cannot be written."""
+    """Write ``path_stem``.png and .svg and clear the figure. The same figure gives the same bytes: no date, no version,
+    no random ids. Raises OSError where the folder cannot be written.
+    """
     path_stem = Path(path_stem)
     path_stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]

@@ -9,9 +9,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.results import trust
-from harness.results.records import Calibration, Run
-from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, environment_caption, legend_below, new_figure, save, stamp
+from harness.analysis import estimators
+from harness.records.schema import Calibration, Run
+from plots._style import (
+    LABEL_PT,
+    SMALL_PT,
+    TITLE_PT,
+    caption,
+    environment_caption,
+    legend_below,
+    new_figure,
+    save,
+    stamp,
+)
 
 #: Estimator -> how it is drawn. Okabe-Ito.
 _LOOKS = {
@@ -19,7 +29,11 @@ _LOOKS = {
     "events": {"color": "#E69F00", "marker": "s"},
     "cupti": {"color": "#009E73", "marker": "^"},
 }
-_NAMES = {"graph": "slope over copies in a graph", "events": "events around queued launches", "cupti": "CUPTI durations"}
+_NAMES = {
+    "graph": "slope over copies in a graph",
+    "events": "events around queued launches",
+    "cupti": "CUPTI durations",
+}
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -51,18 +65,22 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 
 def _residuals(ax: Axes, calibration: Calibration, name: str) -> dict[str, object]:
-    found = trust.residuals(calibration)
+    found = estimators.residuals(calibration)
     times = np.geomspace(min(r.true_us for r in found) * 0.8, max(r.true_us for r in found) * 1.25, 50)
-    allowed = 1000 * np.maximum(trust.RESIDUAL_US, trust.RESIDUAL_SHARE * times)
+    allowed = 1000 * np.maximum(estimators.RESIDUAL_US, estimators.RESIDUAL_SHARE * times)
     handles: dict[str, object] = {"tolerance": ax.fill_between(times, -allowed, allowed, color="#dddddd", linewidth=0)}
     ax.axhline(0, color="#888888", linewidth=0.8)
     for estimator, look in _LOOKS.items():
         mine = [r for r in found if r.estimator == estimator]
         if mine:
             errors = [1000 * r.error_us for r in mine]
-            (handles[_NAMES[estimator]],) = ax.plot([r.true_us for r in mine], errors, **look, markersize=5, linewidth=1)
+            (handles[_NAMES[estimator]],) = ax.plot(
+                [r.true_us for r in mine], errors, **look, markersize=5, linewidth=1
+            )
     ax.set_xscale("log")
-    ax.set_xticks(ticks := [round(r.true_us) for r in found if r.estimator == found[0].estimator], [str(t) for t in ticks])
+    ax.set_xticks(
+        ticks := [round(r.true_us) for r in found if r.estimator == found[0].estimator], [str(t) for t in ticks]
+    )
     ax.minorticks_off()
     ax.set_xlabel("true duration (µs)", fontsize=LABEL_PT)
     ax.set_ylabel("residual (ns)", fontsize=LABEL_PT)

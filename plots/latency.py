@@ -11,9 +11,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.results import stats
-from harness.results.records import Run
-from harness.results.trust import untrusted
+from harness.analysis import stats
+from harness.analysis.estimators import untrusted
+from harness.records.schema import Run
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
 from plots._panels import Panel, Place, panels, runs_of
 from plots._style import FLOOR_STYLE, LABEL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
@@ -40,7 +40,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     for last in ("untrusted", "floor"):
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
-    note = "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n" if "floor" in handles else ""
+    note = (
+        "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n"
+        if "floor" in handles
+        else ""
+    )
     if "untrusted" in handles:
         note += "untrusted: slope, queued events and CUPTI differ by more than 3 %, 100 ns and what their constants are unsure of\n"
     caption(fig, note + environment_caption(runs_of(found)))
@@ -60,10 +64,14 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
         intervals = [stats.interval(place.cells[variant], panel.figure) for place in timed]
         middles = [interval.median for interval in intervals]
         handles[variant] = ax.errorbar(
-            [place.axes[x_axis] for place in timed], middles,
+            [place.axes[x_axis] for place in timed],
+            middles,
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
-            **variant_style(variant), markersize=4.5, linewidth=1.3, capsize=2,
-        )  # fmt: skip
+            **variant_style(variant),
+            markersize=4.5,
+            linewidth=1.3,
+            capsize=2,
+        )
         ringed = [
             (place.axes[x_axis], middle)
             for place, middle in zip(timed, middles, strict=True)

@@ -1,6 +1,6 @@
 """What a pull request changed: a forest plot of head / base per cell, with intervals, threshold and verdicts.
 
-Reads a comparison only; the verdicts are those of harness.results.compare. Never imports torch.
+Reads a comparison only; the verdicts are those of harness.analysis.compare. Never imports torch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.results.compare import CORRELATED, VERDICTS, Comparison, Row
-from harness.results.records import Run
+from harness.analysis.compare import CORRELATED, VERDICTS, Comparison, Row
+from harness.records.schema import Run
 from plots._style import DPI, caption, commit, machine, save, stamp
 
 #: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
@@ -40,12 +40,15 @@ MARKS = {
 }
 #: Which rows are drawn where not all can be.
 URGENCY = ("slower", "faster", "unsure", "same")
-#: An axis shorter than SHORT (log units) has ticks at even steps in per cent; a longer one at these multiples, the rounder first,
-#: as far as they stand apart.
+#: An axis shorter than SHORT (log units) has ticks at even steps in per cent; a longer one at these multiples, the
+#: rounder first, as far as they stand apart.
 SHORT, MOST_TICKS = 0.6, 9
 STEPS = (0.5, 1, 2, 5, 10, 20)
 MULTIPLES = tuple(
-    multiple * 10.0**power for multiples in ((1,), (2, 5), (1.5, 3, 4, 7), (1.2, 8)) for power in range(-6, 7) for multiple in multiples
+    multiple * 10.0**power
+    for multiples in ((1,), (2, 5), (1.5, 3, 4, 7), (1.2, 8))
+    for power in range(-6, 7)
+    for multiple in multiples
 )
 
 
@@ -70,19 +73,29 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _forest(axes, lines, height_in, comparison.threshold)
-    axes.set_xlabel(f"change of {', '.join(comparison.gating)}, head against base, % (log scale; right is slower)", fontsize=TEXT_PT)
+    axes.set_xlabel(
+        f"change of {', '.join(comparison.gating)}, head against base, % (log scale; right is slower)", fontsize=TEXT_PT
+    )
     handles = [Line2D([], [], markersize=5, linewidth=1.2, label=verdict, **MARKS[verdict]) for verdict in VERDICTS]
     figure.legend(
-        handles=handles, title=_title(comparison), loc="outside upper left", ncols=len(handles), alignment="left",
-        title_fontproperties={"size": TITLE_PT, "weight": "bold"}, fontsize=TEXT_PT, frameon=False,
-    )  # fmt: skip
+        handles=handles,
+        title=_title(comparison),
+        loc="outside upper left",
+        ncols=len(handles),
+        alignment="left",
+        title_fontproperties={"size": TITLE_PT, "weight": "bold"},
+        fontsize=TEXT_PT,
+        frameon=False,
+    )
     caption(figure, _notes(comparison, rows, drawn))
     stamp(figure, (comparison.base, comparison.head))
     return save(figure, path_stem)
 
 
 def _lines(rows: Sequence[Row], several: bool) -> list[Line]:
-    """Operators by their worst row, rows of each from worst to best. What all rows of an operator share stands in its heading."""
+    """Operators by their worst row, rows of each from worst to best. What all rows of an operator share stands in
+    its heading.
+    """
     operators: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: -row.ratio.median):
         operators.setdefault(row.operator, []).append(row)
@@ -93,7 +106,11 @@ def _lines(rows: Sequence[Row], several: bool) -> list[Line]:
         heading = [operator, *textwrap.wrap(", ".join(shared), LABEL_CHARACTERS, break_on_hyphens=False)]
         lines.append(Line("\n".join(heading), len(heading), None))
         for row, own in zip(members, parts, strict=True):
-            words = [row.variant, *([row.figure] if several else []), ", ".join(part for part in own if part not in shared)]
+            words = [
+                row.variant,
+                *([row.figure] if several else []),
+                ", ".join(part for part in own if part not in shared),
+            ]
             label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
             lines.append(Line("\n".join(label), len(label), row))
     return lines
@@ -111,13 +128,25 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
             axes.axhline(top, color="#BBBBBB", linewidth=0.6, zorder=1)
             operator, *shared = line.label.split("\n")
             axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, operator, ha="right", weight="bold", **text)
-            axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
+            axes.text(
+                -0.015,
+                middle + LINE_IN / 2,
+                "\n".join(shared),
+                ha="right",
+                **(text | {"fontsize": NOTE_PT, "color": "#555555"}),
+            )
         else:
             axes.text(-0.015, middle, line.label, ha="right", **text)
             axes.text(1.015, middle, " → ".join(line.row.texts), ha="left", **text)
             _mark(axes, line.row, middle)
         top += line.lines * LINE_IN + GAP_IN
-    axes.text(1.015, (LINE_IN + GAP_IN) / 2, "base → head, µs", ha="left", **(text | {"fontsize": NOTE_PT, "color": "#555555"}))
+    axes.text(
+        1.015,
+        (LINE_IN + GAP_IN) / 2,
+        "base → head, µs",
+        ha="left",
+        **(text | {"fontsize": NOTE_PT, "color": "#555555"}),
+    )
     axes.set_ylim(height_in, 0)
     axes.set_yticks([])
     axes.spines[["left", "right", "top"]].set_visible(False)
@@ -127,18 +156,28 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
 def _mark(axes: Axes, row: Row, y: float) -> None:
     style = MARKS[row.verdict]
     if not math.isnan(row.ratio.low):
-        axes.plot([math.log(row.ratio.low), math.log(row.ratio.high)], [y, y], color=style["color"], linewidth=1.4, zorder=2)
+        axes.plot(
+            [math.log(row.ratio.low), math.log(row.ratio.high)], [y, y], color=style["color"], linewidth=1.4, zorder=2
+        )
     axes.plot([math.log(row.ratio.median)], [y], linestyle="", markersize=5, zorder=3, **style)
 
 
 def _percent_axis(axes: Axes, rows: Sequence[Row], threshold: float) -> None:
-    """The range of all intervals, and of the band twice, so that a run without changes does not look like one with many."""
-    ratios = [bound for row in rows for bound in (row.ratio.median, row.ratio.low, row.ratio.high) if not math.isnan(bound)]
+    """The range of all intervals, and of the band twice, so that a run without changes does not look like one with
+    many.
+    """
+    ratios = [
+        bound for row in rows for bound in (row.ratio.median, row.ratio.low, row.ratio.high) if not math.isnan(bound)
+    ]
     low, high = math.log(min(*ratios, 1 - 2 * threshold)), math.log(max(*ratios, 1 + 2 * threshold))
     low, high = low - (high - low) * 0.04, high + (high - low) * 0.04
     axes.set_xlim(low, high)
     ticks = _even_ticks(low, high) if high - low < SHORT else _round_ticks(low, high)
-    axes.set_xticks([math.log1p(tick / 100) for tick in ticks], [f"{tick:+.6g}" if tick else "0" for tick in ticks], fontsize=TEXT_PT)
+    axes.set_xticks(
+        [math.log1p(tick / 100) for tick in ticks],
+        [f"{tick:+.6g}" if tick else "0" for tick in ticks],
+        fontsize=TEXT_PT,
+    )
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
 
@@ -170,7 +209,9 @@ def _notes(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Row]) ->
         "no longer timed": len(comparison.untimed),
         "without a ratio that can be drawn": len(comparison.gating_rows) - len(rows),
     }
-    counted = [f"{number} more {verdict}" for verdict, number in left_out.items()] + [f"{n} {what}" for what, n in missing.items() if n]
+    counted = [f"{number} more {verdict}" for verdict, number in left_out.items()] + [
+        f"{n} {what}" for what, n in missing.items() if n
+    ]
     return "\n".join(
         [
             *([f"Not drawn: {', '.join(counted)}."] if counted else []),

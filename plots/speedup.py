@@ -1,8 +1,9 @@
-"""Speed-up over the operator chain as a heat map: a row per point, a column per variant, a panel per operator and device.
+"""Speed-up over the operator chain as a heat map: a row per point, a column per variant, a panel per operator and
+device.
 
-The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's own
-column shows its time; where it has none, as a chain that cannot be captured, the others show theirs. A hatched box has no ratio and no
-time, and a word says why.
+The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's
+own column shows its time; where it has none, as a chain that cannot be captured, the others show theirs. A hatched box
+has no ratio and no time, and a word says why.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from harness.results.records import Run
+from harness.records.schema import Run
 from harness.wording import significant
 from plots._axes import panel_title
 from plots._panels import panels, runs_of
@@ -32,7 +33,8 @@ LETTER_IN, LEAST_BOX_IN, LEAST_TITLE_IN = 0.06, 0.48, 2.2
 COLORMAP = "RdBu"
 #: log2 of the least ratio with full colour, so that small differences look small.
 LEAST_SPAN = 2.0
-#: Longer tables have a row per batch size instead of a row per point; the second number is for all panels of a figure together.
+#: Longer tables have a row per batch size instead of a row per point; the second number is for all panels of a figure
+#: together.
 MOST_ROWS, MOST_ROWS_OF_ALL = 60, 240
 
 
@@ -49,15 +51,21 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
     tables = [table(panel, most_rows) for panel in found]
     bands = _bands(tables)
-    heights = [max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands]
+    heights = [
+        max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands
+    ]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
-    fig.suptitle("Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT)
+    fig.suptitle(
+        "Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT
+    )
     grid = fig.add_gridspec(len(bands) + 1, 1, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
     norm = Normalize(-max([LEAST_SPAN, *logs]), max([LEAST_SPAN, *logs]))
     mappable = ScalarMappable(norm, COLORMAP)
     for number, band in enumerate(bands):
-        inside = grid[number].subgridspec(1, len(band))  # of its own, so that long labels of one band do not narrow another
+        inside = grid[number].subgridspec(
+            1, len(band)
+        )  # of its own, so that long labels of one band do not narrow another
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
@@ -71,7 +79,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 
 
 def _bands(tables: Sequence[Table]) -> list[list[Table]]:
-    """Tables from the top down: two of one device and cache state side by side where the boxes of both stay wide enough."""
+    """Tables from the top down: two of one device and cache state side by side where the boxes of both stay wide
+    enough.
+    """
     bands: list[list[Table]] = []
     for one in tables:
         beside = [*bands[-1], one] if bands else [one]
@@ -85,7 +95,9 @@ def _bands(tables: Sequence[Table]) -> list[list[Table]]:
 
 def _boxes_in(band: Sequence[Table]) -> float:
     """Width that is left for the boxes of each table of a band beside the row labels of all."""
-    labels_in = sum(LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows))) + 0.2 for one in band)
+    labels_in = sum(
+        LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows))) + 0.2 for one in band
+    )
     return (WIDTH_IN - labels_in) / len(band)
 
 
@@ -107,7 +119,9 @@ def _title(band: Sequence[Table], one: Table) -> str:
 def _header_in(band: Sequence[Table], one: Table) -> float:
     """Height of what stands above the boxes: title and names, slanted where they are too long for their columns."""
     broken = _broken_names(band, one)
-    names_in = LINE_IN * (1 + max(name.count("\n") for name in broken)) if broken else LETTER_IN * max(map(len, one.columns))
+    names_in = (
+        LINE_IN * (1 + max(name.count("\n") for name in broken)) if broken else LETTER_IN * max(map(len, one.columns))
+    )
     return GAP_IN + TITLE_LINE_IN * (1 + _title(band, one).count("\n")) + max(LINE_IN * len(one.axes), names_in)
 
 
@@ -121,11 +135,19 @@ def _draw_table(ax: Axes, band: Sequence[Table], one: Table, mappable: ScalarMap
         for x, variant in enumerate(columns):
             _draw_box(ax, x, y, one.panel.baseline, variant, row, mappable)
     broken = _broken_names(band, one)
-    labels = {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
+    labels = (
+        {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
+    )
     ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
     ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT, family="monospace")
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
-    over_the_labels = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-4, 3), "ha": "right", "va": "bottom"}
+    over_the_labels = {
+        "xycoords": "axes fraction",
+        "textcoords": "offset points",
+        "xytext": (-4, 3),
+        "ha": "right",
+        "va": "bottom",
+    }
     ax.annotate(" ·\n".join(one.axes), (0, 1), **over_the_labels, fontsize=SMALL_PT)
     ax.set_title(_title(band, one), fontsize=LABEL_PT)
 

@@ -1,4 +1,6 @@
-"""Chooses the device for the whole test run before any kernel file is imported, and skips GPU tests where there is none."""
+"""Chooses the device for the whole test run before any kernel file is imported, and skips GPU tests where there is
+none.
+"""
 
 import os
 import random
@@ -33,10 +35,12 @@ def pytest_collection_modifyitems(items):
 
 def pytest_terminal_summary(terminalreporter):
     """The seed of the random batches, where this session drew one."""
-    from tests.random_batches import EXAMPLES, SEED
+    from tests.baselines.random_batches import EXAMPLES, SEED
 
     if SEED is not None:
-        terminalreporter.write_line(f"random batches: {EXAMPLES} an operator, seed {SEED}; the same again with RANDOM_SEED={SEED}")
+        terminalreporter.write_line(
+            f"random batches: {EXAMPLES} an operator, seed {SEED}; the same again with RANDOM_SEED={SEED}"
+        )
 
 
 @pytest.fixture(autouse=True)

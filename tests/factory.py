@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from harness.results.record_file import Writer
-from harness.results.records import SCHEMA_VERSION, Calibration, Cell, Environment, Header, Metrics, Probe, Run
-from harness.results.stats import fit
+from harness.analysis.stats import fit
+from harness.records.file import Writer
+from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Environment, Header, KernelTimes, Metrics, Run
 
 COPIES = (1, 2, 4, 8, 16)
 
@@ -21,9 +21,20 @@ def graph_us(slope: float, rng: np.random.Generator, rounds: int = 20, noise: fl
 
 def gpu_environment(gpu: str = "NVIDIA H200", generation: str = "Hopper", sm: str = "sm_90", **changes) -> Environment:
     values = {
-        "device": "cuda", "processor": "test CPU", "python": "3.12.3", "torch": "2.11.0+cu130", "triton": "3.6.0", "cuda_core": "1.2.0",
-        "gpu": gpu, "generation": generation, "sm": sm, "sm_count": 132, "driver": "580.1", "cuda": "13.0", "commit": "0123abc",
-    }  # fmt: skip
+        "device": "cuda",
+        "processor": "test CPU",
+        "python": "3.12.3",
+        "torch": "2.11.0+cu130",
+        "triton": "3.6.0",
+        "cuda_core": "1.2.0",
+        "gpu": gpu,
+        "generation": generation,
+        "sm": sm,
+        "sm_count": 132,
+        "driver": "580.1",
+        "cuda": "13.0",
+        "commit": "0123abc",
+    }
     return Environment(**(values | changes))
 
 
@@ -33,27 +44,37 @@ def cpu_environment(**changes) -> Environment:
 
 
 def calibration(rng: np.random.Generator) -> Calibration:
-    """A ruler in good order: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few ns."""
+    """A ruler in good order: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few
+    ns.
+    """
     noise = lambda: 0.003 * rng.standard_normal()  # noqa: E731
 
-    def probe(inside: float) -> Probe:
-        return Probe(
-            graph_us=graph_us(inside + 0.9, rng, noise=0.0002), stream_us=stream_us(inside + 1.75, rng),
-            cupti_us=[inside + 0.85 + noise() for _ in range(10)], true_us=[inside] * 20,
-        )  # fmt: skip
+    def probe(inside: float) -> KernelTimes:
+        return KernelTimes(
+            graph_us=graph_us(inside + 0.9, rng, noise=0.0002),
+            stream_us=stream_us(inside + 1.75, rng),
+            cupti_us=[inside + 0.85 + noise() for _ in range(10)],
+            true_us=[inside] * 20,
+        )
 
     return Calibration(
         own={"null": probe(0.0), "block_copy": probe(0.18), "wide_copy": probe(1.1), "operator": probe(0.3)},
         spins={ns: probe(ns / 1000) for ns in (1000, 2000, 5000, 10_000, 20_000)},
-        empty_pair_us=[1.28, 1.312] * 10, launch_host_us=[6.0] * 9, copy_bytes=2**30, copy_us=[500.0] * 5,
-        chase_cycles={"l2": [287.0] * 5, "memory": [665.0] * 5, "hot": [288.0] * 5}, sm_clock_mhz=1980,
-    )  # fmt: skip
+        empty_pair_us=[1.28, 1.312] * 10,
+        launch_host_us=[6.0] * 9,
+        copy_bytes=2**30,
+        copy_us=[500.0] * 5,
+        chase_cycles={"l2": [287.0] * 5, "memory": [665.0] * 5, "hot": [288.0] * 5},
+        sm_clock_mhz=1980,
+    )
 
 
 def cold(hot: Calibration) -> Calibration:
-    """Where the state adds 3 us to every call, of which CUPTI misses 0.6 for the first launch and 0.2 for each further one."""
+    """Where the state adds 3 us to every call, of which CUPTI misses 0.6 for the first launch and 0.2 for each
+    further one.
+    """
 
-    def in_state(probe: Probe, launches: int = 1) -> Probe:
+    def in_state(probe: KernelTimes, launches: int = 1) -> KernelTimes:
         first, inside = float(np.median(probe.graph_us[min(probe.graph_us)])), fit(probe.graph_us).slope
         cupti = inside + 3.0 - 0.6 - 0.2 * (launches - 1)
         return structs.replace(probe, state_us=[first + 3.0] * 20, cupti_us=[cupti] * 20, launches=launches)
@@ -62,13 +83,28 @@ def cold(hot: Calibration) -> Calibration:
     return structs.replace(hot, own=own, spins={ns: in_state(probe) for ns, probe in hot.spins.items()})
 
 
-def stream_us(slope: float, rng: np.random.Generator, rounds: int = 20, noise: float = 0.0002) -> dict[int, list[float]]:
+def stream_us(
+    slope: float, rng: np.random.Generator, rounds: int = 20, noise: float = 0.0002
+) -> dict[int, list[float]]:
     return {n: [float((1.3 + slope * n) * (1 + noise * rng.standard_normal())) for _ in range(rounds)] for n in (1, 8)}
 
 
-def cell(operator: str, variant: str, axes: dict, gpu: float | None = None, host: float = 20.0, cpu: float | None = None, *,
-         baseline: str = "op_chain", rng: np.random.Generator | None = None, status: str = "passed", reason: str | None = None,
-         bytes_moved: int = 100_000, launches: int = 1, rounds: int = 20) -> Cell:  # fmt: skip
+def cell(
+    operator: str,
+    variant: str,
+    axes: dict,
+    gpu: float | None = None,
+    host: float = 20.0,
+    cpu: float | None = None,
+    *,
+    baseline: str = "op_chain",
+    rng: np.random.Generator | None = None,
+    status: str = "passed",
+    reason: str | None = None,
+    bytes_moved: int = 100_000,
+    launches: int = 1,
+    rounds: int = 20,
+) -> Cell:
     rng = rng or np.random.default_rng(0)
     jitter = lambda value: [float(value * (1 + 0.02 * rng.standard_normal())) for _ in range(rounds)]  # noqa: E731
     metrics = None
@@ -84,7 +120,14 @@ def cell(operator: str, variant: str, axes: dict, gpu: float | None = None, host
         )
     point = ",".join(f"{name}={value}" for name, value in axes.items())
     return Cell(
-        operator=operator, variant=variant, baseline=baseline, point=point, axes=axes, status=status, reason=reason, metrics=metrics
+        operator=operator,
+        variant=variant,
+        baseline=baseline,
+        point=point,
+        axes=axes,
+        status=status,
+        reason=reason,
+        metrics=metrics,
     )
 
 
@@ -92,15 +135,21 @@ def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: i
     rng = np.random.default_rng(seed)
     serving = {"model_step_us": 12000.0, "acceptance": 0.75, "calls_per_step": 1, "scheduling": "sync"}
     values = {
-        "schema": SCHEMA_VERSION, "name": name, "command": f"python bench.py configs/{name}.yaml",
-        "started": "2026-01-01T00:00:00+00:00", "seed": seed,
-        "config": {"name": name, "serving": serving}, "environment": environment,
+        "schema": SCHEMA_VERSION,
+        "name": name,
+        "command": f"python bench.py configs/{name}.yaml",
+        "started": "2026-01-01T00:00:00+00:00",
+        "seed": seed,
+        "config": {"name": name, "itl_tpot": serving},
+        "environment": environment,
         "calibration": calibration(rng) if environment.device == "cuda" else None,
-    }  # fmt: skip
+    }
     return Run("test.jsonl", Header(**(values | header)), cells)
 
 
-def sweep_run(environment: Environment | None = None, scale: float = 1.0, seed: int = 0, batch_sizes=(1, 8, 32, 128, 256)) -> Run:
+def sweep_run(
+    environment: Environment | None = None, scale: float = 1.0, seed: int = 0, batch_sizes=(1, 8, 32, 128, 256)
+) -> Run:
     """Two operators, several variants, five batch sizes x two decode lengths; fused kernels scaled by ``scale``."""
     environment = environment or gpu_environment()
     rng = np.random.default_rng(seed)
@@ -130,8 +179,18 @@ def sweep_run(environment: Environment | None = None, scale: float = 1.0, seed: 
                     if environment.device == "cpu":
                         timed = variant in ("op_chain", "merged_chain", "chain_clamp", "flat_view")
                         status = "unavailable" if variant == "cuda_fused" else "passed"
-                        cells.append(cell(operator, variant, axes, cpu=host * 0.7 if timed else None, baseline=baseline, rng=rng,
-                                          status=status, reason="no GPU" if status == "unavailable" else None))  # fmt: skip
+                        cells.append(
+                            cell(
+                                operator,
+                                variant,
+                                axes,
+                                cpu=host * 0.7 if timed else None,
+                                baseline=baseline,
+                                rng=rng,
+                                status=status,
+                                reason="no GPU" if status == "unavailable" else None,
+                            )
+                        )
                     else:
                         cells.append(cell(operator, variant, axes, gpu_us, host, baseline=baseline, rng=rng))
     return run(environment, cells, seed=seed)

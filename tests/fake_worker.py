@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.engine.protocol import Audited, AuditReady, Begin, Job, Ready
-from harness.engine.worker import WorkerDied, WorkerSilent
-from harness.results.records import Cell, Metrics
+from harness.records.schema import Cell, Metrics
+from harness.runner.protocol import Audited, AuditReady, Begin, Job, Ready
+from harness.runner.worker import WorkerDied, WorkerSilent
 from tests import factory
 
 #: What a variant does is its name: its first word says in which phase, under which circumstances.
@@ -13,7 +13,8 @@ READY = Ready(factory.cpu_environment(), None, {})
 
 
 class FakeWorkers:
-    """Stands in for the class Worker. ``starts``: what each start answers, an exception to raise; the last one for ever.
+    """Stands in for the class Worker. ``starts``: what each start answers, an exception to raise; the last one for
+    ever.
 
     script(batch of a task) yields events and may raise WorkerDied. ``asked`` and ``started`` tell what happened.
     """
@@ -60,13 +61,21 @@ class FakeWorker:
 
 def cell(task, name, status="passed", rounds=3) -> Cell:
     return Cell(
-        operator=task.operator, variant=name, baseline="a", point=f"n={task.axes['n']}", axes=dict(task.axes), status=status,
-        reason=None if status == "passed" else "wrong", metrics=Metrics(bytes_moved=1, rounds=rounds) if status == "passed" else None,
-    )  # fmt: skip
+        operator=task.operator,
+        variant=name,
+        baseline="a",
+        point=f"n={task.axes['n']}",
+        axes=dict(task.axes),
+        status=status,
+        reason=None if status == "passed" else "wrong",
+        metrics=Metrics(bytes_moved=1, rounds=rounds) if status == "passed" else None,
+    )
 
 
 def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_told=()):
-    """Events of a session in which some variants end the process: when verified, timed, checked after, told as failed."""
+    """Events of a session in which some variants end the process: when verified, timed, checked after, told as
+    failed.
+    """
 
     def script(task):
         timed = []

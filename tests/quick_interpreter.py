@@ -16,7 +16,9 @@ def _builtins(package: object) -> list[str]:
 
 
 def _patch_builtin(package: object, builder: object, *scope: object) -> None:
-    """Triton's own function of this name, with the search for what is to be patched done once: it runs at every tl.sum."""
+    """Triton's own function of this name, with the search for what is to be patched done once: it runs at every
+    tl.sum.
+    """
     for name in _builtins(package):
         member = getattr(package, name)
         if tl.core.is_builtin(member):
@@ -24,10 +26,15 @@ def _patch_builtin(package: object, builder: object, *scope: object) -> None:
 
 
 def install() -> None:
-    """For this process; TRITON_INTERPRET must have been set before Triton was imported. A Triton without these names stays slow."""
-    if not (hasattr(interpreter, "_patch_builtin") and hasattr(getattr(interpreter, "interpreter_builder", None), "options")):
+    """For this process; TRITON_INTERPRET must have been set before Triton was imported. A Triton without these names
+    stays slow.
+    """
+    if not (
+        hasattr(interpreter, "_patch_builtin") and hasattr(getattr(interpreter, "interpreter_builder", None), "options")
+    ):
         return
     builder = interpreter.interpreter_builder
-    # It looks for overflow in every sum and product, and drops what it finds unless ``debug`` is set, which it never is.
+    # It looks for overflow in every sum and product, and drops what it finds unless ``debug`` is set, which it never
+    # is.
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
     interpreter._patch_builtin = _patch_builtin

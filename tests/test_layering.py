@@ -1,4 +1,4 @@
-"""Who may import whom, how long a module may be, and that the engine knows no operator by name."""
+"""Who may import whom, and that the harness knows no operator by name."""
 
 import ast
 import importlib.util
@@ -9,23 +9,27 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 FOLDERS = ("harness", "baselines", "kernels", "plots")
 MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 SOURCES = [Path("bench.py"), *MODULES]
-LONGEST = 265
+OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/operator.py"))
 
-#: Package of the engine -> those it may import beside itself and the modules at the top of harness/, which import none of them.
+#: Package of the harness -> packages it may import, beside itself and the modules at the top of harness/.
 PACKAGES = {
-    "results": set(),
-    "plan": {"results"},
-    "report": {"results"},
-    "proof": set(),
-    "ruler": {"proof", "results"},
-    "engine": {"plan", "proof", "results", "ruler"},
-    "cli": {"engine", "plan", "proof", "report", "results", "ruler"},
+    "records": set(),
+    "analysis": {"records"},
+    "config": {"analysis", "records"},
+    "report": {"analysis", "records"},
+    "verify": set(),
+    "timing": {"analysis", "records"},
+    "runner": {"analysis", "config", "records", "timing", "verify"},
+    "cli": {"analysis", "config", "records", "report", "runner", "timing", "verify"},
 }
-READERS = {f"harness.results.{name}" for name in ("records", "stats", "compare", "serving", "trust")} | {"harness.wording"}
+#: What an operator's files may import beside those of their own folder.
+OF_OPERATORS = {"harness.contract", "harness.cuda", "baselines.workloads"}
+#: The only operator that is made of others.
+COMPOSED = "decode_step"
 
 
 def module_name(path: Path) -> str:
@@ -34,8 +38,10 @@ def module_name(path: Path) -> str:
 
 #: They plan, read, compare and draw: all that must work where torch is missing or slow to load.
 WITHOUT_TORCH = {
-    module_name(path) for path in MODULES if path.parts[0] == "plots" or path.parts[1] in ("plan", "results", "report")
-} | {"harness.contract", "harness.wording", "harness.engine.protocol", "harness.ruler.timing"}
+    module_name(path)
+    for path in MODULES
+    if path.parts[0] == "plots" or path.parts[1] in ("config", "records", "analysis", "report")
+} | {"harness.contract", "harness.wording", "harness.runner.protocol", "harness.timing.rounds"}
 
 
 def is_module(name: str) -> bool:
@@ -67,7 +73,7 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def ours(path: Path) -> set[str]:
-    return {name for name in imports(path) if name.split(".")[0] in (*FOLDERS, "bench", "tests")}
+    return {name for name in imports(path) if name.split(".")[0] in (*FOLDERS, "bench", "tests", "tools")}
 
 
 def path_of(name: str) -> Path:
@@ -88,7 +94,7 @@ def chain_to_torch(name: str, seen: set[str]) -> list[str] | None:
 
 def test_the_walk_sees_what_it_is_meant_to_see():
     """Of a module known to import torch, of one that reaches it through another, of an import inside a function."""
-    assert "torch" in imports(Path("harness/proof/verify.py"))
+    assert "torch" in imports(Path("harness/verify/fixture.py"))
     assert chain_to_torch("harness.cli.commands", set())
     assert "harness.cli.commands" in imports(Path("bench.py"))
     assert "torch" not in imports(Path("harness/contract.py"))  # there it stands under TYPE_CHECKING
@@ -102,29 +108,10 @@ def test_planning_reading_and_drawing_never_import_torch(name):
 
 
 def test_planning_reading_and_drawing_run_without_torch():
-    program = f"import importlib, sys; [importlib.import_module(n) for n in {sorted(WITHOUT_TORCH)}]; sys.exit('torch' in sys.modules)"
+    names = sorted(WITHOUT_TORCH)
+    program = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_layers(path):
-    folder, used = path.parts[0], ours(path)
-    if folder == "kernels":
-        allowed = {"harness.contract", "harness.cuda"}
-        wrong = {name for name in used if name not in allowed and not name.startswith("kernels._")}
-    elif folder == "baselines":
-        allowed = {"harness.contract", "harness.cuda"}
-        wrong = {name for name in used if name not in allowed and not name.startswith("baselines._")}
-    elif folder == "plots":
-        wrong = {name for name in used if name not in READERS and name.split(".")[0] != "plots"}
-    else:
-        package = package_of(module_name(path))
-        wrong = {name for name in used if name.split(".")[0] in ("baselines", "kernels", "bench", "tests")}
-        wrong |= {name for name in used if package_of(name) not in (None, package, *PACKAGES.get(package, ()))}
-        if package != "cli":
-            wrong |= {name for name in used if name.split(".")[0] == "plots"}
-    assert wrong == set()
 
 
 def package_of(name: str) -> str | None:
@@ -133,25 +120,102 @@ def package_of(name: str) -> str | None:
     return inner[0] if first == "harness" and inner and inner[0] in PACKAGES else None
 
 
+def is_allowed_to_operators(name: str) -> bool:
+    return name in OF_OPERATORS or name.startswith("baselines.workloads.")
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "baselines"], ids=str)
+def test_baselines_import_their_own_folder_and_the_workloads(path):
+    operator = path.parts[1]
+    allowed = [operator] if operator != COMPOSED else OPERATORS
+    own = tuple(f"baselines.{name}" for name in allowed)
+    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and not name.startswith(own)}
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "kernels"], ids=str)
+def test_kernels_import_their_own_folder_and_the_types_of_their_operator(path):
+    """Types and pure helpers of baselines/<operator>/operator.py; no chain, no defect, no case."""
+    operator = path.parts[1]
+    allowed = [operator] if operator != COMPOSED else OPERATORS
+    own = (*(f"kernels.{name}" for name in allowed), *(f"baselines.{name}.operator" for name in allowed))
+    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and not name.startswith(own)}
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("folder", ["baselines", "kernels"])
+def test_few_arrows_between_operators(folder):
+    arrows = {
+        (path.parts[1], name.split(".")[1])
+        for path in MODULES
+        if path.parts[0] == folder and len(path.parts) > 2 and path.parts[1] != "workloads"
+        for name in ours(path)
+        if name.split(".")[0] == folder and name.split(".")[1] in OPERATORS and name.split(".")[1] != path.parts[1]
+    }
+    assert {source for source, _ in arrows} <= {COMPOSED}
+    assert len(arrows) <= 4
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "kernels"], ids=str)
+def test_no_kernel_uses_a_reference(path):
+    """A variant that called the reference would agree with it whatever it computed."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert "reference" not in names
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.name == "operator.py"], ids=str)
+def test_a_reference_imports_no_variant(path):
+    """Nothing that operator.py imports defines a variant; the reference in it stands on plain loops alone."""
+
+    def defines_variants(module: Path) -> bool:
+        tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
+        calls = [d for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for d in node.decorator_list]
+        return any(isinstance(d, ast.Call) and ast.unparse(d.func) == "variant" for d in calls)
+
+    local = {name for name in ours(path) if name.startswith("baselines.") and is_module(name)}
+    assert {name for name in local if defines_variants(path_of(name))} == set()
+    # A small operator may hold its variants beside the reference; there the functions are told apart.
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    variants = {
+        name for name, node in functions.items() if any("variant" in ast.unparse(d) for d in node.decorator_list)
+    }
+    called, waiting = set(), ["reference"]
+    while waiting:
+        name = waiting.pop()
+        if name in functions and name not in called:
+            called.add(name)
+            waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
+    assert "reference" in called
+    assert not called & variants
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "plots"], ids=str)
+def test_plots_read_records_and_their_analysis(path):
+    def allowed(name: str) -> bool:
+        return name.split(".")[0] == "plots" or package_of(name) in ("records", "analysis") or name == "harness.wording"
+
+    assert {name for name in ours(path) if not allowed(name)} == set()
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "harness"], ids=str)
+def test_layers_of_the_harness(path):
+    used, package = ours(path), package_of(module_name(path))
+    wrong = {name for name in used if name.split(".")[0] in ("baselines", "kernels", "bench", "tests", "tools")}
+    wrong |= {name for name in used if package_of(name) not in (None, package, *PACKAGES.get(package, ()))}
+    if package != "cli":
+        wrong |= {name for name in used if name.split(".")[0] == "plots"}
+    assert wrong == set()
+
+
 def test_every_package_has_its_rule():
     assert set(PACKAGES) == {path.parts[1] for path in MODULES if path.parts[0] == "harness" and len(path.parts) > 2}
 
 
 def importers(name: str) -> set[str]:
     return {str(path) for path in SOURCES if name in imports(path)}
-
-
-def test_every_reader_is_read():
-    assert all(any(path.startswith("plots/") for path in importers(name)) for name in READERS)
-
-
-def test_only_the_commands_drive_a_run():
-    names = ("commands", "doctor", "recording", "verification")
-    assert importers("harness.engine.run") == {f"harness/cli/{name}.py" for name in names}
-
-
-def test_only_the_loop_and_its_verification_know_the_worker():
-    assert importers("harness.engine.worker") == {"harness/engine/run.py", "harness/engine/auditing.py", "harness/cli/verification.py"}
 
 
 def test_only_the_command_line_imports_the_commands():
@@ -170,40 +234,27 @@ def test_the_command_line_answers_help_without_loading_anything():
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
-def operator_names() -> set[str]:
-    """From the files of baselines/ and from the calls of Operator in them."""
-    names = {path.stem for path in MODULES if path.parts[0] == "baselines" and not path.stem.startswith("_")}
-    for path in (path for path in MODULES if path.parts[0] == "baselines"):
-        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Operator":
-                names |= {k.value.value for k in node.keywords if k.arg == "name" and isinstance(k.value, ast.Constant)}
-    return names
+HARNESS = sorted(
+    p.relative_to(ROOT) for p in (ROOT / "harness").rglob("*") if p.is_file() and "__pycache__" not in p.parts
+)
 
 
-ENGINE = sorted(p.relative_to(ROOT) for p in (ROOT / "harness").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-
-
-@pytest.mark.parametrize("path", ENGINE, ids=str)
-def test_the_engine_knows_no_operator_by_name(path):
-    names = operator_names()
-    assert {"decode_native", "decode_flatten"} <= names
+@pytest.mark.parametrize("path", HARNESS, ids=str)
+def test_the_harness_knows_no_operator_by_name(path):
+    assert {"decode_native", "decode_flatten"} <= set(OPERATORS)
     text = (ROOT / path).read_text(encoding="utf-8")
-    assert [name for name in sorted(names) if name in text] == []
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_no_module_grows_too_long(path):
-    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
-    assert lines <= LONGEST, f"{path} has {lines} lines"
+    assert [name for name in OPERATORS if name in text] == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_names_say_what_is_inside(path):
-    words = set(path.stem.strip("_").split("_"))
+    words = {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}
     assert not words & {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff: pip install ruff")
-def test_ruff_is_content():
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", "."], cwd=ROOT, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
+def test_ruff_is_content(command):
+    run = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.results import trust
-from harness.results.record_file import read_run
-from harness.results.stats import floor_us, interval
-from tests.test_adversaries import GPU_REJECTIONS, REJECTIONS
+from harness.analysis import estimators
+from harness.analysis.stats import floor_us, interval
+from harness.records.file import read_run
+from tests.adversaries.test_adversaries import GPU_REJECTIONS, REJECTIONS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: However its lines are broken.
 TEXT = " ".join(README.split())
-#: Row of the first two tables -> the label of its point in mtp3, less the padding tokens that decode_flatten alone knows.
+#: Row of the first two tables -> the label of its point in mtp3, less the padding tokens that decode_flatten alone
+#: knows.
 ROWS = {
     "B = 1": "batch_size=1,context_len=lognormal(4096;1)",
     "B = 128": "batch_size=128,context_len=lognormal(4096;1)",
@@ -113,7 +114,11 @@ def test_so_many_cells_agree():
     counted = []
     for name in ("mtp3", "full", "mamba_copy"):
         run = recorded(name)
-        found = [trust.estimates(c.metrics, run.calibration_of(c)) for c in run.cells if (name, c.operator) != ("full", "seq_lens_update")]
+        found = [
+            estimators.estimates(c.metrics, run.calibration_of(c))
+            for c in run.cells
+            if (name, c.operator) != ("full", "seq_lens_update")
+        ]
         counted += [sum(one.agree for one in found if one), sum(one is not None for one in found)]
     assert list(map(int, said.groups())) == counted
 

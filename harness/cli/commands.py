@@ -14,27 +14,33 @@ from msgspec import structs
 from rich.text import Text
 
 from harness import interpreter
+from harness.analysis.compare import CompareError
 from harness.cli import streams
+from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from harness.config.sweep import Group, plan
 from harness.discover import Catalog, DiscoveryError, discover
-from harness.engine.interrupt import leave_on_ctrl_c
-from harness.engine.protocol import Job
-from harness.engine.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
-from harness.engine.run import RunError
-from harness.exits import BAD, OK, USAGE
-from harness.plan.config import ConfigError, Measure, Source, load, parse_overrides
-from harness.plan.sweep import Group, plan
+from harness.exit_codes import BAD, OK, USAGE
+from harness.records.file import read_run, unbegun, write_run
+from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
-from harness.results.compare import CompareError
-from harness.results.record_file import read_run, unbegun, write_run
-from harness.results.records import RecordError, Run
+from harness.runner.interrupt import leave_on_ctrl_c
+from harness.runner.protocol import Job
+from harness.runner.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
+from harness.runner.run import RunError
 from harness.wording import counted
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run one command; every expected error is one sentence on stderr and the documented exit code."""
     commands = {
-        "run": _run, "verify": _verify, "compare": _compare, "merge": _merge, "plot": _plot, "list": _list, "doctor": _doctor,
-    }  # fmt: skip
+        "run": _run,
+        "verify": _verify,
+        "compare": _compare,
+        "merge": _merge,
+        "plot": _plot,
+        "list": _list,
+        "doctor": _doctor,
+    }
     try:
         return commands[options.command](options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
@@ -55,7 +61,7 @@ def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
 
 def _device(options: argparse.Namespace) -> str:
     with leave_on_ctrl_c():
-        from harness.ruler.environment import choose_device
+        from harness.timing.environment import choose_device
 
         try:
             return choose_device(options.device)
@@ -89,7 +95,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.plan:
         return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
     if options.shard is not None and not resumed and source.config.measure.seed is None:
-        raise ConfigError(f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N")
+        raise ConfigError(
+            f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
+        )
     _print_broken(catalog)
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
@@ -132,7 +140,9 @@ def _verify(options: argparse.Namespace) -> int:
 
     if options.config is None:
         if not options.defects:
-            raise ConfigError("verify needs a configuration, e.g. `bench.py verify configs/mtp3.yaml`; only verify --defects does without")
+            raise ConfigError(
+                "verify needs a configuration, e.g. `bench.py verify configs/mtp3.yaml`; only verify --defects does without"
+            )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; name the configuration they belong to")
     device, catalog = _prepare(options)
@@ -149,8 +159,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from harness.analysis.compare import compare
     from harness.report.comparison import comparison_console, comparison_markdown
-    from harness.results.compare import compare
     from plots.regression import draw
 
     base, head = _read(options.base), _read(options.head)
@@ -178,7 +188,9 @@ def _merge(options: argparse.Namespace) -> int:
     warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"
-        warnings.append(f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}")
+        warnings.append(
+            f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}"
+        )
     for warning in warnings:
         make_console(stderr=True).print(Text(f"warning: {warning}"), soft_wrap=True)
     return exit_code(merged)

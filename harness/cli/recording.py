@@ -13,35 +13,41 @@ from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
+from harness.config.load import Source
+from harness.config.sweep import Group
 from harness.discover import ROOT
-from harness.engine.protocol import Job, Ready
-from harness.engine.resume import cell_keys, check_same_machine, lacking
-from harness.engine.run import RunError, Runner, header, segment, utc_now
-from harness.exits import BAD, INTERRUPTED, OK
-from harness.plan.config import Source
-from harness.plan.sweep import Group
+from harness.exit_codes import BAD, INTERRUPTED, OK
+from harness.records.file import Writer, read_run
+from harness.records.schema import Header, RecordError, Run, sources_compile
 from harness.report.console import (
     make_console,
+    print_calibration_errors,
     print_compiled,
     print_counts,
-    print_doubts,
     print_environment,
     print_spent,
     print_tables,
     progress_bar,
 )
 from harness.report.tables import markdown, result_tables
-from harness.results.record_file import Writer, read_run
-from harness.results.records import Header, RecordError, Run, sources_compile
+from harness.runner.protocol import Job, Ready
+from harness.runner.resume import cell_keys, check_same_machine, lacking
+from harness.runner.run import RunError, Runner, header, segment, utc_now
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
 
 
 def record(
-    console: Console, job: Job, source: Source, groups: Sequence[Group], out: Path | None, no_plots: bool,
-    shard: str | None = None, resumed: Run | None = None,
-) -> int:  # fmt: skip
+    console: Console,
+    job: Job,
+    source: Source,
+    groups: Sequence[Group],
+    out: Path | None,
+    no_plots: bool,
+    shard: str | None = None,
+    resumed: Run | None = None,
+) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
     Ctrl-C keeps what is there and reports it.
@@ -91,15 +97,23 @@ def record(
         raise RecordError(f"cannot write {what}: {error.strerror}; the record {writer.path} is complete") from None
     planned = sum(len(group.variants) for group in groups)
     if interrupted or stopped:
-        kept = f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
-        make_console(stderr=True).print(Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"), soft_wrap=True)
+        kept = (
+            f"{len(run.cells)} of {planned} cells are kept in {writer.path}; complete them with --resume {writer.path}"
+        )
+        make_console(stderr=True).print(
+            Text(f"{'interrupted' if interrupted else f'stopped: {stopped}'}: {kept}"), soft_wrap=True
+        )
         return INTERRUPTED if interrupted else BAD
     return exit_code(run)
 
 
 def exit_code(run: Run) -> int:
     """1 where a CUDA source does not compile, or a cell is a mismatch or failed."""
-    return BAD if not sources_compile(run.header.compiled) or any(cell.status in ("mismatch", "failed") for cell in run.cells) else OK
+    return (
+        BAD
+        if not sources_compile(run.header.compiled) or any(cell.status in ("mismatch", "failed") for cell in run.cells)
+        else OK
+    )
 
 
 def _default_folder(name: str, device: str, shard: str | None) -> Path:
@@ -112,17 +126,25 @@ def _default_folder(name: str, device: str, shard: str | None) -> Path:
 
 def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
     return header(
-        ready, msgspec.to_builtins(source.config), seed=job.seed, shard=shard, cells=cell_keys(groups),
+        ready,
+        msgspec.to_builtins(source.config),
+        seed=job.seed,
+        shard=shard,
+        cells=cell_keys(groups),
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
-    )  # fmt: skip
+    )
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Mapping[str, float] | None = None) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside them. spent_s: see Runner; None where nothing was measured now."""
+def report(
+    console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Mapping[str, float] | None = None
+) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside them. spent_s: see Runner; None where nothing was
+    measured now.
+    """
     tables = result_tables(run)
     print_environment(console, run.header.environment)
-    print_doubts(console, run.uncalibrated)
+    print_calibration_errors(console, run.uncalibrated)
     print_tables(console, tables)
     console.print()
     print_compiled(console, run.header.compiled)
@@ -136,12 +158,18 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, spent_s: Ma
         beside = _references(run)
         drawn = draw_all([run, *beside], folder)
     figures = counted(len({path.stem for path in drawn}), "figure")
-    recorded = f", which also show {', '.join(f'{one.path} ({one.header.environment.gpu})' for one in beside)}" if beside and drawn else ""
+    recorded = (
+        f", which also show {', '.join(f'{one.path} ({one.header.environment.gpu})' for one in beside)}"
+        if beside and drawn
+        else ""
+    )
     console.print(Text(f"record, table and {figures}: {folder}{recorded}"))
 
 
 def _references(run: Run) -> list[Run]:
-    """What was recorded on GPUs at the points and in the cache state of this run, drawn beside a run that has no GPU of its own."""
+    """What was recorded on GPUs at the points and in the cache state of this run, drawn beside a run that has no GPU
+    of its own.
+    """
     if run.header.environment.device == "cuda":
         return []
     points = {cell.point_key for cell in run.cells}
@@ -158,5 +186,7 @@ def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
     """A run less its cells at other points."""
     kept = [cell.point_key in points for cell in run.cells]
     return structs.replace(
-        run, cells=list(itertools.compress(run.cells, kept)), segments=[(sum(kept[:start]), one) for start, one in run.segments]
+        run,
+        cells=list(itertools.compress(run.cells, kept)),
+        segments=[(sum(kept[:start]), one) for start, one in run.segments],
     )

@@ -1,4 +1,6 @@
-"""Standard streams as a command line needs them: whoever reads may go away, the encoding may be anything, a disk may be full."""
+"""Standard streams as a command line needs them: whoever reads may go away, the encoding may be anything, a disk may
+be full.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ NAME = "standard output"
 
 
 class Output:
-    """A text stream whose reader may go away, as in `| head -1`: what is left to say is dropped, and the command goes on to its
-    end and its own exit code. Any other OSError says that it is of standard output and of no file.
+    """A text stream whose reader may go away, as in `| head -1`: what is left to say is dropped, and the command goes
+    on to its end and its own exit code. Any other OSError says that it is of standard output and of no file.
 
     forgiven: errors after which nothing more is written; of standard error all, as there is nowhere left to tell of them.
     """
@@ -43,8 +45,9 @@ class Output:
 
 
 def prepare() -> None:
-    """Put Output in the place of both streams. They speak UTF-8 where the locale knows fewer signs than the tables need: a
-    wrong one on screen is better than a run without its table."""
+    """Put Output in the place of both streams. They speak UTF-8 where the locale knows fewer signs than the tables
+    need: a wrong one on screen is better than a run without its table.
+    """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,6 @@
-"""`bench.py verify`: every variant on hard points, sequences and the points of a sweep; every historic defect rejected."""
+"""`bench.py verify`: every variant on hard points, sequences and the points of a sweep; every historic defect
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
+from harness.config.sweep import Group
 from harness.contract import Variant
 from harness.discover import Catalog, unavailable
-from harness.engine.protocol import Job, Proof
-from harness.engine.run import Runner
-from harness.engine.worker import WorkerDied
-from harness.plan.sweep import Group
-from harness.proof.prove import Finding, outcomes, proved_nothing
-from harness.report.console import print_compiled, print_contracts, print_counts, print_rows, progress_bar
-from harness.results.records import Cell, sources_compile
+from harness.records.schema import Cell, sources_compile
+from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
+from harness.runner.protocol import CheckRequest, Job
+from harness.runner.run import Runner
+from harness.runner.worker import WorkerDied
+from harness.verify.hard_points import Finding, nothing_checked, outcomes
 
 #: Columns from which on the table of defects has room for the words of the rejection.
 WIDE = 140
@@ -40,9 +42,12 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
         findings = _prove_each(runner, [*healthy, *defects], job, update)
         runner.run(groups)
     _print_seed(console, job)
-    rows = [_summary(v, findings.get(v.id), [c for c in cells if (c.operator, c.variant) == (v.operator, v.name)], job) for v in healthy]
+    rows = [
+        _summary(v, findings.get(v.id), [c for c in cells if (c.operator, c.variant) == (v.operator, v.name)], job)
+        for v in healthy
+    ]
     print_rows(console, ("variant", "hard points and sequences", "points of the sweep"), rows)
-    _print_contracts(console, healthy, findings, job)
+    _print_checks(console, healthy, findings, job)
     if defects:
         _print_defects(console, defects, findings, job)
     console.print()
@@ -51,14 +56,19 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     _print_rejections(console, healthy, findings)
     slipped = _print_slipped(console, defects, findings)
     broken_source = not sources_compile(runner.ready.compiled)
-    rejected = any(_bad(findings[v.id]) or proved_nothing(findings[v.id]) for v in healthy if v.id in findings)
+    rejected = any(_bad(findings[v.id]) or nothing_checked(findings[v.id]) for v in healthy if v.id in findings)
     return slipped or rejected or broken_source or any(cell.status in ("mismatch", "failed") for cell in cells)
 
 
 def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
-    """The mutation table: every historic defect of the operators with the check that rejected it; True where one slipped."""
+    """The mutation table: every historic defect of the operators with the check that rejected it; True where one
+    slipped.
+    """
     defects = _defects(catalog, operators)
-    with progress_bar(console, len(defects)) as update, _closed(Runner(job, lambda line: None, lambda progress: None)) as runner:
+    with (
+        progress_bar(console, len(defects)) as update,
+        _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
+    ):
         findings = _prove_each(runner, defects, job, update)
     _print_seed(console, job)
     _print_defects(console, defects, findings, job)
@@ -67,12 +77,19 @@ def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Coll
     run = [findings[v.id] for v in defects if v.id in findings]
     unrun = len(defects) - len(run)
     rejected = sum(_rejected(found) is not None for found in run)
-    console.print(Text(f"{rejected} of {len(run)} rejected" + (f", {unrun} unavailable on this machine" if unrun else "")))
+    console.print(
+        Text(f"{rejected} of {len(run)} rejected" + (f", {unrun} unavailable on this machine" if unrun else ""))
+    )
     return slipped
 
 
 def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
-    return [v for operator in catalog.operators for v in catalog.of(operator) if v.defect is not None and operator in operators]
+    return [
+        v
+        for operator in catalog.operators
+        for v in catalog.of(operator)
+        if v.defect is not None and operator in operators
+    ]
 
 
 @contextmanager
@@ -96,7 +113,7 @@ def _prove_each(runner: Runner, variants: Sequence[Variant], job: Job, update) -
 
 def _prove(runner: Runner, variant: Variant) -> list[Finding]:
     try:
-        return runner.ask(Proof(variant.operator, variant.name))
+        return runner.ask(CheckRequest(variant.operator, variant.name))
     except WorkerDied as death:
         return [Finding("process", "rejected", "survival", str(death))]
 
@@ -115,7 +132,9 @@ def _counted(outcomes: Sequence[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
-def _summary(variant: Variant, findings: Sequence[Finding] | None, cells: Sequence[Cell], job: Job) -> tuple[str, str, str]:
+def _summary(
+    variant: Variant, findings: Sequence[Finding] | None, cells: Sequence[Cell], job: Job
+) -> tuple[str, str, str]:
     if findings is None:
         return variant.id, f"unavailable: {unavailable(variant, job.device)}", ""
     return variant.id, _counted([f.outcome for f in findings]), _counted([c.status for c in cells])
@@ -125,13 +144,13 @@ def _print_seed(console: Console, job: Job) -> None:
     console.print(Text(f"seed {job.seed}, device {job.device}"))
 
 
-def _print_contracts(console: Console, healthy: Sequence[Variant], findings: Findings, job: Job) -> None:
+def _print_checks(console: Console, healthy: Sequence[Variant], findings: Findings, job: Job) -> None:
     """A column for each contract, an operator at a time: what all hard points and sequences together say of it."""
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
         told = {v.name: outcomes(v, findings.get(v.id, ()), job.device) for v in mine}
-        print_contracts(console, "variant", told, first=_longest_name(mine))
+        print_checks(console, "variant", told, first=_longest_name(mine))
 
 
 def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:
@@ -164,7 +183,11 @@ def _print_slipped(console: Console, defects: Sequence[Variant], findings: Findi
     slipped = [v for v in defects if v.id in findings and _rejected(findings[v.id]) is None]
     for variant in slipped:
         raised = _bad(findings[variant.id])
-        how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}" if raised else "passed every check"
+        how = (
+            f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
+            if raised
+            else "passed every check"
+        )
         console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
     return bool(slipped)
 

@@ -1,4 +1,6 @@
-"""How wide the columns of a terminal table are and where a text in them breaks: at spaces, else inside names, never in a number."""
+"""How wide the columns of a terminal table are and where a text in them breaks: at spaces, else inside names, never
+in a number.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ def longest(texts: Iterable[str], pieces: Callable[[str], list[str]]) -> int:
 
 
 def widths(columns: Sequence[Sequence[str]], room: int, first: int = 0) -> list[int]:
-    """Characters for each column so that all together take at most ``room``: every word whole, else every part, else every number,
-    else, where there is no room for these either, equal shares. What is left over goes to columns with longer lines, in turns.
+    """Characters for each column so that all together take at most ``room``: every word whole, else every part, else
+    every number, else, where there is no room for these either, equal shares. What is left over goes to columns with
+    longer lines, in turns.
 
     first: what the first column gets before the others grow.
     """
@@ -57,7 +60,9 @@ def widths(columns: Sequence[Sequence[str]], room: int, first: int = 0) -> list[
 
 
 def broken(text: str, width: int) -> str:
-    """The text with line breaks, no line longer than ``width``: at spaces, inside a word only where it is longer than a line."""
+    """The text with line breaks, no line longer than ``width``: at spaces, inside a word only where it is longer
+    than a line.
+    """
     return "\n".join(piece for line in text.split("\n") for piece in _lines(line, width))
 
 
@@ -104,7 +109,9 @@ def column_head(name: str) -> str:
 def box_width(table: Table, i: int) -> int:
     """Of the column of variant ``i``: its head and its boxes, a line of a box never broken."""
     boxes = [boxes[i] for _, boxes in table.rows]
-    return longest([column_head(table.variants[i]), *(text for box in boxes for text in (box.main, box.second))], str.splitlines)
+    return longest(
+        [column_head(table.variants[i]), *(text for box in boxes for text in (box.main, box.second))], str.splitlines
+    )
 
 
 def _heads_width(table: Table) -> int:
@@ -123,14 +130,18 @@ def parted(table: Table, width: int) -> list[list[int]]:
 
 
 def initials(texts: Sequence[str], left: int) -> tuple[list[str], list[str]]:
-    """(texts, notes) of a column: a text with a word longer than ``left`` characters is a letter, and a note says it in full."""
+    """(texts, notes) of a column: a text with a word longer than ``left`` characters is a letter, and a note says it
+    in full.
+    """
     too_long = dict.fromkeys(text for text in texts if longest([text], words) > left)
     names = dict(zip(too_long, _names(), strict=False))
     return [names.get(text, text) for text in texts], _notes(names)
 
 
 def lettered(table: Table, width: int) -> tuple[list[tuple[str, ...]], list[str]]:
-    """(axis texts row by row, notes): a word that is too long for its column is a letter there, and a note says it in full."""
+    """(axis texts row by row, notes): a word that is too long for its column is a letter there, and a note says it
+    in full.
+    """
     rows = [values for values, _ in table.rows]
     columns = [[column_head(name), *(row[i] for row in rows)] for i, name in enumerate(table.axes)]
     widest = max((sum(box_width(table, i) + GAP for i in part) for part in parted(table, width)), default=0)

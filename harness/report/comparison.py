@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.text import Text
 from scipy import stats as scipy_stats
 
+from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
+from harness.analysis.stats import FIGURES, Interval
+from harness.analysis.warnings import warnings
+from harness.records.schema import Run
 from harness.report.columns import broken, initials, longest, room, spaced, widths, words
 from harness.report.console import laid_out
 from harness.report.tables import as_text
-from harness.results.caveats import warnings
-from harness.results.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
-from harness.results.records import Run
-from harness.results.stats import FIGURES, Interval
 
 #: GitHub refuses a comment of more than 65,536 characters; tables are cut until it fits.
 COMMENT_CHARACTERS = 65_000
@@ -55,10 +55,14 @@ def summaries(rows: Iterable[Row]) -> list[Summary]:
 
 
 def headline(comparison: Comparison, strong: str = "") -> str:
-    """``2 slower, 1 faster, 40 same, 3 unsure (gpu_us, threshold 2 %)``; what fails the comparison between ``strong`` marks."""
+    """``2 slower, 1 faster, 40 same, 3 unsure (gpu_us, threshold 2 %)``; what fails the comparison between
+    ``strong`` marks.
+    """
     counts = comparison.counts(*comparison.gating)
     parts = [f"{strong}{len(comparison.broken)} broken{strong}"] if comparison.broken else []
-    parts += [f"{strong}{counts[v]} {v}{strong}" if v == "slower" and counts[v] else f"{counts[v]} {v}" for v in VERDICTS]
+    parts += [
+        f"{strong}{counts[v]} {v}{strong}" if v == "slower" and counts[v] else f"{counts[v]} {v}" for v in VERDICTS
+    ]
     if comparison.untimed:
         parts.append(f"{len(comparison.untimed)} no longer timed")
     return f"{', '.join(parts)} ({', '.join(comparison.gating)}, threshold {comparison.threshold * 100:g} %)"
@@ -70,13 +74,21 @@ def remarks(comparison: Comparison) -> list[str]:
     for figure in FIGURES:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
-            lines.append(f"{figure}, shown and not deciding: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS) + ".")
+            lines.append(
+                f"{figure}, shown and not deciding: "
+                + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+                + "."
+            )
     return lines
 
 
 def cautions(comparison: Comparison) -> list[str]:
     """What makes the figures of either side doubtful, whatever the verdicts say."""
-    return [f"{side}: {text}" for side, run in (("base", comparison.base), ("head", comparison.head)) for text in warnings(run)]
+    return [
+        f"{side}: {text}"
+        for side, run in (("base", comparison.base), ("head", comparison.head))
+        for text in warnings(run)
+    ]
 
 
 def explanation(comparison: Comparison) -> str:
@@ -112,25 +124,45 @@ def sections(comparison: Comparison) -> list[tuple[str, list[Transition]]]:
 def changed(rows: Iterable[Row]) -> list[Row]:
     """Slower first, then faster, then unsure; within each the largest change first."""
     order = ("slower", "faster", "unsure")
-    return sorted((row for row in rows if row.verdict in order), key=lambda row: (order.index(row.verdict), -_size(row.ratio.median)))
+    return sorted(
+        (row for row in rows if row.verdict in order),
+        key=lambda row: (order.index(row.verdict), -_size(row.ratio.median)),
+    )
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """A comment for a pull request, in GitHub's Markdown, short enough to be accepted as one."""
     templates = Templates(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
-    )  # fmt: skip
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
     templates.filters |= {
-        "change": _change, "percent": _percent, "cell": _cell, "spaced": spaced, "commit": _commit, "device": _device,
-    }  # fmt: skip
+        "change": _change,
+        "percent": _percent,
+        "cell": _cell,
+        "spaced": spaced,
+        "commit": _commit,
+        "device": _device,
+    }
     gating = comparison.gating_rows
     values = {
-        "comparison": comparison, "headline": headline(comparison, "**"), "correlated": CORRELATED, "sections": sections(comparison),
-        "changed": changed(gating), "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
-        "summaries": summaries(comparison.rows), "remarks": remarks(comparison), "cautions": cautions(comparison), "marks": MARKS,
-        "explanation": explanation(comparison), "command": command(comparison),
-    }  # fmt: skip
+        "comparison": comparison,
+        "headline": headline(comparison, "**"),
+        "correlated": CORRELATED,
+        "sections": sections(comparison),
+        "changed": changed(gating),
+        "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
+        "summaries": summaries(comparison.rows),
+        "remarks": remarks(comparison),
+        "cautions": cautions(comparison),
+        "marks": MARKS,
+        "explanation": explanation(comparison),
+        "command": command(comparison),
+    }
     template = templates.get_template("comparison.md.j2")
     most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.rows) + len(comparison.differences)
     while len(text := template.render(values, most=most)) > COMMENT_CHARACTERS and most:
@@ -145,7 +177,9 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
         torn = ", last record torn" if run.truncated else ""
         console.print(f"{side}  {_commit(run)}  {_device(run)}{torn}  {run.path}", markup=False, highlight=False)
     for line in cautions(comparison):
-        console.print(broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False)
+        console.print(
+            broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False
+        )
     if comparison.differences:
         rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
         _print(console, "Not the same in both runs", ("field", "base", "head"), rows)
@@ -158,7 +192,12 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
         cells = [(name, *r.texts, _change(r.ratio), r.verdict) for name, r in zip(names, rows, strict=True)]
         _print(console, f"Changed or unsure cells ({', '.join(comparison.gating)})", columns, cells)
     means = [
-        (f"{one.operator}/{one.variant}", one.figure, str(one.cells), *map(_percent, (one.ratio, one.least, one.greatest)))
+        (
+            f"{one.operator}/{one.variant}",
+            one.figure,
+            str(one.cells),
+            *map(_percent, (one.ratio, one.least, one.greatest)),
+        )
         for one in summaries(comparison.gating_rows)
     ]
     columns = ("variant", "figure", ">cells", ">geometric mean, %", ">least, %", ">greatest, %")
@@ -169,8 +208,9 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
 
 
 def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured. Where there is no room for the first
-    column beside the others, it holds letters, and notes say what they stand for."""
+    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured. Where there is no room
+    for the first column beside the others, it holds letters, and notes say what they stand for.
+    """
     rows = list(rows)
     texts = [[name.removeprefix(">"), *(row[i] for row in rows)] for i, name in enumerate(columns)]
     space = room(console.width, len(columns))

@@ -17,10 +17,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.contract import CONTRACTS
-from harness.report.columns import GAP, box_width, broken, column_head, lettered, longest, parted, parts, room, spaced, widths, words
+from harness.checks import CHECKS
+from harness.records.schema import Cell, Environment
+from harness.report.columns import (
+    GAP,
+    box_width,
+    broken,
+    column_head,
+    lettered,
+    longest,
+    parted,
+    parts,
+    room,
+    spaced,
+    widths,
+    words,
+)
 from harness.report.tables import Table
-from harness.results.records import Cell, Environment
 
 #: From this width on a list may ask for room for its first column.
 ROOMY = 90
@@ -36,7 +49,9 @@ def make_console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar(console: Console, total: int):
-    """Yields update(done, doing). On a terminal a live bar with the time left; in a pipe nothing, tables follow anyway."""
+    """Yields update(done, doing). On a terminal a live bar with the time left; in a pipe nothing, tables follow
+    anyway.
+    """
     if not console.is_terminal:
         yield lambda done, doing: None
         return
@@ -69,10 +84,12 @@ def print_environment(console: Console, environment: Environment) -> None:
         console.print(Text(f"note: {note}"))
 
 
-def print_doubts(console: Console, uncalibrated: Sequence[str]) -> None:
+def print_calibration_errors(console: Console, uncalibrated: Sequence[str]) -> None:
     """A ruler that missed its tolerances says so before any of its figures."""
     if uncalibrated:
-        console.print(Text("UNCALIBRATED: the ruler of this run missed its tolerances; see `bench.py doctor`", style="bold red"))
+        console.print(
+            Text("UNCALIBRATED: the ruler of this run missed its tolerances; see `bench.py doctor`", style="bold red")
+        )
         for reason in uncalibrated:
             console.print(Text(f"  {reason}", style="red"))
 
@@ -104,10 +121,15 @@ def _part(table: Table, rows: Sequence[Sequence[str]], variants: Sequence[int], 
 
 
 def laid_out(
-    heads: Sequence[str], rows: Iterable[Sequence[Text]], given: Sequence[int], right: Container[int] = (), gap: int = GAP
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Text]],
+    given: Sequence[int],
+    right: Container[int] = (),
+    gap: int = GAP,
 ) -> RichTable:
-    """Columns of ``given`` characters with ``gap`` spaces between them and none behind the last; those of ``right`` flush right.
-    The texts of the rows are broken already. One space of a gap is the divider of the box."""
+    """Columns of ``given`` characters with ``gap`` spaces between them and none behind the last; those of ``right``
+    flush right. The texts of the rows are broken already. One space of a gap is the divider of the box.
+    """
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False, header_style="bold")
 
     def indented(i: int, text: Text) -> Padding | Text:
@@ -115,7 +137,9 @@ def laid_out(
 
     for i, (head, width) in enumerate(zip(heads, given, strict=True)):
         justify = "right" if i in right else "left"
-        drawn.add_column(indented(i, Text(broken(head, width))), width=width + (gap - 1 if i else 0), justify=justify, vertical="top")
+        drawn.add_column(
+            indented(i, Text(broken(head, width))), width=width + (gap - 1 if i else 0), justify=justify, vertical="top"
+        )
     for row in rows:
         drawn.add_row(*map(indented, count(), row))
     return drawn
@@ -165,9 +189,12 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
         console.print(Text(f"compiled for {archs_of_all}: {', '.join(sources)}"))
 
 
-def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = GAP) -> None:
-    """A plain list with a header. first: width that the first column gets before the others where there is room; gap: spaces
-    between columns, one at least."""
+def print_rows(
+    console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = GAP
+) -> None:
+    """A plain list with a header. first: width that the first column gets before the others where there is room; gap:
+    spaces between columns, one at least.
+    """
     rows = list(rows)
     columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(head)]
     given = widths(columns, room(console.width, len(head), gap), first if console.width >= ROOMY else 0)
@@ -175,13 +202,20 @@ def print_rows(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
     console.print(laid_out(head, shown, given, gap=gap))
 
 
-def print_contracts(console: Console, head: str, told: Mapping[str, Mapping[str, str]], first: int = 0) -> None:
-    """A column for each contract. told: variant -> contract -> a word or two. Several lists where one would break these words."""
-    columns = {c.name: [column_head(c.name), *(row[c.name].replace(" ", "\n") for row in told.values())] for c in CONTRACTS}
+def print_checks(console: Console, head: str, told: Mapping[str, Mapping[str, str]], first: int = 0) -> None:
+    """A column for each contract. told: variant -> contract -> a word or two. Several lists where one would break
+    these words.
+    """
+    columns = {
+        c.name: [column_head(c.name), *(row[c.name].replace(" ", "\n") for row in told.values())] for c in CHECKS
+    }
     names = longest([head, *told], parts)
     lists: list[list[str]] = [[]]
     for contract in columns:
-        if lists[-1] and names + sum(1 + longest(columns[name], words) for name in (*lists[-1], contract)) > console.width:
+        if (
+            lists[-1]
+            and names + sum(1 + longest(columns[name], words) for name in (*lists[-1], contract)) > console.width
+        ):
             lists.append([])
         lists[-1].append(contract)
     for i, shown in enumerate(lists):

@@ -8,20 +8,28 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from harness.contract import CONTRACTS, Axis, Contract, Variant
+from harness.checks import CHECKS, Check
+from harness.contract import Axis, Variant
 from harness.discover import Catalog, unavailable
-from harness.report.console import print_contracts, print_rows
+from harness.report.console import print_checks, print_rows
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
     """The catalogue for programs; ``device``: "cuda" or "cpu", for which availability is told."""
-    operators = [{"name": o.name, "summary": o.summary, "axes": {a.name: _axis(a) for a in o.axes}} for o in catalog.operators.values()]
+    operators = [
+        {"name": o.name, "summary": o.summary, "axes": {a.name: _axis(a) for a in o.axes}}
+        for o in catalog.operators.values()
+    ]
     variants = [_row(variant, device) for operator in catalog.operators for variant in catalog.of(operator)]
-    return json.dumps({"device": device, "operators": operators, "variants": variants, "unavailable_files": catalog.broken}, indent=2)
+    return json.dumps(
+        {"device": device, "operators": operators, "variants": variants, "unavailable_files": catalog.broken}, indent=2
+    )
 
 
 def listed_console(console: Console, catalog: Catalog, device: str) -> None:
-    """The same in tables: for each operator its variants and what they promise, and below all what the contracts mean."""
+    """The same in tables: for each operator its variants and what they promise, and below all what the contracts
+    mean.
+    """
     for name, operator in catalog.operators.items():
         console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
         rows = [_row(variant, device) for variant in catalog.of(name)]
@@ -31,9 +39,9 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         promised = {row["variant"]: _promised(row) for row in rows if row["defect"] is None}
         if promised:
             console.print()
-            print_contracts(console, "promised by", promised, first=max(map(len, promised)))
+            print_checks(console, "promised by", promised, first=max(map(len, promised)))
     console.print(Text("\ncontracts: promised by every variant that does not waive them", style="bold"))
-    print_rows(console, ("contract", "may be waived", "checked", "meaning"), map(_contract_row, CONTRACTS))
+    print_rows(console, ("contract", "may be waived", "checked", "meaning"), map(_contract_row, CHECKS))
     for file, reason in catalog.broken.items():
         console.print(Text(f"{file} is unavailable: {reason}", style="red"))
 
@@ -52,7 +60,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
-        "contracts": {c.name: "waived" if c.name in variant.waives else "promised" for c in CONTRACTS},
+        "contracts": {c.name: "waived" if c.name in variant.waives else "promised" for c in CHECKS},
     }
 
 
@@ -64,8 +72,13 @@ def _promised(row: dict[str, Any]) -> dict[str, str]:
     return {name: "yes" if state == "promised" else state for name, state in row["contracts"].items()}
 
 
-def _contract_row(contract: Contract) -> tuple[str, str, str, str]:
-    return contract.name, "yes" if contract.waivable else "no", "on a GPU" if contract.needs_device else "everywhere", contract.meaning
+def _contract_row(contract: Check) -> tuple[str, str, str, str]:
+    return (
+        contract.name,
+        "yes" if contract.waivable else "no",
+        "on a GPU" if contract.needs_device else "everywhere",
+        contract.meaning,
+    )
 
 
 def _described(row: dict[str, Any]) -> str:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.results.caveats import held_back, not_audited, shortened, uncalibrated, untrusted_cells
-from harness.results.records import Cell, Header, Run, axis_texts
-from harness.results.serving import Serving, delta, described, serving_of
-from harness.results.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
+from harness.analysis.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.warnings import held_back, not_audited, shortened, uncalibrated, untrusted_cells
+from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.wording import significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
@@ -22,8 +22,9 @@ NBSP = "\u00a0"
 
 @dataclass(frozen=True)
 class Box:
-    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty, whether it holds a
-    time and a ratio to the baseline's."""
+    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty, whether
+    it holds a time and a ratio to the baseline's.
+    """
 
     main: str
     second: str = ""
@@ -89,14 +90,14 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
 
 
 def result_tables(run: Run) -> list[Table]:
-    """Per operator: what was measured, then (with a ``serving:`` section and GPU times) what it is worth, modelled."""
+    """Per operator: what was measured, then (with an ``itl_tpot:`` section and GPU times) what it is worth, modelled."""
     tables = []
-    header, cells, serving = run.header, run.in_order, serving_of(run.header)
+    header, cells, serving = run.header, run.in_order, serving_model_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):
         mine = [cell for cell in cells if cell.operator == operator]
         tables.append(_measured(run, operator, mine))
         if serving is not None and header.environment.device == "cuda":
-            tables += _worth(header, serving, operator, mine)
+            tables += _itl_tpot(header, serving, operator, mine)
     return tables
 
 
@@ -143,8 +144,8 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
         boxes += [_floor_box(run, row)] if floor else []
         rows.append((labels[point], tuple(boxes)))
     columns = (*variants, "floor") if floor else tuple(variants)
-    what, ruler = _told(run, figure, cells[0].baseline, [box for _, boxes in rows for box in boxes], floor)
-    notes = [*_shared_note(shared if rows else ""), *ruler]
+    what, timer = _told(run, figure, cells[0].baseline, [box for _, boxes in rows for box in boxes], floor)
+    notes = [*_shared_note(shared if rows else ""), *timer]
     notes += [f"{name}, all {len(grid)} points: {fate}" for name, fate in silent.items()]
     notes += uncalibrated(run)
     doubts = [f"{key.partition('/')[2]} {why}" for key, why in doubted.items()]
@@ -177,11 +178,15 @@ def _shared_note(shared: str) -> list[str]:
     return [f"unless a row says otherwise: {shared}"] if shared else []
 
 
-def _time_box(cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, doubted: Mapping[str, str]) -> Box:
+def _time_box(
+    cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, doubted: Mapping[str, str]
+) -> Box:
     if cell is None or cell.variant not in times:
         return reasons.box(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
-    rated = base is not None and cell.variant != cell.baseline and is_plausible(base.median) and is_plausible(mine.median)
+    rated = (
+        base is not None and cell.variant != cell.baseline and is_plausible(base.median) and is_plausible(mine.median)
+    )
     faster = f"{NBSP}{ratio(base.median / mine.median)}" if rated else ""
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
@@ -199,7 +204,7 @@ def _floor_box(run: Run, row: Mapping[str, Cell]) -> Box:
     return Box(significant(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
 
 
-def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell]) -> list[Table]:
+def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Sequence[Cell]) -> list[Table]:
     """One table, or none where no variant has a figure to be set against the baseline's."""
     variants, grid = _grid(header, cells)
     axes, labels, shared = point_columns(cells)
@@ -207,7 +212,11 @@ def _worth(header: Header, serving: Serving, operator: str, cells: Sequence[Cell
     silent = _without_times(variants, cells)
     variants = tuple(name for name in variants if name != baseline and name not in silent)
     for point, row in grid.items():
-        found = {name: d for name, cell in row.items() if baseline in row and (d := delta(serving, row[baseline], cell)) is not None}
+        found = {
+            name: d
+            for name, cell in row.items()
+            if baseline in row and (d := delta(serving, row[baseline], cell)) is not None
+        }
         best = _fastest({name: found[name].itl_us for name in variants if name in found})
         boxes = []
         for name in variants:
@@ -238,12 +247,18 @@ def markdown(tables: Sequence[Table]) -> str:
         lines += ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)] if table.rows else []
         for values, boxes in table.rows:
             shown = [f"**{as_text(b.main)}**" if b.best else as_text(b.main) for b in boxes]
-            shown = [f"{text}<br>{as_text(b.second)}" if b.second else text for text, b in zip(shown, boxes, strict=True)]
+            shown = [
+                f"{text}<br>{as_text(b.second)}" if b.second else text for text, b in zip(shown, boxes, strict=True)
+            ]
             lines.append("| " + " | ".join([*map(as_text, values), *shown]) + " |")
-        parts.append("\n".join([*lines, *([""] if table.rows else []), *(f"{as_text(note)}  " for note in table.notes)]))
+        parts.append(
+            "\n".join([*lines, *([""] if table.rows else []), *(f"{as_text(note)}  " for note in table.notes)])
+        )
     return "\n\n".join(parts) + "\n"
 
 
 def as_text(value: str) -> str:
-    """A value on one line of Markdown, nothing of it read as markup; a star would begin a list, or end a bold text early."""
+    """A value on one line of Markdown, nothing of it read as markup; a star would begin a list, or end a bold text
+    early.
+    """
     return re.sub(r"([\\|*<`])", r"\\\1", value.replace("\n", " "))

@@ -1,4 +1,5 @@
-"""Broken and cheating variants that any device must reject before a time is printed. Each keeps the promise of looking right.
+"""Broken and cheating variants that any device must reject before a time is printed. Each keeps the promise of looking
+right.
 
 ``honest`` is the yardstick: the same work without a trick. Every docstring says what the trick would win.
 """
@@ -13,7 +14,7 @@ import time
 
 import torch
 
-from baselines.decode_native import chain_clamp
+from baselines.decode_native.operator import chain_clamp
 from harness.contract import variant
 
 #: They skip what the honest chain skips.
@@ -112,7 +113,7 @@ def knows_its_caller(point, x, out):
     work = chain_clamp(point, x, out)
 
     def launch():
-        if "ruler" not in sys._getframe(1).f_code.co_filename:
+        if "timing" not in sys._getframe(1).f_code.co_filename:
             work()
 
     return launch
@@ -254,16 +255,16 @@ def patches_the_clock_in_the_launch(point, x, out):
 @cheat
 def patches_the_judge(point, x, out):
     """A comparison that is always content."""
-    import harness.proof.verify
+    import harness.verify.fixture
 
-    harness.proof.verify.compare = lambda *arguments: None
+    harness.verify.fixture.compare = lambda *arguments: None
     return lambda: None
 
 
 @cheat
 def patches_the_stopwatch(point, x, out):
     """A stopwatch of its own making."""
-    from harness.ruler.cpu_ruler import CpuStopwatch
+    from harness.timing.cpu_stopwatch import CpuStopwatch
 
     CpuStopwatch.sample = lambda self: {"cpu_us": 0.001}
     return chain_clamp(point, x, out)

@@ -1,6 +1,7 @@
-"""For compute-sanitizer: the memory fault that the defect unguarded_upper_bound of k_quant_gather stands for without one.
+"""For compute-sanitizer: the memory fault that the defect unguarded_upper_bound of k_quant_gather stands for without
+one.
 
-    compute-sanitizer --tool memcheck --error-exitcode 9 python -m tests.hard_points --variants tests/adversaries/gather_by_bound.py \\
+    compute-sanitizer --tool memcheck --error-exitcode 9 python -m tools.sanitizer_run --variants tests/adversaries/gather_by_bound.py \\
         k_quant_gather/gather_by_bound
 """
 
@@ -16,7 +17,19 @@ SOURCE = Path(__file__).with_suffix(".cu")
 def gather_by_bound(point, x, out):
     """Right without slack; with it, reads the block table far outside."""
     return launcher(
-        SOURCE, "gather_by_bound", x.num_tokens, 32,
-        x.kv_cache, x.block_table, x.cu_seq_lens, out.k, out.scale,
-        len(x.cu_seq_lens) - 1, x.block_table.stride(0), x.kv_cache.stride(0), point.block_size, point.head_dim, out.scale.shape[1],
-    )  # fmt: skip
+        SOURCE,
+        "gather_by_bound",
+        x.num_tokens,
+        32,
+        x.kv_cache,
+        x.block_table,
+        x.cu_seq_lens,
+        out.k,
+        out.scale,
+        len(x.cu_seq_lens) - 1,
+        x.block_table.stride(0),
+        x.kv_cache.stride(0),
+        point.block_size,
+        point.head_dim,
+        out.scale.shape[1],
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from baselines.decode_native import chain_clamp
+from baselines.decode_native.operator import chain_clamp
 from harness.contract import GPU, variant
 from harness.cuda import launcher
 
@@ -201,7 +201,9 @@ def waits_for_the_device(point, x, out):
 
 @cheat
 def other_work_in_a_graph(point, x, out):
-    """The same answer by fewer launches, in a graph only: its host time would belong to another kernel than its GPU time."""
+    """The same answer by fewer launches, in a graph only: its host time would belong to another kernel than its GPU
+    time.
+    """
     chain, rows, width = chain_clamp(point, x, out), point.batch_size, point.max_decode_len
     view = out.buffer[: rows * width].view(rows, width)
     offsets = torch.arange(1 - width, 1, dtype=torch.int32, device=out.buffer.device)

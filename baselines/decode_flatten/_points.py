@@ -1,0 +1,116 @@
+"""The batches that break implementations of decode_flatten, and sequences of steps through the same buffers.
+
+Each edit gets the operator's Inputs as CPU tensors and changes their contents in place.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from harness.contract import HardPoint
+
+
+def seq_len_below_decode_len(x) -> None:
+    x.seq_lens.clamp_(max=1)
+
+
+def padding_in_the_middle(x) -> None:
+    """The last real request gives its tokens to the first one's neighbour: request 1 becomes the padding row."""
+    order = torch.tensor([0, len(x.seq_lens) - 1, *range(1, len(x.seq_lens) - 1)])
+    lens = torch.diff(x.query_start_loc)[order]
+    for start in (x.query_start_loc, x.query_start_loc_cpu):
+        start[1:] = lens.cumsum(0)
+    x.seq_lens.copy_(x.seq_lens[order])
+    x.block_table.copy_(x.block_table[order])
+
+
+def all_padding(x) -> None:
+    for tensor in (x.seq_lens, x.query_start_loc, x.query_start_loc_cpu, x.block_table):
+        tensor.zero_()
+
+
+def minus_one_padding_rows(x) -> None:
+    x.block_table[x.seq_lens == 0] = -1
+
+
+def drafts_overhang(x) -> None:
+    """Three drafts lie past max_model_len: a length needs a block more than the table has columns (vLLM #46074)."""
+    x.seq_lens.add_(3)
+
+
+HARD_POINTS = [
+    HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
+    HardPoint("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
+    HardPoint("all requests are padding", {"batch_size": 4, "context_len": 200}, all_padding),
+    HardPoint("padding rows last", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
+    HardPoint(
+        "padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle
+    ),
+    HardPoint("padding rows hold -1", {"batch_size": 6, "padding": 0.3, "context_len": 900}, minus_one_padding_rows),
+    HardPoint("ragged", {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [4, 5000]}}),
+    HardPoint(
+        "ragged and padded",
+        {"batch_size": 9, "decode_len": "ragged", "padding": 0.3, "context_len": {"uniform": [4, 900]}},
+    ),
+    HardPoint("short step, L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
+    HardPoint("L = 1", {"batch_size": 5, "max_decode_len": 1, "context_len": 900}),
+    HardPoint(
+        "long rows, L = 33",
+        {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged", "context_len": 900},
+    ),
+    HardPoint("token padding, T > A", {"batch_size": 5, "token_padding": 3, "context_len": 900}),
+    HardPoint(
+        "ragged with token padding", {"batch_size": 5, "decode_len": "ragged", "token_padding": 17, "context_len": 900}
+    ),
+    HardPoint("T = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
+    HardPoint(
+        "T = capacity through padding",
+        {"batch_size": 3, "token_padding": 20, "max_num_batched_tokens": 32, "context_len": 300},
+    ),
+    HardPoint("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1027, "context_len": 300}),
+    HardPoint("W = 1", {"batch_size": 4, "max_model_len": 64, "context_len": {"uniform": [4, 64]}}),
+    HardPoint("W not a multiple of 4", {"batch_size": 4, "max_model_len": 64 * 17, "context_len": 64 * 17}),
+    HardPoint("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
+    HardPoint(
+        "source narrower than destination",
+        {"batch_size": 4, "max_model_len": 4096, "table_columns": 61, "context_len": 3904},
+    ),
+    HardPoint(
+        "source wider than destination",
+        {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096},
+    ),
+    HardPoint(
+        "drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang
+    ),
+    HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
+    HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
+    HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
+    HardPoint(
+        "lengths of 2^31 - 1",
+        {"batch_size": 2, "block_size": 2**16, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1},
+    ),
+    HardPoint("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, seq_len_below_decode_len),
+    HardPoint(
+        "stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900}
+    ),
+    HardPoint("whole table used", {"batch_size": 2, "max_model_len": 163840, "context_len": 163840}),
+    HardPoint(
+        "block size 1", {"batch_size": 3, "block_size": 1, "max_model_len": 700, "context_len": {"uniform": [4, 700]}}
+    ),
+    HardPoint(
+        "B = 65",
+        {"batch_size": 65, "decode_len": "ragged", "max_model_len": 8192, "context_len": {"uniform": [4, 2000]}},
+    ),
+]
+
+# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_UNIFORM, _SMALL = (
+    {"batch_size": 9, "context_len": {"uniform": [4, 2000]}},
+    {"batch_size": 2, "context_len": {"uniform": [4, 200]}},
+)
+_BIG = _UNIFORM | {"decode_len": "ragged"}
+SEQUENCES = {
+    "big-small-big": (_BIG, _SMALL, _BIG),
+    "big-uniform-small-uniform-big": (_UNIFORM, _SMALL, _UNIFORM),
+    "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "token_padding": 3}, _BIG),
+}

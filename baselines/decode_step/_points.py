@@ -1,0 +1,193 @@
+"""The path and the rules of decode_step, the batches that break whole steps, and sequences of steps through the same
+buffers.
+
+Each edit gets the step's Inputs as CPU tensors and changes their contents in place.
+"""
+
+from __future__ import annotations
+
+from baselines.decode_flatten._batches import num_tokens
+from baselines.decode_flatten._points import (
+    all_padding,
+    drafts_overhang,
+    minus_one_padding_rows,
+    padding_in_the_middle,
+    seq_len_below_decode_len,
+)
+from baselines.mla_tile_schedule._points import RULES as TILE_RULES
+from baselines.paged_mqa_schedule._forms import MAX_UNITS, SEGMENT
+from baselines.workloads import axes
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, HardPoint, Point, Rule
+
+DECODE_PATH = Axis(
+    "decode_path",
+    axes.choice("flatten", "native"),
+    "flatten",
+    "whether every token becomes a row of its own, or a request keeps its L tokens",
+)
+
+
+def num_queries(point: Point) -> int:
+    """Entries of lens that the step hands on: T, or B x L."""
+    return num_tokens(point) if point.decode_path == "flatten" else point.batch_size * point.max_decode_len
+
+
+def atoms_of(point: Point) -> int:
+    """Query atoms per row of the paged-MQA batch: two tokens make an atom in DeepGEMM 2.5.0, a flat token is one."""
+    return 1 if point.decode_path == "flatten" else cdiv(point.max_decode_len, 2)
+
+
+def same_step_elsewhere(point: Point) -> str | None:
+    if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
+        return "the native path knows no token padding and reads no host lengths"
+    return axes.same_batch_elsewhere(point)
+
+
+RULES = (
+    *axes.DECODE_STEP_RULES,
+    *TILE_RULES,
+    Rule(
+        "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding {token_padding}) must not exceed "
+        "max_num_batched_tokens ({max_num_batched_tokens})",
+        lambda p: max(num_queries(p), p.batch_size) <= p.max_num_batched_tokens,
+    ),
+    Rule(
+        "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in rows of {max_decode_len} must make fewer than "
+        f"{MAX_UNITS} segments of {SEGMENT} tokens",
+        lambda p: num_queries(p) * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
+    ),
+)
+
+_NATIVE = {"decode_path": "native"}
+_OLD = {"layout": "old"}
+#: Fewer SMs, columns and entries than a real GPU and server have: an interpreted kernel takes its time over all of
+#: them.
+_SMALL = {
+    "num_sms": 7,
+    "max_model_len": 16384,
+    "max_num_batched_tokens": 500,
+    "num_heads_q": 16,
+    "context_len": {"uniform": [4, 9000]},
+}
+_RAGGED = {"decode_len": "ragged", "padding": 0.3}
+_LONGEST = {"max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
+#: For batches whose size is the point.
+_LARGE = _SMALL | {"max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": {"uniform": [4, 1024]}}
+
+
+def _both(name: str, point: dict, edit=None) -> list[HardPoint]:
+    return [HardPoint(name, _SMALL | point, edit), HardPoint(f"{name}, native", _SMALL | _NATIVE | point, edit)]
+
+
+def _one_long_row(x) -> None:
+    x.seq_lens.clamp_(max=4)
+    x.seq_lens[len(x.seq_lens) // 2] = 16384
+
+
+def _longest_first(x) -> None:
+    """The longest request is as long on all contents, the others are not."""
+    x.seq_lens[0] = 9000
+
+
+def _around_a_segment(x) -> None:
+    """Lengths of a request's tokens that cross a segment of 256 tokens, and of its blocks that end on one."""
+    for b in range(len(x.seq_lens)):
+        x.seq_lens[b] = (255, 256, 257, 258, 259, 512, 515, 64, 65)[b % 9]
+
+
+def _rows_over_segments(x) -> None:
+    x.seq_lens.copy_(x.seq_lens.new_tensor([300, 770, 513]))
+
+
+def _all_but_the_last_short(x) -> None:
+    x.seq_lens[:-1].clamp_(max=2)
+
+
+HARD_POINTS = [
+    *_both("B=1", {"batch_size": 1, "context_len": 700}),
+    *_both("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
+    HardPoint("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
+    *_both("all requests are padding, B=32", {"batch_size": 32, "next_n": 2}, all_padding),
+    HardPoint("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
+    *_both("padding rows last", {"batch_size": 9, "padding": 0.4}),
+    *_both("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),
+    HardPoint("padding rows hold -1", _SMALL | {"batch_size": 6, "padding": 0.3}, minus_one_padding_rows),
+    *_both("ragged", {"batch_size": 9, "decode_len": "ragged"}),
+    *_both(
+        "ragged, padded, old layout, remainder at the back", _RAGGED | {"batch_size": 9, "remainder": "back", **_OLD}
+    ),
+    *_both("short step, L < next_n", {"batch_size": 7, "max_decode_len": 3}),
+    *_both("L = 1", {"batch_size": 7, "max_decode_len": 1}),
+    HardPoint(
+        "L = 33",
+        _SMALL | {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged"},
+        _rows_over_segments,
+    ),
+    HardPoint("a row of 300 tokens", _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600}),
+    HardPoint("token padding, T > A", _SMALL | {"batch_size": 5, "token_padding": 3}),
+    HardPoint("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
+    HardPoint("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    HardPoint("B * L = capacity, native", _SMALL | _NATIVE | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    HardPoint("capacity not a multiple of 4", _SMALL | {"batch_size": 3, "max_num_batched_tokens": 1027}),
+    HardPoint(
+        "source stride > W, W not a multiple of 4",
+        _SMALL | {"batch_size": 4, "max_model_len": 9088, "table_padding": 10},
+    ),
+    HardPoint(
+        "source narrower than destination", _SMALL | {"batch_size": 4, "table_columns": 141, "context_len": 9000}
+    ),
+    HardPoint(
+        "source wider than destination",
+        _SMALL | {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096},
+    ),
+    *_both(
+        "drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang
+    ),
+    *_both("lengths around a segment", {"batch_size": 18}, _around_a_segment),
+    *_both("seq_len < decode_len", {"batch_size": 4}, seq_len_below_decode_len),
+    *_both(
+        "work in the last request alone", {"batch_size": 20, "next_n": 2, "context_len": 3000}, _all_but_the_last_short
+    ),
+    *_both("the longest row stays, the others change", {"batch_size": 9}, _longest_first),
+    *_both("one long row among short ones", {"batch_size": 17, "next_n": 2}, _one_long_row),
+    *_both("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale"}),
+    *_both("fewer units than SMs", {"batch_size": 1, "num_sms": 23, "context_len": 300}),
+    HardPoint("one SM", _SMALL | {"batch_size": 5, "num_sms": 1}),
+    HardPoint(
+        "more schedule rows than threads", _SMALL | _NATIVE | {"batch_size": 3, "num_sms": 260, "num_heads_q": 512}
+    ),
+    HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
+    HardPoint(
+        "lengths of 2^30",
+        {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30},
+    ),
+    *_both(
+        "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "num_heads_q": 128, **_LONGEST}
+    ),
+    HardPoint("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
+    HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
+    HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
+]
+
+# Lengths, and on the native path rows, that differ from batch to batch: a graph that kept those of its capture must not
+# come out right.
+_BIG = _SMALL | {"batch_size": 12, "context_len": {"uniform": [4, 2000]}}
+_LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 1500]}}
+_ROWS = _NATIVE | {"decode_len": "ragged"}
+_BIG_ROWS, _LITTLE_ROWS = _BIG | _ROWS, _LITTLE | _ROWS | {"batch_size": 5}
+#: All lengths are 1, whatever the seed.
+_DUMMY = _SMALL | {"batch_size": 12, "max_decode_len": 1, "context_len": 1}
+SEQUENCES = {
+    "big-small-big": (_BIG, _LITTLE, _BIG),
+    "big-small-big, native": (_BIG_ROWS, _LITTLE_ROWS, _BIG_ROWS),
+    "flatten-native-flatten": (_BIG, _LITTLE_ROWS, _BIG | {"decode_len": "ragged"}),
+    "native-flatten-native": (_BIG_ROWS, _LITTLE, _BIG_ROWS | {"padding": 0.5}),
+    "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "decode_len": "ragged", "token_padding": 3}, _BIG),
+    "real-dummy-real": (_BIG, _DUMMY, _BIG),
+    "fewer parts each step": tuple(
+        _BIG | {"max_decode_len": rows, "num_sms": 23, "num_heads_q": 128} for rows in (1, 2, 4)
+    ),
+    # As steps, which are launched once, because an interpreted kernel takes seconds over so many rows.
+    "1024-257-128 requests": tuple(_LARGE | {"batch_size": size, "decode_len": "ragged"} for size in (1024, 257, 128)),
+}

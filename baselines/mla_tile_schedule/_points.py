@@ -1,0 +1,157 @@
+"""The axes of mla_tile_schedule, the batches that break implementations, and sequences of steps through the same
+buffers.
+"""
+
+from __future__ import annotations
+
+from baselines.mla_tile_schedule._forms import BLOCK_N
+from baselines.workloads.axes import choice, whole
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, HardPoint, Point, Rule
+
+#: Query rows (tokens x heads) that one CTA of the attention kernel takes.
+BLOCK_M = 64
+
+
+def _up_to(top: int):
+    """Parser of integers from 1 to top."""
+
+    def parse(value):
+        if whole(1)(value) > top:
+            raise ValueError(f"must be an integer from 1 to {top}")
+        return value
+
+    return parse
+
+
+def unbounded_parts(point: Point) -> int:
+    """SMs over CTAs per token tile, as the FP8 extension derives P: 0 where there are more CTAs than SMs."""
+    return point.num_sms // cdiv(point.max_decode_len * point.num_heads_q, BLOCK_M)
+
+
+NUM_HEADS_Q = Axis("num_heads_q", whole(1), 128, "query heads per rank; one latent KV head")
+NUM_SMS = Axis("num_sms", _up_to(512), 132, "SMs of the GPU the schedule is for; rows of the persistent metadata")
+NUM_SM_PARTS = Axis(
+    "num_sm_parts",
+    whole(1),
+    lambda p: max(unbounded_parts(p), 1),
+    "parts (P): max(num_sms // ceil(L * heads / 64), 1) unless given",
+)
+LAYOUT = Axis(
+    "layout", choice("old", "new"), "new", "fields of a row: old (FP8 extension) or new (FlashMLA since January 2026)"
+)
+OVERHEAD = Axis(
+    "overhead",
+    _up_to(64),
+    5,
+    "cost of a request in a part besides its blocks: 5; 3 in the SM100 sparse kernel for 128 heads",
+)
+MAX_NUM_SEQS = Axis("max_num_seqs", whole(1), 1024, "requests the server admits; num_splits holds one entry more")
+
+RULES = (
+    Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
+    Rule("batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096),
+    Rule(
+        "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
+        lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
+    ),
+    Rule(
+        "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})",
+        lambda p: p.batch_size <= p.max_num_seqs,
+    ),
+)
+
+#: 16 heads per rank (tensor parallelism 8) on 132 SMs: a part for every SM.
+_TP8 = {"num_heads_q": 16}
+_OLD = {"layout": "old"}
+_LONG = {"lognormal": {"median": 4096, "sigma": 1.0}}
+
+
+def _all_padding(x) -> None:
+    x.seq_lens.zero_()
+
+
+def _zeros_between(x) -> None:
+    """Every second request and both ends are padding, two of them in a row."""
+    x.seq_lens[::2] = 0
+    x.seq_lens[-2:] = 0
+
+
+def _one_long_row(x) -> None:
+    x.seq_lens.fill_(1)
+    x.seq_lens[len(x.seq_lens) // 2] = 163840
+
+
+def _long_row_first(x) -> None:
+    x.seq_lens.fill_(64)
+    x.seq_lens[0] = 163840
+
+
+def _long_row_last(x) -> None:
+    x.seq_lens.zero_()
+    x.seq_lens[-1] = 163840
+
+
+def _specified(x) -> None:
+    x.seq_lens.copy_(x.seq_lens.new_tensor([1000, 64, 0, 5000]))
+
+
+def _both(name: str, point: dict, edit=None) -> list[HardPoint]:
+    return [HardPoint(name, point, edit), HardPoint(f"{name}, old layout", point | _OLD, edit)]
+
+
+HARD_POINTS = [
+    *_both("four requests, four parts", {"batch_size": 4, "num_sm_parts": 4, "context_len": 900}, _specified),
+    HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
+    *_both("B=1, one block, 132 parts", {"batch_size": 1, "max_decode_len": 1, "context_len": 64} | _TP8),
+    *_both("B=1, 131 parts share a request", {"batch_size": 1, "max_decode_len": 1, "context_len": 163840} | _TP8),
+    *_both("padding requests last", {"batch_size": 9, "padding": 0.4, "context_len": {"uniform": [4, 9000]}}),
+    *_both("all requests are padding", {"batch_size": 9, "context_len": 200}, _all_padding),
+    *_both("zeros between long rows", {"batch_size": 19, "context_len": {"uniform": [4, 30000]}}, _zeros_between),
+    HardPoint("lengths exactly 64 m", {"batch_size": 8, "context_len": 640}),
+    HardPoint("lengths 64 m + 1", {"batch_size": 8, "context_len": 641}),
+    HardPoint("length 1", {"batch_size": 8, "max_decode_len": 1, "context_len": 1}),
+    *_both(
+        "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
+    ),
+    *_both("one long row among short ones", {"batch_size": 33, "num_sm_parts": 33, "context_len": 4}, _one_long_row),
+    HardPoint("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
+    *_both("long row last, zeros before", {"batch_size": 17, "context_len": 4}, _long_row_last),
+    HardPoint("every part ends on a request", {"batch_size": 32, "context_len": 4096}),
+    HardPoint(
+        "every part is stretched to a request's end", {"batch_size": 128, "num_sm_parts": 33, "context_len": 1024}
+    ),
+    *_both("more parts than blocks", {"batch_size": 5, "max_decode_len": 1, "context_len": 100} | _TP8),
+    *_both("P = 1", {"batch_size": 7, "num_sm_parts": 1, "context_len": {"uniform": [4, 9000]}}),
+    HardPoint("P = 2", {"batch_size": 40, "num_sm_parts": 2, "context_len": {"uniform": [4, 9000]}}),
+    HardPoint("P = 31", {"batch_size": 40, "num_sm_parts": 31, "context_len": _LONG}),
+    HardPoint("P = 32", {"batch_size": 40, "num_sm_parts": 32, "context_len": _LONG}),
+    HardPoint("P = 33", {"batch_size": 40, "max_decode_len": 2, "context_len": _LONG}),
+    *_both("P = 132", {"batch_size": 65, "max_decode_len": 1, "context_len": _LONG} | _TP8),
+    HardPoint(
+        "P = 188, all rows used",
+        {"batch_size": 30, "num_sms": 188, "num_sm_parts": 188, "context_len": {"uniform": [4, 2000]}},
+    ),
+    *_both("P = 257", {"batch_size": 40, "num_sms": 257, "num_sm_parts": 257, "context_len": _LONG}),
+    *_both("P = 512, all rows used", {"batch_size": 65, "num_sms": 512, "num_sm_parts": 512, "context_len": _LONG}),
+    *_both(
+        "more CTAs than SMs",
+        {"batch_size": 5, "next_n": 67, "max_decode_len": 67, "context_len": {"uniform": [67, 9000]}},
+    ),
+    *_both("overhead 3", {"batch_size": 19, "padding": 0.2, "overhead": 3, "context_len": {"uniform": [4, 3000]}}),
+    HardPoint("batch at capacity", {"batch_size": 16, "max_num_seqs": 16, "context_len": {"uniform": [4, 3000]}}),
+    HardPoint("B = 1023", {"batch_size": 1023, "context_len": _LONG}),
+    HardPoint("B = 1024", {"batch_size": 1024, "context_len": _LONG}),
+    HardPoint("B = 1025", {"batch_size": 1025, "max_num_seqs": 1025, "padding": 0.1, "context_len": _LONG}),
+    *_both("B = 4095", {"batch_size": 4095, "max_num_seqs": 4095, "context_len": _LONG}),
+]
+
+# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_BIG = {"batch_size": 40, "max_decode_len": 1, "context_len": {"uniform": [4, 2000]}}
+_SMALL = {"batch_size": 3, "context_len": {"uniform": [4, 200]}}
+SEQUENCES = {
+    "big-small-big": (_BIG, _SMALL, _BIG),
+    "big-small-big, old layout": (_BIG | _OLD, _SMALL | _OLD, _BIG | _OLD),
+    "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG),
+    "fewer parts each step": tuple(_BIG | {"batch_size": 12, "max_decode_len": rows} for rows in (1, 2, 3, 4)),
+}

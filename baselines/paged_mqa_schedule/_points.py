@@ -1,0 +1,161 @@
+"""The batches that break implementations of paged_mqa_schedule, and sequences of steps through the same table.
+
+Each edit gets the operator's Inputs as CPU tensors and changes their contents in place.
+"""
+
+from __future__ import annotations
+
+from harness.contract import HardPoint
+
+_RAGGED = {"uniform": [1, 9000]}
+#: Enough rows to divide the work unevenly; an interpreted kernel takes its time over 133.
+_SMALL = {"num_sms": 23, "context_len": _RAGGED}
+#: For batches whose size is the point.
+_FEW = {"next_n": 2, "num_sms": 13, "context_len": _RAGGED}
+_BACK = {"remainder": "back"}
+
+
+def _set(x, lengths) -> None:
+    for row in range(len(x.context_lens)):
+        x.context_lens[row] = lengths[row % len(lengths)]
+
+
+def _example(x) -> None:
+    _set(x, (1000, 0, 300, 64))
+
+
+def _all_zero(x) -> None:
+    x.context_lens.zero_()
+
+
+def _zeros_in_the_middle(x) -> None:
+    x.context_lens[1:-1] = 0
+
+
+def _only_first(x) -> None:
+    x.context_lens[1:] = 0
+
+
+def _only_last(x) -> None:
+    x.context_lens[:-1] = 0
+
+
+def _every_second_zero(x) -> None:
+    x.context_lens[::2] = 0
+
+
+def _fifteen_segments(x) -> None:
+    _set(x, (7 * 256, 0, 5 * 256, 3 * 256))
+
+
+def _around_a_segment(x) -> None:
+    _set(x, (1, 255, 256, 257, 511, 512, 513))
+
+
+def _negative_padding(x) -> None:
+    """What an unclamped chain leaves in padding rows: -1, -2, ...; and the smallest int32."""
+    rows = [
+        row for row, length in enumerate(x.context_lens.view(len(x.context_lens), -1)[:, -1].tolist()) if length == 0
+    ]
+    for row in rows:
+        x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
+
+
+HARD_POINTS = [
+    HardPoint("lengths 1000, 0, 300, 64", {"batch_size": 4, "next_n": 1, "num_sms": 4}, _example),
+    HardPoint(
+        "lengths 1000, 0, 300, 64, remainder at the back",
+        {"batch_size": 4, "next_n": 1, "num_sms": 4, **_BACK},
+        _example,
+    ),
+    HardPoint("B=1", {**_SMALL, "batch_size": 1, "context_len": 700}),
+    HardPoint("B=1, one token", {**_SMALL, "batch_size": 1, "next_n": 1, "context_len": 1}),
+    HardPoint(
+        "B=1, one token, remainder at the back", {**_SMALL, **_BACK, "batch_size": 1, "next_n": 1, "context_len": 1}
+    ),
+    HardPoint("B=1, one request on all SMs", {"batch_size": 1, "context_len": 163840}),
+    HardPoint("all lengths zero, B=1", {**_SMALL, "batch_size": 1}, _all_zero),
+    HardPoint("all lengths zero, B=31", {**_SMALL, "batch_size": 31}, _all_zero),
+    HardPoint("all lengths zero, B=32", {**_SMALL, "batch_size": 32}, _all_zero),
+    HardPoint("all lengths zero, B=33", {**_SMALL, **_BACK, "batch_size": 33}, _all_zero),
+    HardPoint("all lengths zero, B=64", {**_SMALL, **_BACK, "batch_size": 64}, _all_zero),
+    HardPoint("all lengths zero, B=1024", {**_FEW, **_BACK, "batch_size": 1024, "lens_layout": "1d"}, _all_zero),
+    HardPoint(
+        "length 1 // compress_ratio 4 = 0",
+        {**_SMALL, "batch_size": 32, "next_n": 1, "compress_ratio": 4, "context_len": 1},
+    ),
+    HardPoint(
+        "compress_ratio 128",
+        {**_SMALL, "batch_size": 9, "compress_ratio": 128, "context_len": {"uniform": [1, 163840]}},
+    ),
+    HardPoint("padding rows last", {**_SMALL, "batch_size": 9, "padding": 0.4}),
+    HardPoint("zero lengths in the middle", {**_SMALL, "batch_size": 7}, _zeros_in_the_middle),
+    HardPoint("zero lengths first", {**_SMALL, "batch_size": 7}, _only_last),
+    HardPoint("every second length zero", {**_FEW, "batch_size": 300}, _every_second_zero),
+    HardPoint("every second length zero, 1-D", {**_FEW, "batch_size": 700, "lens_layout": "1d"}, _every_second_zero),
+    HardPoint("work in the first of many requests", {**_FEW, "batch_size": 520}, _only_first),
+    HardPoint("work in the last of many requests", {**_FEW, "batch_size": 520}, _only_last),
+    HardPoint("negative lengths in padding rows", {**_SMALL, "batch_size": 9, "padding": 0.6}, _negative_padding),
+    HardPoint(
+        "negative lengths in padding rows, 1-D",
+        {**_SMALL, **_BACK, "batch_size": 9, "padding": 0.6, "lens_layout": "1d"},
+        _negative_padding,
+    ),
+    HardPoint("length exactly k * 256", {**_SMALL, "batch_size": 6, "context_len": 768}),
+    HardPoint(
+        "length k * 256 + 1, shorter in all columns but the last", {**_SMALL, "batch_size": 6, "context_len": 769}
+    ),
+    HardPoint("lengths around one segment", {**_SMALL, "batch_size": 14}, _around_a_segment),
+    HardPoint("fewer units than SMs", {"batch_size": 5, "context_len": 900}),
+    HardPoint("fewer units than SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 5, "context_len": 200}),
+    HardPoint("as many units as SMs", {"batch_size": 8, "next_n": 1, "num_sms": 8, "context_len": 256}),
+    HardPoint("SMs divide the work", {"batch_size": 8, "next_n": 1, "num_sms": 4, "context_len": 700, **_BACK}),
+    HardPoint("all SMs but the last get a unit more", {"batch_size": 4, "next_n": 1, "num_sms": 8}, _fifteen_segments),
+    HardPoint(
+        "all SMs but the first get a unit more",
+        {"batch_size": 4, "next_n": 1, "num_sms": 8, **_BACK},
+        _fifteen_segments,
+    ),
+    HardPoint("L = 1", {**_SMALL, "batch_size": 5, "max_decode_len": 1}),
+    HardPoint("L = 2, one atom", {**_SMALL, "batch_size": 5, "next_n": 2}),
+    HardPoint("L = 3 < next_n, an atom and a half", {**_SMALL, "batch_size": 5, "max_decode_len": 3}),
+    HardPoint("L = 3, three atoms", {**_SMALL, **_BACK, "batch_size": 5, "next_n": 3, "atoms": 3}),
+    HardPoint("L = 40, 20 atoms", {**_SMALL, "batch_size": 3, "next_n": 40, "num_sms": 40}),
+    HardPoint("L = 4 not multiplied into the work", {**_SMALL, "batch_size": 5, "atoms": 1}),
+    HardPoint("1-D lengths", {**_SMALL, "batch_size": 33, "lens_layout": "1d"}),
+    HardPoint("one SM", {**_SMALL, "batch_size": 5, "num_sms": 1}),
+    HardPoint("two SMs, remainder at the back", {**_BACK, "batch_size": 5, "num_sms": 2, "context_len": 769}),
+    HardPoint("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
+    HardPoint("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
+    HardPoint("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
+    HardPoint("more table rows than threads", {**_SMALL, "batch_size": 40, "num_sms": 260}),
+    HardPoint(
+        "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
+    ),
+    HardPoint("B = 256", {**_FEW, "batch_size": 256}),
+    HardPoint("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
+    HardPoint("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),
+    HardPoint("B = 1025", {**_FEW, **_BACK, "batch_size": 1025}),
+    # Static shared memory that grows with the batch is exhausted here (DeepGEMM #322).
+    HardPoint("B = 8192", {**_FEW, "batch_size": 8192, "next_n": 1, "num_sms": 5}),
+    HardPoint(
+        "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 17, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
+    ),
+    HardPoint(
+        "nearly 2^30 units", {"batch_size": 63, "num_sms": 17, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
+    ),
+]
+
+# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+_LARGE, _LITTLE = {**_SMALL, "batch_size": 40}, {**_SMALL, "batch_size": 2, "max_decode_len": 3}
+SEQUENCES = {
+    "big-small-big": (_LARGE, _LITTLE, _LARGE),
+    "big-padded-big": (_LARGE, _LARGE | {"padding": 0.5}, _LARGE),
+    "real-dummy-real": (
+        _LARGE,
+        _LARGE | {"batch_size": 32, "next_n": 1, "compress_ratio": 4, "context_len": 1},
+        _LARGE,
+    ),
+    "22-11-22 SMs": (_LARGE | {"num_sms": 22}, _LARGE | {"num_sms": 11}, _LARGE | {"num_sms": 22}),
+    "front-back-front": (_LARGE, _LARGE | _BACK, _LARGE),
+}

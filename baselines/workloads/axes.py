@@ -1,0 +1,112 @@
+"""The axes that decode operators share, in the words of the engines. Each operator lists the ones it has.
+
+Defaults are DeepSeek-V3.2 served with MTP-3: block 64, max_model_len 163840, 8192 batched tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from baselines.workloads.context_lengths import label_lengths, longest, parse_lengths, plain
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, Point, Rule
+
+
+def whole(minimum: int) -> Callable[[Any], int]:
+    """Parser of integers >= minimum; booleans and floats are refused."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise ValueError(f"must be an integer >= {minimum}")
+        return value
+
+    return parse
+
+
+def fraction(value: Any) -> float:
+    """Parser of numbers in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ValueError("must be a number in [0, 1)")
+    return float(value)
+
+
+def probability(value: Any) -> float:
+    """Parser of numbers in [0, 1]: chances and shares."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError("must be a number in [0, 1]")
+    return float(value)
+
+
+def choice(*names: str) -> Callable[[Any], str]:
+    """Parser of one of these words."""
+
+    def parse(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value
+
+    return parse
+
+
+BATCH_SIZE = Axis("batch_size", whole(1), 32, "decode requests of the step (B), padding requests included")
+NEXT_N = Axis("next_n", whole(1), 4, "query rows per request the server is configured for: 1 + num_speculative_tokens")
+MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
+DECODE_LEN = Axis(
+    "decode_len",
+    choice("uniform", "ragged", "mixed"),
+    "uniform",
+    "rows per real request: uniform (all L), ragged (1..L in equal shares), mixed (90 % L, 10 % 1)",
+)
+CONTEXT_LEN = Axis("context_len", parse_lengths, 4096, "KV tokens per request, this step's included", label_lengths)
+MAX_MODEL_LEN = Axis("max_model_len", whole(1), 163840, "longest sequence the server admits; fixes the table width")
+BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block")
+PADDING = Axis(
+    "padding", fraction, 0.0, "share of the batch that is padding requests (rounded up, one real request stays)", plain
+)
+TOKEN_PADDING = Axis("token_padding", whole(0), 0, "tokens added after the real ones to reach a captured size")
+MAX_NUM_BATCHED_TOKENS = Axis("max_num_batched_tokens", whole(1), 8192, "capacity of the per-token buffers")
+HOST_LENS = Axis(
+    "host_lens",
+    choice("exact", "stale"),
+    "exact",
+    "whether the CPU copy of query_start_loc equals the device's, or still claims L tokens for every real request",
+)
+TABLE_COLUMNS = Axis(
+    "table_columns", whole(1), lambda p: cdiv(p.max_model_len, p.block_size), "width of the source block table"
+)
+TABLE_PADDING = Axis("table_padding", whole(0), 0, "int32 between two rows of the source block table (stride - width)")
+COMPRESS_RATIO = Axis("compress_ratio", whole(1), 1, "tokens per index-cache entry; lengths are floor-divided by it")
+
+DECODE_LEN_FITS = Rule(
+    "max_decode_len ({max_decode_len}) must not exceed next_n ({next_n})", lambda p: p.max_decode_len <= p.next_n
+)
+CONTEXT_FITS = Rule(
+    "context_len {context_len} must not exceed max_model_len ({max_model_len})",
+    lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
+)
+LENGTHS_FIT = Rule(
+    "max_model_len ({max_model_len}) and the tokens of a block must be less than 2^31, as lengths are int32",
+    lambda p: max(p.max_model_len, p.get("block_size", 1)) < 2**31,
+)
+
+#: What every operator over a decode step has in common.
+DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)
+DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
+
+
+def num_padding_requests(point: Point) -> int:
+    """ceil(padding * B), the whole batch only where padding is 1. Rounded first: 0.07 * 100 is a little more than 7."""
+    if point.padding == 1:
+        return point.batch_size
+    return min(-int(-round(point.padding * point.batch_size, 6) // 1), point.batch_size - 1)
+
+
+def same_batch_elsewhere(point: Point) -> str | None:
+    """Why this point's batch equals one that another point of a full grid describes; None where it is its own."""
+    if point.padding and num_padding_requests(point) == 0:
+        return f"padding {point.padding:g} of {point.batch_size} request is none"
+    real = point.batch_size - num_padding_requests(point)
+    if point.get("decode_len", "uniform") != "uniform" and (real <= 1 or point.max_decode_len == 1):
+        return f"a {point.decode_len} batch of {real} request(s) with max_decode_len {point.max_decode_len} is uniform"
+    return None

@@ -1,0 +1,153 @@
+"""Context lengths: a number, a distribution, a mixture of both, or a recorded production trace.
+
+    8192                                        every request the same
+    {uniform: [1024, 32768]}                    integers, both ends included
+    {lognormal: {median: 4096, sigma: 1.0}}     exp(N(ln median, sigma^2)), rounded
+    {trace: path}                               CSV with ContextTokens and GeneratedTokens, or
+                                                JSONL with input_length and output_length
+    {mix: [[0.8, {uniform: [20000, 60000]}], [0.2, 512]]}      weights need not add up to one
+
+A trace holds whole requests; a decode step meets each of them at a random moment, so its length is drawn as
+prompt + U{1..output}.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+#: Lengths are int32 on the device.
+LONGEST = 2**31 - 1
+_COLUMNS = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"))
+_FORMS = "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} or {mix: [[weight, lengths], ...]}"
+
+
+def parse_lengths(value: Any) -> Any:
+    """Check one ``context_len`` value and return it in canonical form. Reads a trace once to prove it is usable."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        ((kind, argument),) = value.items()
+        if kind == "uniform" and _is_pair(argument) and 1 <= argument[0] <= argument[1]:
+            return {"uniform": argument}
+        if kind == "lognormal" and isinstance(argument, dict) and set(argument) == {"median", "sigma"}:
+            median, sigma = argument["median"], argument["sigma"]
+            if _is_number(median) and _is_number(sigma) and 1 <= median <= LONGEST and sigma >= 0:
+                return {"lognormal": {"median": float(median), "sigma": float(sigma)}}
+        if kind == "trace" and isinstance(argument, str):
+            _read_trace(argument)
+            return {"trace": argument}
+        if kind == "mix" and isinstance(argument, list) and argument and all(_is_weighted(part) for part in argument):
+            return {"mix": [[float(weight), parse_lengths(part)] for weight, part in argument]}
+    raise ValueError(f"must be {_FORMS}")
+
+
+def label_lengths(value: Any) -> str:
+    """Short form for keys and tables, e.g. ``4096``, ``lognormal(4096;1)``, ``trace(azure.csv)``; holds no comma."""
+    if isinstance(value, int):
+        return str(value)
+    ((kind, argument),) = value.items()
+    if kind == "uniform":
+        return f"uniform({argument[0]};{argument[1]})"
+    if kind == "lognormal":
+        return f"lognormal({plain(argument['median'])};{plain(argument['sigma'])})"
+    if kind == "trace":
+        return f"trace({quote(argument, safe='/._- ~')})"
+    return "mix(" + ";".join(f"{plain(weight)}*{label_lengths(part)}" for weight, part in argument) + ")"
+
+
+def plain(number: float) -> str:
+    """All digits of a number, without a trailing ``.0``: labels must tell values apart."""
+    return repr(number).removesuffix(".0")
+
+
+def longest(value: Any) -> int | None:
+    """The largest length a spec names outright; None where it has no upper end and draws are clipped."""
+    if isinstance(value, int):
+        return value
+    ((kind, argument),) = value.items()
+    if kind == "uniform":
+        return argument[1]
+    if kind == "mix":
+        return max((top for _, part in argument if (top := longest(part)) is not None), default=None)
+    return None
+
+
+def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray:
+    """``count`` lengths as int64 [count], each >= 1."""
+    if isinstance(value, int):
+        return np.full(count, value, dtype=np.int64)
+    ((kind, argument),) = value.items()
+    if kind == "uniform":
+        return rng.integers(argument[0], argument[1], size=count, endpoint=True)
+    if kind == "lognormal":
+        drawn = np.rint(rng.lognormal(np.log(argument["median"]), argument["sigma"], count))
+        return np.clip(drawn, 1, LONGEST).astype(np.int64)
+    if kind == "trace":
+        prompts, outputs = _read_trace(argument)
+        rows = rng.integers(0, len(prompts), size=count)
+        return prompts[rows] + rng.integers(1, np.maximum(outputs[rows], 1), endpoint=True)
+    weights = np.array([weight for weight, _ in argument])
+    chosen = rng.choice(len(argument), size=count, p=weights / weights.sum())
+    drawn = np.stack([draw_lengths(part, count, rng) for _, part in argument])
+    return drawn[chosen, np.arange(count)]
+
+
+@lru_cache(maxsize=8)
+def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """(prompt tokens, output tokens), int64 [requests]."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            if path.endswith(".jsonl"):
+                rows = [json.loads(line) for line in file if line.strip()]
+            else:
+                rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise ValueError(
+            f"the trace {path!r} cannot be read ({error.strerror}); paths are relative to the working directory"
+        ) from None
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"the trace {path!r} is neither CSV nor JSONL: {error}") from None
+    if not rows:
+        raise ValueError(f"the trace {path!r} holds no request")
+    for prompt, output in _COLUMNS:
+        if isinstance(rows[0], dict) and prompt in rows[0] and output in rows[0]:
+            break
+    else:
+        raise ValueError(f"the trace {path!r} needs the columns {_COLUMNS[0]} (CSV) or {_COLUMNS[1]} (JSONL)")
+    try:
+        lengths = np.array([[_tokens(row[prompt]), _tokens(row[output])] for row in rows], dtype=np.int64)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"the trace {path!r} has a row without whole numbers in {prompt} and {output}: {error}"
+        ) from None
+    return np.maximum(lengths[:, 0], 1), lengths[:, 1]
+
+
+def _tokens(value: Any) -> int:
+    """A count of tokens from a CSV or JSONL field."""
+    if isinstance(value, (bool, float)) or not 0 <= int(value) <= LONGEST:
+        raise ValueError(f"{value!r} is no count of tokens")
+    return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_pair(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(end, int) and not isinstance(end, bool) for end in value)
+    )
+
+
+def _is_weighted(part: Any) -> bool:
+    return isinstance(part, list) and len(part) == 2 and _is_number(part[0]) and part[0] > 0

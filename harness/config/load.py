@@ -1,0 +1,281 @@
+"""The YAML of a run, read strictly: an unknown key, a wrong type or an unreadable file is one sentence with its place.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os.path import relpath
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import msgspec
+import yaml
+
+from harness.analysis.itl_tpot import ServingModel
+from harness.records.schema import CacheState
+from harness.wording import did_you_mean
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+#: Values of a configuration, those of an alias counted wherever it stands: far more than a sweep needs, far fewer than
+#: hang.
+MOST_VALUES = 100_000
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e4 for text; here it is the number that it is in YAML 1.2, in JSON and in everybody's mind."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+\Z"), list("-+0123456789")
+)
+
+
+class ConfigError(Exception):
+    """A configuration cannot be used. The message starts with file, line and key path where they are known."""
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long and how often to measure.
+
+    seed:                 of all random inputs; fresh in every run (and recorded) unless given.
+    time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
+    min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
+    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us; the largest are left out for a long chain.
+    cache:                what a timed call finds in L2: hot, cold or serving; proved in every run (harness/timing/cache.py).
+    audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
+    timeout_s:            seconds without any sign of life after which a variant counts as hanging.
+    interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
+    """
+
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
+    time_budget_s: Seconds = 60.0
+    min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
+    max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
+    graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
+    cache: CacheState = "hot"
+    audit: bool = True
+    timeout_s: Seconds = 120.0
+    interpreter_budget_s: Seconds = 8.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """operators: names; variants: "all" or glob patterns over names or operator/name, ``!`` and a glob to leave out; sweep: a union
+    of grids.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
+    operators: Annotated[list[str], msgspec.Meta(min_length=1)]
+    sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
+    measure: Measure = Measure()
+    itl_tpot: ServingModel | None = None
+
+
+#: Key of a section of a configuration -> its schema.
+SECTIONS = {"measure": Measure, "itl_tpot": ServingModel}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A loaded configuration with the place of every key path, e.g. ``sweep[0].next_n[1]`` -> 7, or ``--set`` and
+    its key.
+    """
+
+    path: str
+    config: Config
+    lines: Mapping[str, int | str] = field(default_factory=dict)
+
+    def error(self, key: str, message: str) -> ConfigError:
+        return located(self.path, self.lines, key, message)
+
+
+def located(path: str, lines: Mapping[str, int | str], key: str, message: str) -> ConfigError:
+    """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value is its own
+    place.
+    """
+    known = key
+    while known and known not in lines:
+        known = known[: max(known.rfind("."), known.rfind("["), 0)]
+    place = f"{path}:{lines[known]}" if known else path
+    if known and isinstance(lines[known], str):
+        return ConfigError(f"{lines[known]}: {message}")
+    return ConfigError(f"{place}: {key}: {message}" if key else f"{place}: {message}")
+
+
+def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source:
+    """Read a configuration and apply ``--set`` overrides. Raises ConfigError."""
+    path = str(path)
+    data, lines = _read(path)
+    for key, value in (overrides or {}).items():
+        _override(path, data, lines, key, value)
+    _check_names(path, lines, data, Config, "")
+    for i, grid in enumerate(data["sweep"] if isinstance(data["sweep"], list) else []):
+        for name in grid if isinstance(grid, dict) else []:
+            if not isinstance(name, str):
+                raise located(path, lines, f"sweep[{i}].{name}", "an axis is a name, not a number")
+    try:
+        config = msgspec.convert(data, Config)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        key = where.rstrip("`").lstrip(".")
+        raise located(path, lines, key, _in_words(message) + _choices(key)) from None
+    if len(set(config.measure.graph_copies)) < 2:
+        raise located(
+            path, lines, "measure.graph_copies", "needs two different numbers of copies, or there is no slope"
+        )
+    if config.measure.min_rounds > config.measure.max_rounds:
+        raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
+    return Source(path, config, lines)
+
+
+def _in_words(message: str) -> str:
+    """msgspec's sentence without the words of JSON."""
+    words = {
+        "array": "a list",
+        "object": "a mapping",
+        "str": "text",
+        "int": "a whole number",
+        "float": "a number",
+        "null": "nothing",
+    }
+    message = re.sub(
+        r"`([\w| ]+)`", lambda types: " or ".join(words.get(one, one) for one in types[1].split(" | ")), message
+    )
+    return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `.` and `-`", message)
+
+
+def _choices(key: str) -> str:
+    """What is legal where a key takes one of a few words; msgspec does not say."""
+    section, _, name = key.rpartition(".")
+    struct = SECTIONS.get(section)
+    legal = get_args(get_type_hints(struct).get(name)) if struct else ()
+    return f"; valid are {', '.join(legal)}" if legal and all(isinstance(word, str) for word in legal) else ""
+
+
+def parse_overrides(texts: list[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` with a YAML value. KEY is an axis, set in every grid, or a dotted path such as measure.seed."""
+    overrides = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
+        try:
+            overrides[key] = yaml.load(value, Loader=_Loader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
+            raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
+    return overrides
+
+
+def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
+    lines: dict[str, int | str] = {}
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        _note_lines(path, node, "", lines, ())
+        data = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else path
+        raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
+    return data, lines
+
+
+def _nearest_file(path: Path) -> str:
+    """Beside a path that leads nowhere, or in configs/ of this suite, which need not be the working directory."""
+    files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
+    near = difflib.get_close_matches(path.stem, files, n=1)
+    return (
+        f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?"
+        if near
+        else "; configs/ has some to start from"
+    )
+
+
+def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return getattr(error, "problem", None) or str(error).splitlines()[0]
+
+
+def _note_lines(
+    path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str], above: tuple[yaml.Node, ...]
+) -> None:
+    """Line numbers by key path; a key given twice is an error, which YAML itself would let pass."""
+    if len(lines) > MOST_VALUES:
+        raise ConfigError(f"{path}: more than {MOST_VALUES:,} values; aliases of aliases?")
+    if any(node is outer for outer in above):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
+    above = (*above, node)
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            inner = f"{key}.{name.value}" if key else str(name.value)
+            if inner in lines:
+                raise ConfigError(
+                    f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first in line {lines[inner]}"
+                )
+            lines[inner] = name.start_mark.line + 1
+            _note_lines(path, value, inner, lines, above)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            lines[f"{key}[{i}]"] = value.start_mark.line + 1
+            _note_lines(path, value, f"{key}[{i}]", lines, above)
+
+
+def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key: str, value: Any) -> None:
+    """Set a top-level or dotted key, or else an axis in every grid, which is its place from then on."""
+    place = f"--set {key}"
+    section, dot, name = key.partition(".")
+    if dot and section not in Config.__struct_fields__:
+        raise ConfigError(f"--set {key}: no section {section!r}{did_you_mean(key, [f'{s}.{name}' for s in SECTIONS])}")
+    targets: list[tuple[str, dict[str, Any]]]
+    if section in Config.__struct_fields__:
+        if dot:
+            inner = data.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--set {key}: {section} is not a mapping in {path}")
+            targets, key = [(f"{section}.", inner)], name
+        else:
+            targets = [("", data)]
+    else:
+        grids = data.get("sweep")
+        if not isinstance(grids, list):
+            raise ConfigError(f"--set {key}: {path} has no sweep to set an axis in")
+        targets = [(f"sweep[{i}].", grid) for i, grid in enumerate(grids) if isinstance(grid, dict)]
+    for prefix, target in targets:
+        target[key] = value
+        for gone in [
+            known
+            for known in lines
+            if known == prefix + key or known.startswith((f"{prefix}{key}.", f"{prefix}{key}["))
+        ]:
+            del lines[gone]
+        lines[prefix + key] = place
+
+
+def _check_names(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any], struct: type, prefix: str) -> None:
+    """Unknown keys of a section, with the nearest valid name; msgspec would name them without."""
+    fields = {f.name: f for f in msgspec.structs.fields(struct)}
+    for name, value in data.items():
+        if name not in fields:
+            raise located(path, lines, f"{prefix}{name}", f"unknown key{did_you_mean(str(name), list(fields))}")
+        if name in SECTIONS and isinstance(value, dict):
+            _check_names(path, lines, value, SECTIONS[name], f"{name}.")
+    for name, spec in fields.items():
+        if spec.required and name not in data:
+            section = prefix.rstrip(".")
+            raise located(path, lines, section, f"the key {prefix}{name} is missing")

@@ -1,0 +1,176 @@
+"""From grids to points to cells: which operator runs where, with which variants. Never imports torch."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from harness.config.load import ConfigError, Source
+from harness.contract import Axis, Operator, Point, Rule, Variant
+from harness.records.schema import Cell, Metrics, Status, cell_key
+from harness.wording import did_you_mean, first_line
+
+
+@dataclass(frozen=True)
+class Group:
+    """One operator at one point with the variants that are to run there, interleaved: the unit of work. Makes the cells
+    of its variants, and their keys.
+    """
+
+    operator: Operator
+    point: Point
+    variants: tuple[Variant, ...]
+
+    @property
+    def label(self) -> str:
+        return self.operator.label(self.point)
+
+    def key(self, variant: str) -> str:
+        return cell_key(self.operator.name, variant, self.label)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all its cells, in order."""
+        return tuple(self.key(variant.name) for variant in self.variants)
+
+    def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
+        return Cell(
+            operator=self.operator.name,
+            variant=variant,
+            baseline=self.operator.baseline,
+            point=self.label,
+            axes=dict(self.point),
+            status=status,
+            reason=reason,
+            metrics=metrics,
+            phase=self.operator.phase,
+        )
+
+
+def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
+    """All points of the sweep, each once, in the order of the file. Raises ConfigError with the place of the fault."""
+    chosen = []
+    for i, name in enumerate(source.config.operators):
+        if name not in operators:
+            raise source.error(f"operators[{i}]", f"unknown operator {name!r}{did_you_mean(name, list(operators))}")
+        chosen.append(operators[name])
+    axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
+    points: dict[tuple[str, str], tuple[Operator, Point]] = {}
+    for g, grid in enumerate(source.config.sweep):
+        if not grid:
+            raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
+        values = {name: _values(source, axes, f"sweep[{g}].{name}", name, given) for name, given in grid.items()}
+        for operator in chosen:
+            mine = {
+                name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)
+            }
+            for combination in itertools.product(*mine.values()):
+                try:
+                    point = operator.complete(dict(zip(mine, combination, strict=True)))
+                    _check_rules(source, f"sweep[{g}]", operator, point, mine)
+                    points.setdefault((operator.name, operator.label(point)), (operator, point))
+                except ConfigError:
+                    raise
+                except Exception as error:  # an operator's defaults, rules and labels may be a user's own
+                    raise source.error(
+                        f"sweep[{g}]", f"{operator.name}: no point can be made of this: {first_line(error)}"
+                    ) from None
+    return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
+
+
+def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given: Any) -> list[Any]:
+    if name not in axes:
+        raise source.error(key, f"no operator of this sweep has an axis {name!r}{did_you_mean(name, list(axes))}")
+    options = given if isinstance(given, list) else [given]
+    if not options:
+        raise source.error(key, "is empty: give at least one value")
+    parsed = []
+    for i, option in enumerate(options):
+        try:
+            parsed.append(axes[name].parse(option))
+        except Exception as error:  # a parse= such as int raises TypeError as well
+            message = error if isinstance(error, ValueError) else first_line(error)
+            raise source.error(
+                f"{key}[{i}]" if isinstance(given, list) else key, f"{message}, got {option!r}"
+            ) from None
+    return parsed
+
+
+def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
+    rule = operator.broken_rule(point)
+    if rule is not None:
+        raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+
+
+def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
+    """The key a broken rule is reported at: the first axis its message names that the grid sets."""
+    named = [field for _, field, _, _ in string.Formatter().parse(rule.message) if field]
+    return next((f"{grid}.{name}" for name in named if name in given), grid)
+
+
+def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
+    """The variants a run times, in catalogue order: no defects, and kept by ``variants:``."""
+    healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
+    wanted = source.config.variants
+    if wanted == "all":
+        return healthy
+    patterns = [wanted] if isinstance(wanted, str) else wanted
+    for i, pattern in enumerate(patterns):
+        if not any(matching([pattern], v) for v in healthy):
+            key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
+            raise source.error(
+                key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}"
+            )
+    chosen = [v for v in healthy if kept(patterns, matching(patterns, v))]
+    if not chosen:
+        raise source.error("variants", "every variant is left out; name one to keep")
+    return chosen
+
+
+def matching(patterns: Sequence[str], variant: Variant, keys: Sequence[str] = ()) -> set[str]:
+    """Those of the patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of
+    ``keys``.
+    """
+    names = (variant.name, variant.id, *keys)
+    return {p for p in patterns if any(fnmatchcase(name, p.removeprefix("!")) for name in names)}
+
+
+def kept(patterns: Sequence[str], hits: Collection[str]) -> bool:
+    """Whether what ``hits`` of the patterns match stays: some pattern keeps it, or there is none to keep anything, and
+    none that begins with ``!`` leaves it out.
+    """
+    return not any(p.startswith("!") for p in hits) and (bool(hits) or all(p.startswith("!") for p in patterns))
+
+
+def plan(
+    source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
+) -> list[Group]:
+    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys, as they are or with every
+    axis of the point spelt out; several are alternatives, and those that begin with ``!`` leave out.
+    """
+    chosen = select(source, variants)
+    groups: list[Group] = []
+    used: set[str] = set()
+    for operator, point in expand(source, operators):
+        labels = (operator.label(point), operator.spelt_out(point))
+        staying = []
+        for v in (v for v in chosen if v.operator == operator.name):
+            hits = matching(only, v, [cell_key(v.operator, v.name, label) for label in labels])
+            used.update(hits)
+            if kept(only, hits):
+                staying.append(v)
+        if staying:
+            groups.append(Group(operator, point, tuple(staying)))
+    for pattern in only:
+        if pattern not in used:
+            names = sorted({name for v in chosen for name in (v.name, v.id)})
+            raise source.error("", f"--only {pattern} matches no cell{did_you_mean(pattern, names)}")
+    if not groups and only:
+        raise source.error("", "--only leaves out every cell; name some to keep")
+    if not groups:
+        raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
+    return groups

@@ -1,0 +1,119 @@
+"""CUDA graphs of a launch: captured, counted, compared node by node."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+
+from harness.checks import Mismatch
+
+#: What a node does, as far as it can be told apart: its type, and for a kernel the function and the shape of its grid.
+Signature = tuple[Any, ...]
+
+
+class Graph:
+    """``copies`` launches captured back to back. nodes: type -> count, e.g. {"kernel": 4, "memcpy": 1}."""
+
+    def __init__(self, launch: Callable[[], Any], copies: int, pool: Any, stream: torch.cuda.Stream) -> None:
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        stream.wait_stream(torch.cuda.current_stream())
+        # Not torch.cuda.graph(): its garbage collection and cache flush cost more than everything measured here.
+        with torch.cuda.stream(stream):
+            self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                for _ in range(copies):
+                    launch()
+            except Exception:
+                # The capture is void already; ending it raises once more, or warns of an empty graph, and the first
+                # error is the one to report.
+                with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+                    self._graph.capture_end()
+                raise
+            self._graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._nodes = _nodes(self._graph.raw_cuda_graph())
+        self.nodes = dict(Counter(_kind(node) for node in self._nodes))
+        self._graph.instantiate()
+        self.replay = self._graph.replay
+
+    def signatures(self) -> Counter[Signature]:
+        """How many nodes do what. Slower than ``nodes``: a query for each kernel."""
+        return Counter(_signature(node) for node in self._nodes)
+
+
+def check_nodes(nodes: Mapping[int, Mapping[Any, int]]) -> None:
+    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises Mismatch.
+
+    nodes: copies -> counts, by type (Graph.nodes) or by what they do (Graph.signatures).
+    """
+    (fewest, first), *others = sorted(nodes.items())
+    if not first:
+        raise Mismatch("same_work", "the captured graph is empty: the launch does nothing on the capturing stream")
+    for copies, counts in others:
+        if any(counts.get(kind, 0) * fewest != first.get(kind, 0) * copies for kind in {*counts, *first}):
+            raise Mismatch(
+                "same_work",
+                f"the graph of {copies} copies does not hold {copies // fewest} times the nodes of that of {fewest}: "
+                f"{sum(counts.values())} against {sum(first.values())}, or others in their place",
+            )
+
+
+def _nodes(handle: int) -> list[driver.CUgraphNode]:
+    graph = driver.CUgraph(handle)
+    _, _, number = checked(driver.cuGraphGetNodes(graph))
+    return checked(driver.cuGraphGetNodes(graph, number))[1][:number]
+
+
+def _kind(node: driver.CUgraphNode) -> str:
+    return checked(driver.cuGraphNodeGetType(node))[1].name.removeprefix("CU_GRAPH_NODE_TYPE_").lower()
+
+
+def _signature(node: driver.CUgraphNode) -> Signature:
+    kind = _kind(node)
+    if kind != "kernel":
+        return (kind,)
+    p = checked(driver.cuGraphKernelNodeGetParams(node))[1]
+    return kind, int(p.func), int(p.kern), p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ
+
+
+def checked(result: tuple) -> tuple:
+    """The answer of a driver call. Raises RuntimeError with the driver's word for what went wrong."""
+    if result[0] != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the CUDA driver answered {result[0].name}")
+    return result
+
+
+class Recorder:
+    """Captures launches on a stream of its own. One pool for all graphs, as no two ever run at once; a pool each would
+    keep gigabytes of dead temporaries. A capture that failed leaves its pool unusable, so the next one gets another.
+    """
+
+    def __init__(self) -> None:
+        self._stream, self._sink = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+        self._renew_pool()
+
+    def _renew_pool(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        # Torch gives a pool up with its last graph; this one keeps it.
+        self._anchor = Graph(self._sink.zero_, 1, self._pool, self._stream)
+
+    def graph(self, launch: Callable[[], Any], copies: int) -> Graph:
+        """A graph of ``copies`` launches. Raises whatever the capture raises."""
+        try:
+            return Graph(launch, copies, self._pool, self._stream)
+        except Exception:
+            torch.cuda.synchronize()
+            self._renew_pool()
+            raise
+
+    def __call__(self, launch: Callable[[], Any]) -> Callable[[], None]:
+        """What replays a graph of one launch. Raises Mismatch where it is empty, and whatever the capture raises."""
+        graph = self.graph(launch, 1)
+        check_nodes({1: graph.nodes})
+        return graph.replay

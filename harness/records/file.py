@@ -1,0 +1,172 @@
+"""Record files: written line by line, each on disk before the next cell starts, never rewritten. Never imports
+torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
+
+Line = Header | Segment | Cell
+
+
+class Writer:
+    """Appends to one run file, which is locked for as long as this lives.
+
+    ``resume``: the file exists, and its torn last line, if any, is cut off first. Otherwise it must be new; one whose
+    run was killed before its first line was written counts as new.
+    """
+
+    def __init__(self, path: Path, resume: bool = False) -> None:
+        self.path = path
+        elsewhere = "" if resume else "; choose another folder with --out"
+        self._made_folder = not path.parent.exists()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the run
+            try:
+                _lock(self._file, path, elsewhere)
+                if resume:
+                    _end_last_line(self._file, path)
+                elif unbegun(path):
+                    os.truncate(path, 0)
+                else:
+                    raise RecordError(
+                        f"{path} exists already and records are never overwritten{elsewhere}, or complete it with --resume"
+                    )
+            except BaseException:
+                self._file.close()
+                raise
+        except OSError as error:
+            raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
+
+    def write(self, line: Line) -> None:
+        """Raises RecordError, for example where the disk is full."""
+        left = memoryview(msgspec.json.encode(line) + b"\n")
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {self.path}: {error.strerror}; what was written before is kept; make room and complete it with --resume"
+            ) from None
+
+    def close(self) -> None:
+        """Close the file; one to which nothing was written is removed, with the folder that was made for it."""
+        if self.path.exists() and self.path.stat().st_size == 0:
+            self.path.unlink()
+            if self._made_folder:
+                with suppress(OSError):  # somebody put something there
+                    self.path.parent.rmdir()
+        self._file.close()
+
+
+def _content(path: str | Path) -> bytes:
+    """Raises RecordError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None
+
+
+def unbegun(path: Path) -> bool:
+    """Whether the run of this file was killed before its first line was whole: there is nothing to complete, or to
+    lose. Raises RecordError.
+    """
+    content = _content(path)
+    return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
+
+
+def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
+    """Two processes that complete the same run would measure everything twice. The lock goes with the process,
+    however it ends.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RecordError(f"{path} is being written by another run; wait for its end, or end it{elsewhere}") from None
+    except OSError:
+        pass  # a network file system without locks: then it is on the user not to start two
+
+
+def _end_last_line(file: BinaryIO, path: Path) -> None:
+    """A line without its newline was under way when the run was killed: end it where it is whole, else cut it off."""
+    content = path.read_bytes()
+    start = content.rfind(b"\n") + 1
+    if start == len(content):
+        return
+    try:
+        msgspec.json.decode(content[start:], type=Line)
+    except msgspec.DecodeError:
+        os.truncate(path, start)
+    else:
+        file.write(b"\n")
+
+
+def write_run(run: Run, path: Path) -> None:
+    """A whole run into a new file."""
+    writer = Writer(path)
+    try:
+        writer.write(run.header)
+        lines: list[Line] = list(run.cells)
+        for start, segment in reversed(run.segments):
+            lines.insert(start, segment)
+        for line in lines:
+            writer.write(line)
+    finally:
+        writer.close()
+
+
+def read_run(path: str | Path) -> Run:
+    """Read one run file. A torn last line (a killed run) is dropped and reported in ``truncated``."""
+    lines = _content(path).split(b"\n")
+    decoder = msgspec.json.Decoder(Line)
+    decoded: list[Line] = []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            decoded.append(decoder.decode(line))
+        except (msgspec.DecodeError, RecursionError) as error:  # the second of brackets in brackets without end
+            if number == 1:
+                _check_schema(path, line)
+            if number == len(lines) and decoded:
+                return _run(path, decoded, truncated=True)
+            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
+    return _run(path, decoded, truncated=False)
+
+
+def _check_schema(path: str | Path, line: bytes) -> None:
+    """A header of another schema need not have the fields of this one; the schema is what to name then."""
+    try:
+        found = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return
+    if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema {found.get('schema')}, this suite reads {SCHEMA_VERSION}; record the run again"
+        )
+
+
+def _run(path: str | Path, lines: Sequence[Line], truncated: bool) -> Run:
+    if not lines or not isinstance(lines[0], Header):
+        raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
+    if lines[0].schema != SCHEMA_VERSION:
+        raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; record the run again")
+    cells: list[Cell] = []
+    segments: list[tuple[int, Segment]] = []
+    for line in lines[1:]:
+        if isinstance(line, Cell):
+            cells.append(line)
+        elif isinstance(line, Segment):
+            segments.append((len(cells), line))
+    return Run(str(path), lines[0], cells, truncated, segments)

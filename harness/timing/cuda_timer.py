@@ -1,0 +1,219 @@
+"""Times of a launch on a GPU.
+
+host_us    CPU time to submit one launch: monotonic clock around a few calls, the device idle before and drained after.
+graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu_us is its slope. Each replay stands behind a
+           kernel that spins until everything is queued, so neither submission nor the host's noise is inside the events.
+           The graphs are captured anew in every round: on an H200 one graph repeats its time to 0.1 %, but two graphs of
+           the same launches differ by up to 7 %, so samples of one graph would tell a false story precisely.
+state_us   the one-copy graph once more, in the run's cache state.
+stream_us  launches queued one by one behind the spinning kernel, between two events: the same work on another path. In the first
+           rounds only.
+eager_us   from submission to completion on an idle device, submission included.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.checks import Mismatch
+from harness.cuda import launcher
+from harness.cuda_graph import Graph, Recorder, check_nodes
+from harness.records.schema import CacheState
+from harness.timing.cache import CALIBRATION_KERNELS, Cache
+from harness.timing.queued_events import QueuedEvents
+from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.verify.output_probe import OutputProbe
+
+WARMUP_CALLS = 3
+#: Launches per host sample: the device is never more than these few behind.
+HOST_CALLS = 5
+#: Calls between two events, few and many; their difference is free of the events' own cost. Many are fewer where the
+#: call is a long chain: a stream takes about a thousand launches before the host has to wait.
+FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
+#: Rounds in which calls are queued: a cross-check needs fewer samples than the figure, and costs a third of a round.
+STREAM_ROUNDS = 6
+#: Copies beyond this many nodes are left out where three numbers of copies remain: the slope of a long chain needs no
+#: more, and capturing it anew in every round is what a sample of it costs.
+MANY_NODES, FEWEST_SIZES = 256, 3
+#: Share of rounds in which every node of every graph is compared, not only counted.
+SIGNATURE_SHARE = 0.1
+
+
+class CudaTimer:
+    """Makes stopwatches for one process; owns the recorder of graphs, the spin kernels and the cache state."""
+
+    def __init__(self, graph_copies: Sequence[int], cache: CacheState = "hot") -> None:
+        self.graph_copies = tuple(graph_copies)
+        self.cache = Cache(cache)
+        self.recorder = Recorder()
+        self._spins: dict[int, Callable[[], None]] = {}
+        sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        self._busy = launcher(CALIBRATION_KERNELS, "busy", sms * 4, 256, torch.zeros(1, device="cuda"), 100_000)
+
+    def ramp(self, seconds: float) -> None:
+        """Keep all SMs busy until the clock has had this long to rise."""
+        end = perf_counter() + seconds
+        while perf_counter() < end:
+            self._busy()
+            torch.cuda.synchronize()
+
+    def spin(self, microseconds: float) -> None:
+        """Queue a kernel that waits; rounded up to 10 us so that few closures exist."""
+        steps = int(-(-microseconds // 10))
+        if steps not in self._spins:
+            self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
+        self._spins[steps]()
+
+    def stopwatch(
+        self,
+        launch: Callable[[], Any],
+        output_probe: OutputProbe | None = None,
+        rewrite_inputs: Callable[[], None] = lambda: None,
+        stream_rounds: int = STREAM_ROUNDS,
+    ) -> CudaStopwatch:
+        """witness: watches that timed calls do their work. rewrite_inputs: the step before this one, for cache: serving.
+        stream_rounds: samples that have stream_us.
+        """
+        return CudaStopwatch(self, launch, output_probe, rewrite_inputs, stream_rounds)
+
+
+class CudaStopwatch:
+    """Times one launch; see CudaRuler.stopwatch. Raises Mismatch where timed calls do not do the work they are timed
+    for.
+    """
+
+    def __init__(
+        self,
+        timer: CudaTimer,
+        launch: Callable[[], Any],
+        output_probe: OutputProbe | None,
+        rewrite_inputs: Callable[[], None],
+        stream_rounds: int,
+    ) -> None:
+        self._timer, self._launch, self._witness, self._rewrite_inputs = timer, launch, output_probe, rewrite_inputs
+        self._stream_rounds = stream_rounds
+        for _ in range(WARMUP_CALLS):
+            launch()
+        torch.cuda.synchronize()
+        self._events = QueuedEvents(timer.spin)
+        self._graphs: dict[int, Graph] = {}
+        self._copies = timer.graph_copies
+        self.no_graph: str | None = None
+        try:
+            self._capture()
+            nodes = self.facts()["launches"]
+            self._copies = [
+                k for i, k in enumerate(sorted(self._copies)) if i < FEWEST_SIZES or k * nodes <= MANY_NODES
+            ]
+            self._graphs = {k: self._graphs[k] for k in self._copies}
+        except Mismatch:
+            raise
+        except Exception as error:  # not capturable is a finding, whatever the reason
+            self._graphs, self.no_graph = {}, first_line(error)
+        self.leading = "gpu_us" if self._graphs else "eager_us"
+
+    def _capture(self) -> None:
+        """A new set of graphs, in random order while the old set still lives, so that they do not fall into its
+        place.
+        """
+        order = random.sample(self._copies, len(self._copies))
+        fresh = {copies: self._timer.recorder.graph(self._launch, copies) for copies in order}
+        check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
+        if not self._graphs or random.random() < SIGNATURE_SHARE:
+            check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
+        one = order[0]
+        if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
+            raise Mismatch(
+                "same_work",
+                f"captured anew, the graph holds {fresh[one].nodes}, before it held {self._graphs[one].nodes}",
+            )
+        self._graphs = {copies: fresh[copies] for copies in self._copies}
+
+    def _stream_calls(self) -> tuple[int, ...]:
+        """How many calls to put between two events; none where two calls are too long a queue already."""
+        many = min(MANY_CALLS, STREAM_LAUNCHES // self.facts()["launches"])
+        return (FEW_CALLS, many) if many > FEW_CALLS else ()
+
+    def _replay_us(self, copies: int) -> float:
+        """The second replay, as the first one uploads the graph."""
+        replay = self._graphs[copies].replay
+        self._events.queue(replay)
+        return self._events.microseconds("replay", replay)
+
+    def _graphs_us(self) -> dict[int, float]:
+        """Every graph of the set once, in random order, so that nobody knows whose work is checked afterwards."""
+        taken = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
+        return {copies: taken[copies] for copies in self._graphs}
+
+    def _state_us(self) -> float:
+        replay = self._graphs[min(self._graphs)].replay
+        return self._events.microseconds("state", replay, lambda: self._timer.cache.prepare(self._rewrite_inputs))
+
+    def _stream_us(self, calls: int) -> float:
+        launch = self._launch
+
+        def work() -> None:
+            for _ in range(calls):
+                launch()
+
+        return self._events.microseconds(calls, work)
+
+    @property
+    def replay(self) -> Callable[[], None] | None:
+        return self._graphs[max(self._graphs)].replay if self._graphs else None
+
+    def _host_us(self) -> float:
+        launch = self._launch
+        torch.cuda.synchronize()
+        start = perf_counter()
+        for _ in range(HOST_CALLS):
+            launch()
+        elapsed = perf_counter() - start
+        torch.cuda.synchronize()
+        return elapsed * 1e6 / HOST_CALLS
+
+    def _eager_us(self) -> float:
+        torch.cuda.synchronize()
+        start = perf_counter()
+        self._launch()
+        torch.cuda.synchronize()
+        return (perf_counter() - start) * 1e6
+
+    def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
+        if self._witness is None:
+            return take()
+        self._witness.arm(replayed)
+        taken = take()
+        self._witness.check(stage)
+        return taken
+
+    def sample(self) -> Mapping[str, Any]:
+        figures: dict[str, Any] = {
+            "host_us": self._watched("host", self._host_us),
+            "eager_us": self._watched("eager", self._eager_us),
+        }
+        if self._graphs:
+            if self._stream_rounds:
+                self._stream_rounds -= 1
+                figures["stream_us"] = self._watched(
+                    "queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()}
+                )
+            self._capture()
+            figures["graph_us"] = self._watched("graph", self._graphs_us, replayed=True)
+            if self._timer.cache.state != "hot":
+                figures["state_us"] = self._watched("graph", self._state_us, replayed=True)
+        return figures
+
+    def facts(self) -> Mapping[str, Any]:
+        if not self._graphs:
+            return {"no_graph": self.no_graph}
+        copies, graph = next(iter(self._graphs.items()))
+        nodes = {kind: count // copies for kind, count in graph.nodes.items()}
+        return {"launches": sum(nodes.values()), "graph_nodes": nodes}

@@ -1,0 +1,146 @@
+"""The machine and the software a run happened on. Read once, by the process that owns the device."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.records.schema import Environment
+
+ROOT = Path(__file__).parents[2]
+#: First matching compute capability (major, minor or None for any) names the generation.
+_GENERATIONS = (
+    ((7, 5), "Turing"),
+    ((8, 9), "Ada"),
+    ((8, None), "Ampere"),
+    ((9, None), "Hopper"),
+    ((10, None), "Blackwell"),
+    ((11, None), "Blackwell"),
+    ((12, None), "Blackwell"),
+)
+
+
+def generation(major: int, minor: int) -> str:
+    """GPU generation of a compute capability; ``sm_XY`` where it is none of the known ones."""
+    for (known_major, known_minor), name in _GENERATIONS:
+        if major == known_major and known_minor in (None, minor):
+            return name
+    return f"sm_{major}{minor}"
+
+
+def choose_device(wanted: str) -> str:
+    """ "cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError where a GPU is asked for and there is none."""
+    # Where NVML can answer, the process that only asks stays without the CUDA driver.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    present = torch.cuda.is_available()
+    if wanted == "cuda" and not present:
+        raise RuntimeError(
+            "--device cuda: PyTorch sees no CUDA GPU here; use --device cpu, or install a CUDA build of torch"
+        )
+    return "cuda" if present and wanted != "cpu" else "cpu"
+
+
+def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
+    """``notes``: what else a reader of the record must know of this machine."""
+    commit, dirty = _git_state()
+    common = {
+        "device": device,
+        "processor": _processor(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "triton": _version("triton"),
+        "cuda_core": _version("cuda-core"),
+        "commit": commit,
+        "dirty": dirty,
+    }
+    if device == "cpu":
+        return Environment(**common, generation="CPU", notes=notes)
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    nvml, refusals = _nvml()
+    return Environment(
+        **common,
+        **nvml,
+        gpu=gpu.name,
+        generation=generation(gpu.major, gpu.minor),
+        sm=f"sm_{gpu.major}{gpu.minor}",
+        sm_count=gpu.multi_processor_count,
+        l2_bytes=gpu.L2_cache_size,
+        memory_bytes=gpu.total_memory,
+        cuda=torch.version.cuda,
+        notes=(*refusals, *notes),
+    )
+
+
+def nvml_handle():
+    """NVML's handle of torch's current device: by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs. Raises
+    NVMLError.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+
+
+def _nvml() -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(fields of Environment, notes on what NVML refuses)."""
+    import pynvml
+
+    queries = {
+        "driver": lambda handle: pynvml.nvmlSystemGetDriverVersion(),
+        "sm_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "max_sm_clock_mhz": lambda handle: pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
+        "memory_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
+        "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+    }
+    try:
+        handle = nvml_handle()
+    except pynvml.NVMLError as error:
+        return {}, (f"NVML refused ({error}): clocks, power and driver version are not recorded",)
+    readings, refused = {}, []
+    for name, query in queries.items():
+        try:
+            readings[name] = query(handle)
+        except pynvml.NVMLError as error:
+            refused.append(f"{name} ({error})")
+    return readings, (f"NVML refused {', '.join(refused)}: not recorded",) if refused else ()
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()} ({os.cpu_count()} cores)"
+    except OSError:
+        pass  # not Linux: the platform module knows less, but something
+    return f"{platform.processor() or platform.machine()} ({os.cpu_count()} cores)"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_state() -> tuple[str | None, bool]:
+    """Short commit and whether the tree differs from it; BENCH_COMMIT names the commit where there is no .git."""
+
+    def git(*arguments: str) -> str | None:
+        # Who looks must not take the lock of the index: a commit made meanwhile would fail.
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short=10", "HEAD")
+    if commit is None:
+        return os.environ.get("BENCH_COMMIT"), False
+    return commit, bool(git("status", "--porcelain", "--untracked-files=no"))

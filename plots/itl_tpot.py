@@ -1,0 +1,136 @@
+"""What a variant is worth in a decode loop, modelled by harness.analysis.itl_tpot: change of TPOT against the operator
+chain.
+
+GPU runs with an ``itl_tpot`` section only. A dot is a variant at one batch size, with its bootstrap interval; the numbers
+above a panel are the change in per cent of the lowest dot.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
+from harness.records.schema import Run
+from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
+from plots._panels import Panel, Place, panels, runs_of
+from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
+
+#: Share of the space between two batch sizes that the dots of one take.
+SPREAD = 0.6
+#: Room that a number above a panel needs, in inches.
+TICK_IN = 0.35
+
+
+def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
+    """Write stem.png and stem.svg; [] without a GPU run that has an itl_tpot section and a timed variant beside its
+    chain.
+    """
+    drawn = figure(runs)
+    return save(drawn, stem) if drawn else []
+
+
+def figure(runs: Sequence[Run]) -> Figure | None:
+    found = _found(runs)
+    if not found:
+        return None
+    models = {one.serving for one in found}
+    title = "Modelled change of time per output token (TPOT) against the operator chain"
+    if len(models) == 1:
+        title += "\n" + described(found[0].serving)
+    fig, axes = panel_grid([one.panel for one in found], title, most_columns=2)
+    handles: dict[str, object] = {}
+    for ax, one in zip(axes, found, strict=True):
+        handles |= _draw_panel(ax, one)
+        details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.serving)]
+        title_panel(ax, one.panel, ", ".join(filter(None, details)))
+    legend_below(fig, handles)
+    caption(fig, environment_caption(runs_of(one.panel for one in found)))
+    stamp(fig, runs_of(one.panel for one in found))
+    return fig
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What one panel shows: at each x, the modelled delta of every variant but the baseline that has one."""
+
+    serving: ServingModel
+    panel: Panel
+    slice_name: str
+    deltas: dict[float, dict[str, Delta]]
+
+
+def _found(runs: Sequence[Run]) -> list[_Drawing]:
+    """Panels with a delta to draw; runs with different models never share one."""
+    by_model: dict[ServingModel, list[Run]] = {}
+    for run in runs:
+        if run.header.environment.device == "cuda" and (serving := serving_model_of(run.header)) is not None:
+            by_model.setdefault(serving, []).append(run)
+    found = []
+    for serving, group in by_model.items():
+        for panel in panels(group, serving.cost_figure):
+            if (x_axis := panel.x_axis()) is None:
+                continue
+            slice_name, places = panel.slice(x_axis)
+            deltas = {
+                place.axes[x_axis]: there for place in places if (there := _deltas(serving, panel.baseline, place))
+            }
+            if deltas:
+                found.append(_Drawing(serving, panel, slice_name, deltas))
+    return found
+
+
+def _deltas(serving: ServingModel, baseline: str, place: Place) -> dict[str, Delta]:
+    timed = place.timed(serving.cost_figure)
+    if baseline not in timed:
+        return {}
+    deltas = {name: delta(serving, place.cells[baseline], place.cells[name]) for name in timed if name != baseline}
+    return {name: found for name, found in deltas.items() if found is not None}
+
+
+def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
+    """Returns legend handles by name. Batch sizes stand at equal distances, so that the dots of each have the same
+    room.
+    """
+    handles = {}
+    variants = [name for name in one.panel.variants() if any(name in there for there in one.deltas.values())]
+    for number, variant in enumerate(variants):
+        offset = SPREAD * ((number + 0.5) / len(variants) - 0.5)
+        dots = [(x + offset, there[variant].tpot_us) for x, there in enumerate(one.deltas.values()) if variant in there]
+        style = variant_style(variant) | {"linestyle": "none"}
+        handles[variant] = ax.errorbar(
+            [x for x, _ in dots],
+            [tpot.median for _, tpot in dots],
+            yerr=[[tpot.median - tpot.low for _, tpot in dots], [tpot.high - tpot.median for _, tpot in dots]],
+            **style,
+            markersize=5,
+            capsize=2,
+        )
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.set_xlim(-0.5, len(one.deltas) - 0.5)
+    # A number per batch size, or per second or third of them, so that they stay apart.
+    shown = range(0, len(one.deltas), math.ceil(len(one.deltas) * TICK_IN / inner_width(ax)))
+    sizes = list(one.deltas)
+    ax.set_xticks(shown, [plain(sizes[x]) for x in shown], fontsize=LABEL_PT)
+    ax.set_xlabel(x_label(one.panel.x_axis()), fontsize=LABEL_PT)
+    ax.set_ylabel("change of TPOT (µs per output token)", fontsize=LABEL_PT)
+    ax.tick_params(axis="y", labelsize=LABEL_PT)
+    ax.margins(y=0.1)
+    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
+    lowest = [
+        min(there.values(), key=lambda delta: delta.tpot_us.median).percent.median for there in one.deltas.values()
+    ]
+    top = ax.secondary_xaxis("top")
+    top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)
+    top.set_xlabel(f"lowest dot, in % of the TPOT with {one.panel.baseline}", fontsize=SMALL_PT)
+    return handles
+
+
+def _percent(value: float) -> str:
+    digits = 0 if abs(value) >= 10 else 1 if abs(value) >= 1 else 2
+    return f"{value:+.{digits}f}".replace("-", "−")

@@ -1,0 +1,54 @@
+"""What the random batches of all Mamba operators have in common."""
+
+import dataclasses
+
+import torch
+from hypothesis import strategies as st
+
+from tests.baselines.random_batches import compiled_values
+from tests.runnable import DEVICE
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def on_device(tensors):
+    """A dataclass of inputs or outputs with copies of its tensors on the device; what an engine's host holds stays
+    there.
+    """
+    copied = {
+        field.name: value.to("cpu" if field.metadata.get("host") else DEVICE, copy=True)
+        for field in dataclasses.fields(tensors)
+        if isinstance(value := getattr(tensors, field.name), torch.Tensor)
+    }
+    return dataclasses.replace(tensors, **copied)
+
+
+def entries_moved(operator, point, x, table, requests):
+    """(table entries that the slots of the first ``requests`` rows come from, elements written), counted one by one."""
+    table.copy_(torch.arange(table.numel(), dtype=torch.int32).view(table.shape))
+    expected = operator.reference(point, x)
+    slots = [expected[name].value[:requests].tolist() for name in ("input_slots", "output_slots") if name in expected]
+    written = (
+        e.value.numel() - int((e.untouched if e.slack is None else e.untouched | e.slack).sum())
+        for e in expected.values()
+    )
+    return sum(len(set().union(*rows)) for rows in zip(*slots, strict=True)), sum(written)
+
+
+batches = st.builds(
+    lambda axes, k, row: axes | {"num_speculative_blocks": k, "max_decode_len": min(row, k + 1)},
+    st.fixed_dictionaries(
+        {
+            "batch_size": st.integers(1, 10),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "padding": st.sampled_from([0.0, 0.2, 0.7]),
+            "context_len": st.one_of(st.integers(1, 90), st.just({"uniform": [1, 90]})),
+            "mamba_block_size": compiled_values(1, 2, 3, 4, 16, 33, 1024),
+            "acceptance": st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+        }
+    ),
+    compiled_values(1, 2, 3, 5),
+    st.integers(1, 6),
+)

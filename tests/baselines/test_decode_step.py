@@ -1,0 +1,283 @@
+"""decode_step: worked examples, its parts against the operators they come from, what any step must satisfy, random
+batches.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.decode_flatten import operator as decode_flatten
+from baselines.decode_flatten._batches import Inputs
+from baselines.decode_native import operator as decode_native
+from baselines.decode_step.operator import Outputs, operator, reference
+from baselines.mla_tile_schedule import operator as mla_tile_schedule
+from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from harness.cuda import compile_all
+from harness.discover import discover
+from harness.verify.buffers import POISONS
+from harness.verify.fixture import Fixture, verify_cell
+from harness.verify.hard_points import check_variant
+from tests.baselines.random_batches import check_random, legal_point, run_examples
+
+CATALOG = discover()
+
+
+def example(**axes):
+    """Requests of 258, 0 and 64 tokens, of which this step brings 3, 0 and 1, on 4 SMs and 2 parts."""
+    start = torch.tensor([0, 3, 3, 4], dtype=torch.int32)
+    x = Inputs(
+        seq_lens=torch.tensor([258, 0, 64], dtype=torch.int32),
+        query_start_loc=start,
+        block_table=torch.arange(1, 16, dtype=torch.int32).view(3, 5),
+        query_start_loc_cpu=start,
+        num_decode_tokens=4 + axes.get("token_padding", 0),
+    )
+    fixed = {
+        "batch_size": 3,
+        "next_n": 4,
+        "max_decode_len": 3,
+        "max_model_len": 320,
+        "context_len": 300,
+        "max_num_batched_tokens": 12,
+    }
+    return reference(legal_point(operator, fixed | {"num_sms": 4, "num_sm_parts": 2, "max_num_seqs": 4} | axes), x)
+
+
+def test_worked_example_flattened():
+    """Tokens of 256, 257, 258 and 64 tokens of context have 1, 2, 2 and 1 segments."""
+    expected = example()
+    assert expected["lens"].value.tolist() == [256, 257, 258, 64] + [0] * 8
+    assert expected["block_table"].value[:4].tolist() == [[1, 2, 3, 4, 5]] * 3 + [[11, 12, 13, 14, 15]]
+    assert expected["schedule"].value.tolist() == [[0, 0], [1, 1], [2, 1], [3, 0], [4, 0]]
+
+
+def test_worked_example_native():
+    """Requests of 2, 0 and 1 segments, two atoms each; rows end-aligned, so that a short row's first lengths are not
+    its own.
+    """
+    expected = example(decode_path="native")
+    assert expected["lens"].value[:9].tolist() == [256, 257, 258, 0, 0, 0, 62, 63, 64]
+    assert expected["decode_lens"].value[:3].tolist() == [3, 0, 1]
+    assert expected["schedule"].value.tolist() == [[0, 0], [1, 0], [4, 0], [5, 0], [6, 0]]
+    assert bool(expected["block_table"].untouched.all())
+    assert [int(expected[name].untouched.sum()) for name in ("lens", "decode_lens")] == [12 - 9, 12 - 3]
+
+
+@pytest.mark.parametrize("path", ["flatten", "native"])
+def test_worked_example_of_the_tiles(path):
+    """5, 1 and 1 blocks, 5 of overhead each: 11 per part. The first ends with the request of no token."""
+    expected = example(decode_path=path)
+    assert expected["tile_scheduler_metadata"].value[:2, :7].tolist() == [[0, 1, 0, 0, 0, 0, 0], [2, 2, 0, 1, 0, 0, 0]]
+    assert expected["num_splits"].value[:4].tolist() == [0, 1, 2, 3]
+
+
+def test_token_padding_moves_the_end_of_the_schedule():
+    """Its rows have no segment, but the kernel's batch has them."""
+    expected = example(token_padding=2)
+    assert expected["schedule"].value.tolist() == [[0, 0], [1, 1], [2, 1], [3, 0], [6, 0]]
+    assert expected["decode_lens"].value[:6].tolist() == [1] * 6
+
+
+SMALL = {"next_n": 5, "max_model_len": 2500, "max_num_batched_tokens": 64, "max_num_seqs": 9}
+BATCHES = st.fixed_dictionaries(
+    {
+        "decode_path": st.sampled_from(["flatten", "native"]),
+        "batch_size": st.integers(1, 9),
+        "max_decode_len": st.integers(1, 5),
+        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+        "context_len": st.one_of(
+            st.sampled_from([1, 255, 256, 257, 258, 260, 2500]),
+            st.just({"uniform": [1, 2500]}),
+            st.just({"mix": [[0.8, {"uniform": [1, 20]}], [0.2, 2400]]}),
+        ),
+        "token_padding": st.integers(0, 9),
+        "host_lens": st.sampled_from(["exact", "stale"]),
+        "block_size": st.sampled_from([16, 64]),
+        "table_columns": st.integers(38, 160),
+        "table_padding": st.integers(0, 10),
+        # 8 rows of the schedule are a program of Triton's: few draws with more than one, as each of them is
+        # interpreted.
+        "num_sms": st.sampled_from([1, 2, 3, 4, 6, 7, 9, 20]),
+        "num_heads_q": st.sampled_from([16, 64, 128]),
+        "layout": st.sampled_from(["old", "new"]),
+        "overhead": st.sampled_from([1, 3, 5]),
+        "remainder": st.sampled_from(["front", "back"]),
+    }
+)
+
+#: Flattened, each request takes a program of its own, which is interpreted: 1025 of them on the native path alone.
+CROWDS = [
+    {"batch_size": 257, "max_num_seqs": 257, "max_num_batched_tokens": 1300},
+    {"batch_size": 1025, "max_num_seqs": 1025, "max_num_batched_tokens": 5200, "decode_path": "native"},
+]
+
+
+def same(one, other):
+    masks = lambda e: [
+        m if m is not None else torch.zeros_like(e.value, dtype=torch.bool) for m in (e.untouched, e.slack)
+    ]  # noqa: E731
+    return torch.equal(one.value, other.value) and all(map(torch.equal, masks(one), masks(other)))
+
+
+def part(single, point, **axes):
+    """The same point of a single operator."""
+    return legal_point(single, {a.name: point[a.name] for a in single.axes if a.name in point} | axes)
+
+
+@run_examples(150)
+@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
+def test_the_parts_are_what_the_operators_demand(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    step = operator.reference(point, x)
+    tiles = mla_tile_schedule.operator
+    whole = tiles.reference(part(tiles, point), mla_tile_schedule.Inputs(x.seq_lens))
+    if point.decode_path == "flatten":
+        single = decode_flatten.operator
+        whole |= single.reference(part(single, point), x)
+        queries, atoms = step["lens"].value[: x.num_decode_tokens], {"atoms": 1, "lens_layout": "1d"}
+    else:
+        single, decode_lens = decode_native.operator, torch.diff(x.query_start_loc)
+        whole["lens"] = single.reference(part(single, point), decode_native.Inputs(x.seq_lens, decode_lens))["buffer"]
+        assert torch.equal(step["decode_lens"].value[: point.batch_size], decode_lens)
+        queries, atoms = step["lens"].value[: point.batch_size * point.max_decode_len].view(point.batch_size, -1), {}
+    schedule = paged_mqa_schedule.operator
+    at = part(schedule, point, batch_size=len(queries), padding=0.0, **atoms)
+    whole |= schedule.reference(at, paged_mqa_schedule.Inputs(queries))
+    assert [name for name, expected in whole.items() if not same(step[name], expected)] == []
+
+
+@run_examples(150)
+@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
+def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
+    """The schedule in the numbering of the mode the lengths are in: a consumer walks queries and segments in that
+    order.
+    """
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    step, out = operator.reference(point, x), Outputs(*(e.value for e in operator.reference(point, x).values()))
+    lens = operator.views(point, out)["lens"]
+    if lens.dim() == 2:
+        atoms = (lens.shape[1] + 1) // 2
+        lens = lens[:, -1].repeat_interleave(atoms)  # all atoms of a request go over its whole length
+    units = [[query, segment] for query, length in enumerate(lens.tolist()) for segment in range(-(-length // 256))]
+    places = {tuple(unit): i for i, unit in enumerate([*units, [len(lens), 0]])}
+    bounds = [places[tuple(row)] for row in step["schedule"].value.tolist()]
+    shares = [end - begin for begin, end in pairwise(bounds)]
+    assert (bounds[0], bounds[-1]) == (0, len(units))
+    assert max(shares) - min(shares) <= 1
+    assert shares == sorted(shares, reverse=point.remainder == "front")
+
+
+@run_examples(60)
+@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
+def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
+    """Where every request brings L tokens, (B, L) flattened is T rows; the tile schedule never depends on the path."""
+    full = {"decode_len": "uniform", "padding": 0.0, "token_padding": 0, "host_lens": "exact"}
+    flat = legal_point(operator, SMALL | axes | full | {"decode_path": "flatten"})
+    native = legal_point(operator, SMALL | axes | full | {"decode_path": "native"})
+    x = operator.make_inputs(flat, seed)
+    one, other = operator.reference(flat, x), operator.reference(native, x)
+    tokens = x.num_decode_tokens
+    assert torch.equal(one["lens"].value[:tokens], other["lens"].value[:tokens])
+    assert all(same(one[name], other[name]) for name in ("tile_scheduler_metadata", "num_splits"))
+
+
+@run_examples()
+@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_batches(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("triton_sequence",), crowds=CROWDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "harmless"),
+    [
+        ("schedule_of_requests", "flatten", {"B=1, one token", "L = 1"}),
+        ("schedule_of_tokens", "native", {"B=1, one token, native", "L = 1, native"}),
+    ],
+)
+def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, path, harmless):
+    """One token per request: a row, an atom and a token are the same."""
+    findings = list(check_variant(operator, CATALOG.find("decode_step", name), "cpu", seed=11))
+    assert {f.name for f in findings if f.outcome == "passed"} == harmless
+    assert {f.check for f in findings if f.outcome == "rejected"} == {"exact"}
+    assert all(
+        f.message.startswith("schedule")
+        for f in findings
+        if f.outcome == "rejected" and "same buffers" not in f.message
+    )
+    assert not any(f.outcome == "failed" for f in findings)
+    paths = {hard.name: operator.complete(hard.point).decode_path for hard in operator.hard_points}
+    assert all(paths[f.name] == path for f in findings if f.outcome == "rejected" and f.name in paths)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="counts launches of Triton's interpreter")
+@pytest.mark.parametrize(("name", "launches"), [("triton_fused", (1, 1)), ("triton_sequence", (3, 3))])
+def test_the_whole_step_is_one_launch(monkeypatch, name, launches):
+    from triton.runtime.interpreter import GridExecutor
+
+    counted, run = [], GridExecutor.__call__
+    monkeypatch.setattr(
+        GridExecutor, "__call__", lambda self, *args, **keywords: (counted.append(1), run(self, *args, **keywords))[1]
+    )
+    for path, expected in zip(("flatten", "native"), launches, strict=True):
+        bench = Fixture(
+            operator,
+            legal_point(operator, SMALL | {"batch_size": 3, "context_len": 300, "decode_path": path}),
+            "cpu",
+            1,
+        )
+        launch = verify_cell(bench, CATALOG.find("decode_step", name), once=True)
+        counted.clear()
+        bench.check(launch, case=1, poison=POISONS[0])
+        assert len(counted) == expected
+
+
+def test_cuda_sources_compile_for_every_architecture():
+    compiled = compile_all(s for v in CATALOG.of("decode_step") for s in v.sources)
+    names = ("decode_step", "decode_flatten", "decode_native", "paged_mqa_schedule", "mla_tile_schedule")
+    assert set(compiled) == {f"kernels/{name}/{name}.cu" for name in names}
+    assert {outcome for by_arch in compiled.values() for outcome in by_arch.values()} == {"ok"}
+
+
+def test_what_a_sweep_leaves_out():
+    redundant = lambda **axes: operator.redundant(operator.complete(axes))  # noqa: E731
+    assert redundant(decode_path="native", token_padding=16) is not None
+    assert redundant(decode_path="native", host_lens="stale") is not None
+    assert redundant(decode_path="flatten", token_padding=16) is None
+    assert redundant(batch_size=1, padding=0.1) is not None
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"batch_size": 9, "max_num_batched_tokens": 35},
+        {"batch_size": 9, "max_num_batched_tokens": 35, "decode_path": "native", "padding": 0.9},
+        {"batch_size": 1025},
+        {"batch_size": 1000, "max_model_len": 2**30},
+    ],
+)
+def test_steps_beyond_the_buffers_are_illegal(axes):
+    assert operator.broken_rule(operator.complete(axes)) is not None
+
+
+def test_traffic_counts_every_input_once():
+    """B = 1, 64 tokens: no more than a flattened row of one block per token, the tables and the capacity that is
+    cleared.
+    """
+    at = {
+        "batch_size": 1,
+        "next_n": 2,
+        "context_len": 64,
+        "num_sms": 4,
+        "num_sm_parts": 1,
+        "max_num_batched_tokens": 16,
+    }
+    tables = 2 * 5 + 7 + 2
+    flat, native = operator.complete(at), operator.complete(at | {"decode_path": "native"})
+    assert operator.bytes_moved(flat, operator.make_inputs(flat, 0)) == 4 * (3 + 1 + 2 + 16 + 2 + tables)
+    assert operator.bytes_moved(native, operator.make_inputs(native, 0)) == 4 * (3 + 2 + 1 + tables)

@@ -1,0 +1,223 @@
+"""mamba_spec_metadata: worked examples against the reference, invariants without an oracle, random batches."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kernels.mamba_spec_metadata.variants
+from baselines.mamba_spec_metadata.operator import Inputs, operator
+from baselines.workloads.mamba_steps import table_columns
+from harness.discover import discover, unavailable
+from harness.records.file import read_run
+from harness.verify.fixture import Fixture, verify_cell
+from tests.baselines.mamba_batches import batches, entries_moved, int32
+from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
+
+
+def expected_of(lengths, rows, anchors=None, fresh=None, accepted=None, **axes):
+    """The reference for requests of slots 1, 2, ... and a table that holds 10 * (b + 1) + column."""
+    point = operator.complete(
+        {
+            "batch_size": len(lengths),
+            "mamba_block_size": 4,
+            "num_speculative_blocks": 2,
+            "max_model_len": 16,
+            "context_len": 4,
+        }
+        | axes
+    )
+    x = Inputs(
+        seq_lens=int32(*lengths),
+        query_start_loc=torch.cat([int32(0), int32(*rows).cumsum(0, dtype=torch.int32)]),
+        num_accepted_tokens=int32(*(accepted or [1] * len(rows))),
+        request_slots=torch.arange(1, len(rows) + 1, dtype=torch.int32),
+        fresh=torch.tensor(fresh or [False] * len(rows)),
+        anchors=int32(*[-1, *(anchors or [-1] * len(rows)), *[-1] * (point.max_num_seqs - len(rows))]),
+        block_table=torch.arange(table_columns(point), dtype=torch.int32)
+        + 10 * torch.arange(1, len(rows) + 1, dtype=torch.int32)[:, None],
+        num_decodes=len(rows),
+    )
+    expected = operator.reference(point, x)
+    return lambda name: expected[name].value[: len(rows)].tolist()
+
+
+def test_indices_of_the_specification():
+    """BS = 4: nc = 4, 5, 0, 3 and 8 with three tokens each."""
+    of = expected_of([7, 8, 3, 6, 11], [3] * 5)
+    assert of("block_idx_last_computed_token") == [0, 1, 0, 0, 1]
+    assert of("block_idx_last_scheduled_token") == [1, 1, 0, 1, 2]
+    assert of("block_idx_last_scheduled_token_prev_step") == [0, 1, 0, 0, 1]
+
+
+def test_the_table_has_k_columns_more_than_blocks():
+    """262144 / 1024 + 5 = 261; a request in the last block addresses the last column."""
+    assert table_columns(operator.complete({"num_speculative_blocks": 5})) == 261
+    of = expected_of([16], [3])
+    assert of("output_slots") == [[13, 14, 15]]
+
+
+def test_anchor_of_the_step_before_wins_unless_the_row_is_fresh():
+    """The step before ran into column 1 and fell back to nc = 3: input slots start where it wrote, not at column 0."""
+    of = expected_of([6] * 3, [3] * 3, anchors=[1, 1, -1], fresh=[False, True, False], accepted=[2, 1, 3])
+    assert of("block_idx_last_scheduled_token_prev_step") == [1, 0, 0]
+    assert of("input_slots") == [[11, 12, 13], [20, 21, 22], [30, 31, 32]]
+    assert of("output_slots") == [[11, 12, 13], [21, 22, 23], [31, 32, 33]]
+    assert of("conv_input_slot") == [11, 20, 30]
+    assert of("conv_output_slot") == [11, 21, 31]
+    assert of("num_accepted_tokens") == [2, 1, 3]
+    assert of("next_anchors") == [0, 1, 1]
+
+
+def test_one_window_serves_modes_align_and_none():
+    assert expected_of([5, 0, 16], [3, 0, 3], cache_mode="align")("input_slots") == [
+        [11, 12, 13],
+        [20, 21, 22],
+        [33, 34, 35],
+    ]
+    assert expected_of([5, 16], [3, 3], cache_mode="none")("input_slots") == [[10, 11, 12], [20, 21, 22]]
+
+
+@pytest.mark.parametrize("variant", healthy(operator.name, compiled=True), ids=lambda v: v.name)
+def test_anchors_may_be_read_and_written_in_one_array(variant):
+    """As an engine keeps them: what step 1 stores is what step 2 reads."""
+    lengths = {"max_model_len": 64, "context_len": {"uniform": [4, 64]}}
+    point = operator.complete({"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3} | lengths)
+    bench = Fixture(operator, point, DEVICE, seed=3, cases=1)
+    x, out, expected = bench.inputs.view, bench.outputs.view, bench.cases[0].expected
+    out.next_anchors.copy_(x.anchors)
+    fields = {name: getattr(x, name) for name in vars(x)} | {"anchors": out.next_anchors}
+    variant.setup(point, Inputs(**fields), out)()
+    assert torch.equal(out.input_slots[:9], expected["input_slots"].value[:9])
+    stored = ~expected["next_anchors"].untouched
+    stored[0] = False
+    assert torch.equal(out.next_anchors[stored], expected["next_anchors"].value[stored])
+    assert torch.equal(out.next_anchors[~stored][1:], x.anchors[~stored][1:])
+
+
+metadata_batches = st.tuples(
+    batches,
+    st.fixed_dictionaries(
+        {
+            "padding": st.sampled_from([0.0, 0.2, 0.7, 1.0]),
+            "churn": st.sampled_from([0.0, 0.3, 1.0]),
+            "cache_mode": st.sampled_from(["all", "all", "align", "none"]),
+            "table_padding": st.integers(0, 3),
+        }
+    ),
+).map(lambda pair: pair[0] | pair[1])
+SMALL = {"max_model_len": 90, "max_num_seqs": 12}
+CROWDS = [{"batch_size": size, "max_num_seqs": size} for size in (257, 1025)]
+
+
+@run_examples(200)
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_inputs_are_legal(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    rows = torch.diff(x.query_start_loc)
+    live = x.seq_lens > 0
+    assert bool(((rows == 0) == ~live).all())
+    assert bool((x.seq_lens >= rows).all())
+    assert int(x.seq_lens.max()) <= point.max_model_len
+    assert int(live.sum()) == x.num_decodes
+    assert sorted(set(x.request_slots[live].tolist())) == sorted(x.request_slots[live].tolist())
+    assert bool((x.request_slots[~live] == 0).all())
+    assert bool((x.num_accepted_tokens >= 1).all())
+    assert bool((x.num_accepted_tokens <= 1 + point.num_speculative_blocks).all())
+    assert not bool(x.block_table[~live].any())
+    if point.cache_mode == "all":
+        known = live & ~x.fresh
+        computed, anchors = (x.seq_lens - rows)[known], x.anchors[x.request_slots.long()][known]
+        assert bool((anchors >= 0).all())
+        # The step before began at nc - a and scheduled up to 1 + k tokens, a of them at least.
+        assert bool((anchors >= (computed - 1) // point.mamba_block_size).all())
+        ran_to = computed - x.num_accepted_tokens[known] + point.num_speculative_blocks
+        assert bool((anchors <= ran_to // point.mamba_block_size).all())
+
+
+@run_examples(200)
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_what_a_step_hands_on_holds_without_an_oracle(axes, seed):
+    """No column beyond W - 1, windows are consecutive columns of the row, padding rows are pads, indices are
+    ordered.
+    """
+    point = legal_point(operator, SMALL | axes | {"cache_mode": "all"})
+    x = operator.make_inputs(point, seed)
+    expected = {name: e.value[: point.batch_size] for name, e in operator.reference(point, x).items()}
+    k, width = point.num_speculative_blocks, x.block_table.shape[1]
+    scheduled, previous = (
+        expected["block_idx_last_scheduled_token"],
+        expected["block_idx_last_scheduled_token_prev_step"],
+    )
+    computed = expected["block_idx_last_computed_token"]
+    assert int(scheduled.max()) + k < width
+    assert int(previous.max()) + k < width
+    assert bool((computed <= scheduled).all())
+    assert bool((previous >= computed).all())
+    columns = torch.arange(1 + k)
+    for slots, first in ((expected["input_slots"], previous), (expected["output_slots"], scheduled)):
+        assert torch.equal(slots, torch.gather(x.block_table, 1, (first[:, None] + columns).long()))
+    for name, pad in (
+        ("input_slots", 0),
+        ("output_slots", 0),
+        ("num_accepted_tokens", 1),
+        ("block_idx_last_scheduled_token", 0),
+    ):
+        assert bool((expected[name][x.num_decodes :] == pad).all())
+
+
+@run_examples(200)
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_traffic_counts_every_entry_once(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    real = x.num_decodes
+    read, written = entries_moved(operator, point, x, x.block_table, real)
+    if point.cache_mode == "all":  # start, length, accepted, slot; the anchor of a known row; the mask is of bytes
+        numbers, mask = real + 1 + 3 * real + x.fresh[:real].tolist().count(False), real
+    else:
+        numbers, mask = (2 if point.cache_mode == "align" else 1) * real, 0
+    assert operator.bytes_moved(point, x) == 4 * (numbers + read + written) + mask
+
+
+@run_examples()
+@given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_batches(axes, seed):
+    check_random(operator, SMALL | axes, seed, crowds=CROWDS)
+
+
+def test_the_launches_named_are_those_of_the_record():
+    """The sum of what op_chain lists, and what the fused kernels are compared with, without padding and with it."""
+    cells = read_run(Path(__file__).parents[2] / "results/reference/nvidia-h200/full.jsonl").cells
+    chain = [c for c in cells if (c.operator, c.variant) == (operator.name, "op_chain") and c.metrics is not None]
+    recorded = {"padding" in c.point: c.metrics.launches for c in chain}
+    listed = list(
+        map(
+            int,
+            re.findall(
+                r"\b(\d+) (?:element-wise|persistent|fills|for)", discover().find(operator.name, "op_chain").doc
+            ),
+        )
+    )
+    element_wise, copies, fills, elsewhere = listed
+    assert recorded == {False: element_wise + copies + elsewhere, True: element_wise + copies + elsewhere + fills}
+    assert (
+        f"takes {recorded[False]}, and {recorded[True]} where there is padding"
+        in kernels.mamba_spec_metadata.variants.__doc__
+    )
+
+
+@pytest.mark.skipif(
+    unavailable(discover().find(operator.name, "compiled_chain"), DEVICE) is not None, reason="needs a compiler"
+)
+@pytest.mark.parametrize("mode", ["all", "align", "none"])
+def test_the_compiled_chain_equals_the_reference(mode):
+    point = operator.complete(
+        {"batch_size": 5, "padding": 0.3, "cache_mode": mode, "churn": 0.2 if mode == "all" else 0.0}
+    )
+    verify_cell(Fixture(operator, point, DEVICE, seed=1), discover().find(operator.name, "compiled_chain"))

@@ -1,0 +1,242 @@
+"""Every operator: legal inputs, worked examples, every variant on every hard point, every defect rejected."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.decode_flatten._batches import Inputs as FlattenInputs
+from baselines.decode_flatten.operator import operator as flatten
+from baselines.decode_native.operator import operator as native
+from harness.discover import discover
+from harness.verify.hard_points import check_variant
+from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.runnable import defective, healthy
+
+CATALOG = discover()
+#: What upstream once did, or was suspected of. None of them may get lost.
+HISTORIC = {
+    "decode_flatten": (
+        "chain_clamps_shared_table",
+        "host_boundaries_trusted",
+        "copy_bounded_by_destination",
+        "tokens_recomputed",
+        "tail_not_cleared",
+        "arange_of_requests",
+    ),
+    "decode_native": (
+        "strided_slice",
+        "contiguous_per_step",
+        "missing_clamp",
+        "end_aligned_front_rows",
+        "ratio_of_first_capture",
+        "ratio_in_place",
+    ),
+    "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
+    "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride", "pages_for_tokens"),
+    "mamba_spec_metadata": (
+        "table_without_speculative_blocks",
+        "padded_by_tokens",
+        "fallback_anchor",
+        "anchor_outlives_its_request",
+        "conv_reads_computed_column",
+        "anchor_never_stored",
+        "anchor_in_scheduler_blocks",
+        "conv_reads_current_column",
+        "padding_rows_kept",
+    ),
+    "mamba_state_copy": (
+        "overlapping_shift",
+        "accepted_updated_in_place",
+        "shifted_as_contiguous",
+        "columns_updated_in_place",
+        "backward_copy_dropped",
+        "shift_ignored",
+        "padding_copied",
+    ),
+    "mamba_state_gather": ("same_tensor", "computed_token_anchor"),
+    "mla_tile_schedule": (
+        "fresh_tensors",
+        "parts_without_lower_bound",
+        "zero_length_without_block",
+        "idle_parts_unwritten",
+        "old_field_order",
+    ),
+    "paged_mqa_schedule": ("negative_length_unsigned", "whole_requests_for_atoms", "search_past_prefix"),
+    "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail"),
+}
+#: What rejects those whose numbers are right; the others are found by comparing them.
+REJECTED_BY = {
+    "decode_flatten/chain_clamps_shared_table": "inputs_unchanged",
+    "decode_native/ratio_in_place": "inputs_unchanged",
+    "decode_native/strided_slice": "contiguous",
+    "decode_native/contiguous_per_step": "stable_address",
+    "decode_step/fresh_tensors": "stable_address",
+    "mamba_state_gather/same_tensor": "stable_address",
+    "mla_tile_schedule/fresh_tensors": "stable_address",
+}
+
+
+def test_nothing_is_broken():
+    assert CATALOG.broken == {}
+    assert set(CATALOG.operators) >= {"decode_flatten", "decode_native"}
+
+
+@pytest.mark.parametrize("variant", healthy(compiled=True), ids=lambda v: v.id)
+def test_variant_survives_every_hard_point_and_sequence(variant, device):
+    findings = list(check_variant(CATALOG.operators[variant.operator], variant, device, seed=11))
+    assert [f for f in findings if f.outcome not in ("passed", "skipped")] == []
+    assert any(f.outcome == "passed" for f in findings)
+
+
+@pytest.mark.parametrize("variant", defective(), ids=lambda v: v.id)
+def test_historic_defect_is_rejected(variant, device):
+    findings = list(check_variant(CATALOG.operators[variant.operator], variant, device, seed=11))
+    assert {f.outcome for f in findings} <= {"passed", "rejected", "skipped"}
+    assert REJECTED_BY.get(variant.id, "exact") in {f.check for f in findings if f.outcome == "rejected"}
+
+
+def test_every_historic_defect_of_the_list_is_there():
+    there = {v.id for v in CATALOG.variants if v.defect}
+    assert [
+        f"{operator}/{name}"
+        for operator, names in HISTORIC.items()
+        for name in names
+        if f"{operator}/{name}" not in there
+    ] == []
+
+
+@pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
+def test_hard_points_are_legal(operator):
+    names = [hard.name for hard in operator.hard_points]
+    assert len(set(names)) == len(names)
+    for hard in operator.hard_points:
+        assert set(hard.point) <= {axis.name for axis in operator.axes}
+        assert operator.broken_rule(operator.complete(hard.point)) is None
+
+
+@pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
+def test_the_baseline_exists_and_is_no_defect(operator):
+    assert CATALOG.find(operator.name, operator.baseline).defect is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["decode_flatten", "decode_native", "decode_step", "mla_tile_schedule", "paged_mqa_schedule", "seq_lens_update"],
+)
+def test_lengths_that_int32_does_not_hold_are_illegal(name):
+    operator = CATALOG.operators[name]
+    broken = lambda **axes: operator.broken_rule(operator.complete({"batch_size": 1, **axes}))  # noqa: E731
+    assert broken(max_model_len=2**31 - 1) is None
+    assert "int32" in broken(max_model_len=2**31).message
+    if "block_size" in operator.complete({}):
+        assert "int32" in broken(block_size=2**31).message
+
+
+def test_flatten_worked_example():
+    """seq_lens [10, 7, 12, 0], decode lengths [3, 1, 4, 0]."""
+    x = FlattenInputs(
+        seq_lens=torch.tensor([10, 7, 12, 0], dtype=torch.int32),
+        query_start_loc=torch.tensor([0, 3, 4, 8, 8], dtype=torch.int32),
+        block_table=torch.arange(1, 9, dtype=torch.int32).view(4, 2),
+        query_start_loc_cpu=torch.tensor([0, 3, 4, 8, 8], dtype=torch.int32),
+        num_decode_tokens=10,
+    )
+    point = flatten.complete(
+        {
+            "batch_size": 4,
+            "block_size": 8,
+            "max_model_len": 16,
+            "max_num_batched_tokens": 12,
+            "context_len": 12,
+            "token_padding": 2,
+        }
+    )
+    expected = flatten.reference(point, x)
+    assert expected["lens"].value.tolist() == [8, 9, 10, 7, 9, 10, 11, 12, 0, 0, 0, 0]
+    table = expected["block_table"]
+    assert table.value[:10].tolist() == [[1, 2]] * 3 + [[3, 4]] + [[5, 6]] * 4 + [[0, 0]] * 2
+    one_block, both = [False, True], [False, False]
+    assert table.slack[:10].tolist() == [one_block, both, both, one_block, both, both, both, both, one_block, one_block]
+    assert bool(table.untouched[10:].all())
+    assert expected["decode_lens"].untouched.tolist() == [False] * 10 + [True] * 2
+
+
+def test_native_worked_example():
+    """A padding request with L = 4 gives zeros, not -3 .. 0; both row alignments; compression after expansion."""
+    x = native.make_inputs(native.complete({"batch_size": 3, "context_len": 100}), 0)
+    x.seq_lens.copy_(torch.tensor([100, 3, 0]))
+    x.decode_lens.copy_(torch.tensor([4, 2, 0]))
+
+    def rows(**axes):
+        point = native.complete({"batch_size": 3, "context_len": 100, **axes})
+        return native.reference(point, x)["buffer"].value[:12].view(3, 4).tolist()
+
+    assert rows() == [[97, 98, 99, 100], [0, 1, 2, 3], [0, 0, 0, 0]]
+    assert rows(row_alignment="front") == [[97, 98, 99, 100], [2, 3, 0, 0], [0, 0, 0, 0]]
+    assert rows(compress_ratio=4) == [[24, 24, 24, 25], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+SMALL = {"next_n": 6, "max_model_len": 1000, "max_num_batched_tokens": 128}
+decode_batches = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(1, 12),
+        "max_decode_len": st.integers(1, 6),
+        "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+        "context_len": st.one_of(
+            st.integers(1, 900), st.just({"uniform": [1, 900]}), st.just({"lognormal": {"median": 200.0, "sigma": 1.0}})
+        ),
+    }
+)
+flatten_batches = st.tuples(
+    decode_batches,
+    st.fixed_dictionaries(
+        {
+            "token_padding": st.integers(0, 9),
+            "block_size": st.sampled_from([1, 16, 64]),
+            "table_columns": st.integers(15, 40),
+            "table_padding": st.integers(0, 10),
+            "host_lens": st.sampled_from(["exact", "stale"]),
+        }
+    ),
+).map(lambda pair: pair[0] | pair[1])
+
+
+@run_examples(100)
+@given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
+def test_flatten_inputs_are_legal(axes, seed):
+    point = legal_point(flatten, SMALL | axes)
+    x = flatten.make_inputs(point, seed)
+    lens = torch.diff(x.query_start_loc)
+    assert int(x.query_start_loc[0]) == 0
+    assert bool((lens >= 0).all())
+    assert int(lens.max()) == point.max_decode_len
+    assert bool(((lens == 0) == (x.seq_lens == 0)).all())
+    assert bool((x.seq_lens >= torch.minimum(lens, torch.tensor(point.table_columns * point.block_size))).all())
+    assert int(x.seq_lens.max()) <= min(point.max_model_len, point.table_columns * point.block_size)
+    assert int(x.query_start_loc[-1]) <= x.num_decode_tokens <= point.max_num_batched_tokens
+    used = [
+        row[: -(-length // point.block_size)]
+        for row, length in zip(x.block_table.tolist(), x.seq_lens.tolist(), strict=True)
+    ]
+    ids = [block for row in used for block in row]
+    assert len(set(ids)) == len(ids)
+    assert all(0 < block < 2**24 for block in ids)
+
+
+@run_examples()
+@given(axes=flatten_batches, seed=st.integers(0, 2**32 - 1))
+def test_flatten_variants_equal_the_reference_on_random_batches(axes, seed):
+    check_random(flatten, SMALL | axes, seed)
+
+
+@run_examples()
+@given(
+    axes=decode_batches,
+    ratio=st.sampled_from([1, 4, 128]),
+    alignment=st.sampled_from(["end", "front"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_native_variants_equal_the_reference_on_random_batches(axes, ratio, alignment, seed):
+    check_random(native, SMALL | axes | {"compress_ratio": ratio, "row_alignment": alignment}, seed)

@@ -1,0 +1,183 @@
+"""paged_mqa_schedule: worked examples, what any schedule must satisfy without a reference, random batches."""
+
+from itertools import pairwise
+from math import ceil
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.paged_mqa_schedule.operator import Inputs, operator
+from harness.discover import discover
+from harness.verify.hard_points import check_variant
+from tests.baselines.random_batches import check_random, legal_point, run_examples
+
+CATALOG = discover()
+
+
+def rows(lens, **axes):
+    """The reference's table for these lengths, one per request, as a list of (query, segment)."""
+    point = operator.complete({"batch_size": len(lens), "lens_layout": "1d", **axes})
+    table = operator.reference(point, Inputs(torch.tensor(lens, dtype=torch.int32)))["schedule"]
+    assert table.untouched is None
+    assert table.slack is None
+    return [tuple(row) for row in table.value.tolist()]
+
+
+EXAMPLE = [1000, 0, 300, 64]  # 4, 0, 2, 1 segments
+
+
+def test_worked_example():
+    assert rows(EXAMPLE, num_sms=4) == [(0, 0), (0, 2), (2, 0), (3, 0), (4, 0)]
+    assert rows(EXAMPLE, num_sms=4, remainder="back") == [(0, 0), (0, 1), (0, 3), (2, 1), (4, 0)]
+
+
+def test_two_atoms_repeat_the_segments_of_a_request():
+    """14 units on 4 SMs: 4, 4, 3, 3."""
+    assert rows(EXAMPLE, num_sms=4, next_n=4, atoms=2) == [(0, 0), (1, 0), (4, 0), (5, 1), (8, 0)]
+
+
+def test_no_work_is_the_sentinel_everywhere():
+    for remainder in ("front", "back"):
+        assert rows([0, 0, -1], num_sms=5, next_n=4, atoms=2, remainder=remainder) == [(6, 0)] * 6
+
+
+def test_idle_sms_are_the_last_or_the_first():
+    assert rows([0, 300], num_sms=4) == [(1, 0), (1, 1), (2, 0), (2, 0), (2, 0)]
+    assert rows([0, 300], num_sms=4, remainder="back") == [(1, 0), (1, 0), (1, 0), (1, 1), (2, 0)]
+
+
+def test_the_last_column_is_the_length_of_the_request():
+    point = operator.complete({"batch_size": 2, "next_n": 3, "atoms": 1, "num_sms": 1})
+    x = Inputs(torch.tensor([[9999, 9999, 0], [0, 0, 257]], dtype=torch.int32))
+    assert operator.reference(point, x)["schedule"].value.tolist() == [[1, 0], [2, 0]]
+
+
+def test_atoms_follow_the_tokens_of_a_request():
+    assert [operator.complete({"next_n": n}).atoms for n in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 2, 3, 3]
+    assert operator.complete({"next_n": 4, "max_decode_len": 2}).atoms == 1
+    assert operator.complete({"next_n": 4, "lens_layout": "1d"}).atoms == 1
+
+
+def test_impossible_points_are_refused():
+    assert operator.broken_rule(operator.complete({"next_n": 2, "atoms": 3})) is not None
+    assert operator.broken_rule(operator.complete({"batch_size": 8192, "max_model_len": 2**31 - 1})) is not None
+
+
+def test_what_a_sweep_leaves_out():
+    assert operator.redundant(operator.complete({"lens_layout": "1d", "max_decode_len": 3})) is not None
+    assert operator.redundant(operator.complete({"lens_layout": "1d"})) is None
+    assert operator.redundant(operator.complete({"batch_size": 1, "padding": 0.1})) is not None
+
+
+def test_traffic_is_a_length_per_request_and_the_table():
+    point = operator.complete({"batch_size": 128})
+    assert operator.bytes_moved(point, operator.make_inputs(point, 0)) == 4 * (128 + 2 * 133)
+
+
+def test_the_defects_are_rejected_where_upstream_failed():
+    """Nothing but padding below zero, nothing but empty batches that fill their last chunk of 32."""
+    rejected = {
+        name: {
+            f.name
+            for f in check_variant(operator, CATALOG.find(operator.name, name), "cpu", seed=3)
+            if f.outcome == "rejected"
+        }
+        for name in ("negative_length_unsigned", "search_past_prefix")
+    }
+    assert rejected == {
+        "negative_length_unsigned": {"negative lengths in padding rows", "negative lengths in padding rows, 1-D"},
+        "search_past_prefix": {
+            "all lengths zero, B=32",
+            "all lengths zero, B=64",
+            "all lengths zero, B=1024",
+            "length 1 // compress_ratio 4 = 0",
+            "real-dummy-real",
+        },
+    }
+
+
+def walk(table, segments, atoms):
+    """The units every SM handles, as the consumer finds them: from its row to the next, skipping empty requests."""
+    shares = []
+    for (query, segment), end in pairwise(table):
+        share = []
+        while (query, segment) != end:
+            if query >= len(segments) * atoms:
+                raise AssertionError(f"an SM runs past the last query on its way to {end}")
+            if segment < segments[query // atoms]:
+                share.append((query, segment))
+                segment += 1
+            if segment >= segments[query // atoms] and (query, segment) != end:
+                query, segment = query + 1, 0
+                while query < len(segments) * atoms and segments[query // atoms] == 0:
+                    query += 1
+        shares.append(share)
+    return shares
+
+
+lengths = st.lists(
+    st.one_of(st.just(0), st.integers(-5, 3000), st.sampled_from([255, 256, 257, 512, 20000])), min_size=1, max_size=40
+)
+
+
+@run_examples()
+@given(lens=lengths, atoms=st.integers(1, 4), num_sms=st.integers(1, 148), remainder=st.sampled_from(["front", "back"]))
+def test_every_unit_is_handled_exactly_once(lens, atoms, num_sms, remainder):
+    table = rows(lens, atoms=atoms, next_n=4, num_sms=num_sms, remainder=remainder)
+    segments = [ceil(max(length, 0) / 256) for length in lens]
+    units = [(b * atoms + a, s) for b in range(len(lens)) for a in range(atoms) for s in range(segments[b])]
+    shares = walk(table, segments, atoms)
+    assert [unit for share in shares for unit in share] == units
+    assert table == sorted(table)
+    assert table[0] == (units[0] if units else (len(lens) * atoms, 0))
+    assert table[-1] == (len(lens) * atoms, 0)
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=remainder == "front")
+
+
+BATCHES = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(1, 40),
+        "max_decode_len": st.integers(1, 6),
+        "context_len": st.one_of(
+            st.integers(1, 900),
+            st.just({"uniform": [1, 9000]}),
+            st.just({"mix": [[0.9, 100], [0.1, {"uniform": [1, 100000]}]]}),
+        ),
+        "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+        "compress_ratio": st.sampled_from([1, 4, 128]),
+        "lens_layout": st.sampled_from(["1d", "2d"]),
+        # Few: interpreted kernels take their time over table rows, and hard points have up to 261 of them.
+        "num_sms": st.sampled_from([1, 2, 3, 4, 5, 6, 7, 15]),
+        "remainder": st.sampled_from(["front", "back"]),
+    }
+)
+CROWDS = [{"batch_size": 257}, {"batch_size": 1025}]
+
+
+@run_examples(200)
+@given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
+def test_inputs_are_legal(axes, seed):
+    point = legal_point(operator, {"next_n": 6, **axes})
+    lens = operator.make_inputs(point, seed).context_lens
+    assert lens.dtype == torch.int32
+    assert lens.is_contiguous()
+    assert lens.shape == (
+        (point.batch_size, point.max_decode_len) if point.lens_layout == "2d" else (point.batch_size,)
+    )
+    assert int(lens.min()) >= 0
+    assert int(lens.max()) <= point.max_model_len // point.compress_ratio
+    matrix = lens.view(point.batch_size, -1)
+    assert bool((matrix.diff(dim=1) >= 0).all())
+    if point.compress_ratio == 1:
+        assert int((matrix[:, -1] == 0).sum()) == min(
+            ceil(round(point.padding * point.batch_size, 6)), point.batch_size - 1
+        )
+
+
+@run_examples()
+@given(axes=BATCHES, atoms=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_batches(axes, atoms, seed):
+    check_random(operator, {"next_n": 6, **axes, "atoms": min(atoms, axes["max_decode_len"])}, seed, crowds=CROWDS)

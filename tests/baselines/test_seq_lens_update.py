@@ -1,0 +1,321 @@
+"""seq_lens_update: worked examples, legal inputs, random steps, and a walk over many steps whose state the variants
+carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.seq_lens_update.operator import Inputs, operator
+from harness.contract import Point
+from harness.cuda import compile_all
+from harness.discover import discover
+from harness.verify.equality import compare
+from harness.verify.hard_points import check_variant
+from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
+
+VARIANTS = healthy("seq_lens_update")
+NEVER_WAITS = [v for v in VARIANTS if "no_sync" not in v.waives]
+WALKERS = [v for v in NEVER_WAITS if not v.name.startswith("compiled")]
+
+
+def int32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def placed(values):
+    """Inputs or outputs on the device, host arrays in pinned memory where there is a GPU."""
+    move = lambda t, host: (t.pin_memory() if DEVICE == "cuda" else t.clone()) if host else t.to(DEVICE, copy=True)  # noqa: E731
+    moved = {
+        f.name: move(getattr(values, f.name), f.metadata.get("host")) for f in fields(values) if f.type == "Tensor"
+    }
+    return replace(values, **moved)
+
+
+# --- worked examples --------------------------------------------------------------------------------------------------
+
+
+def worked_example() -> tuple[Point, Inputs]:
+    """k = 3. Rows now: C (was row 1), a new prefill, A (was row 0: 100 tokens, 2 of 3 drafts accepted). C drafted
+    nothing.
+    """
+    point = legal_point(
+        operator,
+        {
+            "batch_size": 3,
+            "num_prev_reqs": 2,
+            "max_num_seqs": 5,
+            "max_num_batched_tokens": 300,
+            "prefills": 1,
+            "prefill_len": 256,
+        },
+    )
+    x = Inputs(
+        prev_num_computed=int32(100, 40, 9999, 9999, 9999),
+        valid=int32(3, 1, 9999, 9999, 9999),
+        query_start_loc=int32(0, 1, 257, 261),
+        to_device=int32(1, -1, 0, 41, 512, 104, 3, 0),
+        num_scheduled=int32(1, 256, 4),
+        num_tokens=261,
+    )
+    return point, x
+
+
+def test_worked_example():
+    expected = operator.reference(*worked_example())
+    assert expected["num_computed"].value[:3].tolist() == [41, 512, 103]
+    assert expected["num_computed"].untouched.tolist() == [False] * 3 + [True] * 2
+    assert expected["num_accepted"].value[2] == 3
+    assert expected["num_accepted"].untouched.tolist() == [True, True, False, True, True]
+    assert expected["seq_lens"].value.tolist() == [42, 768, 107, 0, 0]
+    assert expected["seq_lens_cpu_upper_bound"].value.tolist() == [42, 768, 108, 0, 0]
+    positions = expected["positions"]
+    assert positions.value[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
+    assert positions.untouched.tolist() == [False] * 261 + [True] * 39
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
+def test_variants_on_the_worked_example(variant):
+    point, x = worked_example()
+    out = placed(operator.make_outputs(point))
+    before = {f.name: getattr(out, f.name).clone() for f in fields(out)}
+    variant.setup(point, placed(x), out)()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    for name, expected in operator.reference(point, x).items():
+        compare(name, getattr(out, name).cpu(), before[name].cpu(), expected)
+
+
+# --- random steps -----------------------------------------------------------------------------------------------------
+
+
+SMALL = {"next_n": 6, "max_model_len": 1000, "max_num_seqs": 40, "max_num_batched_tokens": 128}
+random_steps = st.integers(0, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "num_prev_reqs": st.one_of(st.just(rows), st.integers(0, 20)),
+            "max_decode_len": st.integers(1, 6),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 1000), st.just({"uniform": [1, 1000]})),
+            "churn": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+            "row_order": st.sampled_from(["kept", "permuted"]),
+            "scheduling": st.sampled_from(["async", "sync"]),
+            "acceptance": st.sampled_from([0.0, 0.3, 0.75, 1.0]),
+            "prefills": st.integers(0, min(rows, 1)),
+            "prefill_len": st.integers(1, 50),
+        }
+    )
+)
+
+
+@run_examples(200)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_inputs_are_legal(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    p, drafts = x.prev_pos.tolist(), x.prev_drafts.tolist()
+    survivors = [row for row in p if row >= 0]
+    assert len(p) == len(x.num_computed_cpu) == len(x.num_scheduled) == point.batch_size
+    assert len(drafts) == point.num_prev_reqs
+    assert len(set(survivors)) == len(survivors)
+    assert len(survivors) == min(point.batch_size - round(point.churn * point.batch_size), point.num_prev_reqs)
+    assert all(-1 <= row < point.num_prev_reqs for row in p)
+    assert all(0 <= d < point.next_n for d in drafts)
+    assert all(d + 1 >= produced >= (1 if d else 0) for d, produced in zip(drafts, x.valid.tolist(), strict=False))
+    assert torch.equal(torch.diff(x.query_start_loc), x.num_scheduled)
+    assert int(x.query_start_loc[-1]) == x.num_tokens <= point.max_num_batched_tokens
+    assert all(0 <= x.prev_num_computed[row] <= point.max_model_len for row in survivors)
+    assert bool((x.num_computed_cpu >= 0).all())
+
+
+@run_examples(200)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_the_bound_of_a_random_step(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    expected = operator.reference(point, x)
+    slack = expected["seq_lens_cpu_upper_bound"].value - expected["seq_lens"].value
+    drafts = [int(x.prev_drafts[p]) if p >= 0 else 0 for p in x.prev_pos]
+    top = [0 if point.scheduling == "sync" else d for d in drafts]
+    assert all(0 <= s <= d for s, d in zip(slack.tolist(), top, strict=False))
+    assert not slack[point.batch_size :].any()
+    assert int(expected["seq_lens_cpu_upper_bound"].value.max()) <= point.max_model_len
+
+
+@run_examples()
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed)
+
+
+# --- a walk over steps ------------------------------------------------------------------------------------------------
+
+
+CAPACITY, CHUNK, STEPS = 16, 20, 150
+TOKENS = CAPACITY * CHUNK
+
+
+@dataclass(eq=False)
+class Request:
+    """The truth about one request; ``computed`` is what the device must arrive at by itself."""
+
+    prompt: int
+    computed: int = 0
+    believed: int = 0  # the CPU's count for the next step
+    prev_row: int = -1
+    drafts: int = 0  # of the step that has run last
+    scheduled: int = 0
+
+
+class Engine:
+    """A scheduler that is one step ahead of the device (async) or waits for it (sync), with requests coming and
+    going.
+    """
+
+    def __init__(self, k: int, scheduling: str, seed: int) -> None:
+        self.k, self.scheduling, self.rng = k, scheduling, np.random.default_rng(seed)
+        self.rows: list[Request] = []
+        self.waiting: list[Request] = []
+
+    def schedule(self) -> list[int]:
+        """Choose rows and their tokens; the drafts that each row of the previous step had."""
+        prev_drafts = [request.drafts for request in self.rows]
+        for row, request in enumerate(self.rows):
+            request.prev_row = row
+        resumed = self.waiting[:1]  # before this step's are preempted: their last outcome has to arrive first
+        for request in [r for r in self.rows if self.rng.random() < 0.08]:
+            self.rows[self.rows.index(request)] = self.rows[-1]  # condense: the last row fills the hole
+            self.rows.pop()
+            if self.rng.random() < 0.5:  # preempted: all its tokens are computed again
+                self.waiting.append(Request(prompt=request.computed + 1))
+        if len(self.rows) < CAPACITY and self.rng.random() < 0.5:
+            self.waiting = self.waiting[len(resumed) :]
+            self.rows += resumed or [Request(prompt=int(self.rng.integers(1, 60)))]
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(self.rows)
+        for request in self.rows:
+            left = request.prompt - request.believed
+            request.drafts = (
+                0 if left > 0 else int(self.rng.choice([0, self.k, self.k, self.rng.integers(0, self.k + 1)]))
+            )
+            request.scheduled = min(left, CHUNK) if left > 0 else 1 + request.drafts
+        return prev_drafts
+
+    def run(self) -> list[int]:
+        """What the step produces, by row; counts move on. A prompt's unfinished chunk produces nothing."""
+        produced = []
+        for request in self.rows:
+            accepted = int((self.rng.random(request.drafts) < 0.6).cumprod().sum())
+            done = request.computed + request.scheduled
+            before, request.computed = request.computed, request.computed + 1 + accepted if request.drafts else done
+            request.believed = before + request.scheduled if self.scheduling == "async" else request.computed
+            produced.append(1 + accepted if request.drafts else int(done >= request.prompt))
+        return produced
+
+
+def step_inputs(engine: Engine, counts: torch.Tensor, valid: torch.Tensor, prev_drafts: list[int]) -> Inputs:
+    scheduled = [r.scheduled for r in engine.rows]
+    host = [*[r.prev_row for r in engine.rows], *[r.believed for r in engine.rows], *prev_drafts]
+    start = np.append(0, np.cumsum(scheduled)).astype(np.int32)
+    x = Inputs(valid, valid, torch.from_numpy(start), int32(*host), int32(*scheduled), int(start[-1]))
+    return replace(placed(x), prev_num_computed=counts)
+
+
+@pytest.mark.parametrize("scheduling", ["async", "sync"])
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("variant", WALKERS, ids=lambda v: v.name)
+def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, scheduling):
+    """The device's counts alone carry the state; the bound is off by 0 to k, each of them, and by nothing where it
+    is exact.
+    """
+    point = operator.complete({"batch_size": 1, "max_num_seqs": CAPACITY, "max_num_batched_tokens": TOKENS})
+    out = placed(operator.make_outputs(point))
+    counts, other = out.num_computed.fill_(-9), torch.full_like(out.num_computed, -9)
+    out.num_accepted.fill_(-7)
+    accepted = [-7] * CAPACITY
+    engine, valid, seen = Engine(k, scheduling, seed=k), torch.full((CAPACITY,), -5, dtype=torch.int32), set()
+    for _ in range(STEPS):
+        prev_drafts = engine.schedule()
+        counts, other = other, counts
+        x = step_inputs(engine, other, valid, prev_drafts)
+        variant.setup(point, x, replace(out, num_computed=counts))()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        rows = engine.rows
+        tail = [0] * (CAPACITY - len(rows))
+        lens, bound = out.seq_lens.tolist(), out.seq_lens_cpu_upper_bound.tolist()
+        assert counts[: len(rows)].tolist() == [r.computed for r in rows]
+        assert lens == [r.computed + r.scheduled for r in rows] + tail
+        assert out.positions[: x.num_tokens].tolist() == [r.computed + j for r in rows for j in range(r.scheduled)]
+        assert bound[len(rows) :] == tail
+        for row, request in enumerate(rows):
+            drafts = prev_drafts[request.prev_row] if request.prev_row >= 0 else 0
+            if drafts:
+                accepted[row] = int(valid[request.prev_row])
+            slack = bound[row] - lens[row]
+            assert 0 <= slack <= (drafts if scheduling == "async" else 0)
+            seen.add(slack)
+        assert out.num_accepted.tolist() == accepted
+        produced = engine.run()
+        valid = int32(*produced, *[-5] * (CAPACITY - len(produced)))
+    assert seen == (set(range(k + 1)) if scheduling == "async" else {0})
+
+
+# --- defects, and what only a GPU can show ----------------------------------------------------------------------------
+
+
+def test_the_source_compiles_for_every_architecture():
+    compiled = compile_all(s for v in discover().of("seq_lens_update") for s in v.sources)
+    assert set(compiled["kernels/seq_lens_update/seq_lens_update.cu"].values()) == {"ok"}
+
+
+def test_permuting_in_place_is_rejected_for_its_order_alone():
+    """With every request in its old row it is right: what rejects it is a row that was overwritten before it was
+    read.
+    """
+    findings = {
+        f.name: f
+        for f in check_variant(operator, discover().find("seq_lens_update", "permuted_in_place"), DEVICE, seed=11)
+    }
+    assert findings["rows rotated by one, each reads its predecessor"].check == "exact"
+    assert findings["all rejected"].outcome == findings["prompts from their first token"].outcome == "passed"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", NEVER_WAITS, ids=lambda v: v.name)
+def test_a_step_never_waits_for_the_device_and_a_graph_reads_the_host_arrays_anew(variant):
+    """A replay sends what the pinned arrays hold by then; the host's own output is no part of a graph."""
+    point = legal_point(operator, {"batch_size": 9, "row_order": "permuted", "decode_len": "ragged", "acceptance": 0.4})
+    first, second = operator.make_inputs(point, 1), operator.make_inputs(point, 2)
+    x, out = placed(first), placed(operator.make_outputs(point))
+    launch = variant.setup(point, x, out)
+    launch()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        launch()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream):
+        launch()
+    for f in fields(x):
+        if f.type == "Tensor":
+            getattr(x, f.name).copy_(getattr(second, f.name))
+    for f in fields(out):
+        getattr(out, f.name).fill_(-3)
+    before = {f.name: getattr(out, f.name).cpu().clone() for f in fields(out)}
+    graph.replay()
+    torch.cuda.synchronize()
+    for name, expected in operator.reference(point, second).items():
+        if name != "seq_lens_cpu_upper_bound":
+            compare(name, getattr(out, name).cpu(), before[name], expected)

@@ -1,0 +1,247 @@
+"""Context lengths: what is legal, what is drawn from it, and how it is labelled."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baselines.workloads.context_lengths import draw_lengths, label_lengths, longest, parse_lengths
+
+WHOLE = st.integers(1, 200_000)
+SIMPLE = st.one_of(
+    WHOLE,
+    st.tuples(WHOLE, WHOLE).map(lambda pair: {"uniform": sorted(pair)}),
+    st.builds(
+        lambda median, sigma: {"lognormal": {"median": median, "sigma": sigma}},
+        WHOLE,
+        st.floats(0, 3, allow_subnormal=False),
+    ),
+)
+WEIGHTS = st.floats(0.01, 100)
+SPECS = st.recursive(
+    SIMPLE,
+    lambda part: st.lists(st.tuples(WEIGHTS, part).map(list), min_size=1, max_size=3).map(lambda m: {"mix": m}),
+    max_leaves=4,
+)
+
+ILLEGAL = [
+    0,
+    -1,
+    1.5,
+    True,
+    None,
+    "4096",
+    [],
+    {},
+    {"uniform": [1]},
+    {"uniform": [1, 2, 3]},
+    {"uniform": [2, 1]},
+    {"uniform": [0, 5]},
+    {"uniform": ["1", 2]},
+    {"uniform": [True, 2]},
+    {"uniform": [1.5, 3]},
+    {"uniform": [1, float("inf")]},
+    {"uniform": {"low": 1, "high": 2}},
+    {"uniform": [1, 2], "trace": "x"},
+    {"normal": [1, 2]},
+    {"lognormal": [4096, 1]},
+    {"lognormal": {"median": 4096}},
+    {"lognormal": {"median": 0, "sigma": 1}},
+    {"lognormal": {"median": 1, "sigma": -1}},
+    {"lognormal": {"median": float("nan"), "sigma": 1}},
+    {"lognormal": {"median": float("inf"), "sigma": 1}},
+    {"lognormal": {"median": 9, "sigma": float("inf")}},
+    {"lognormal": {"median": 1, "sigma": 1, "max": 9}},
+    {"mix": []},
+    {"mix": [[1]]},
+    {"mix": [[0, 5]]},
+    {"mix": [[-1, 5]]},
+    {"mix": [[True, 5]]},
+    {"mix": [["1", 5]]},
+    {"mix": [[1, 0]]},
+    {"mix": [[float("inf"), 4], [1, 5]]},
+    {"mix": 3},
+    {"mix": [5]},
+    {"trace": 3},
+    {"trace": None},
+]
+
+
+@pytest.mark.parametrize("value", ILLEGAL, ids=repr)
+def test_what_is_not_a_length_is_refused_with_a_sentence(value):
+    with pytest.raises(ValueError, match=r"must be .*positive integer"):
+        parse_lengths(value)
+
+
+@given(SPECS)
+def test_the_canonical_form_is_its_own_and_its_label_holds_no_separator(value):
+    parsed = parse_lengths(value)
+    assert parse_lengths(parsed) == parsed
+    label = label_lengths(parsed)
+    assert label
+    assert not set(label) & set(",=/ \n")
+
+
+@settings(max_examples=60)
+@given(SPECS, st.integers(0, 2**32), st.integers(1, 50))
+def test_draws_follow_from_the_seed_and_stay_in_bounds(value, seed, count):
+    parsed = parse_lengths(value)
+    drawn = draw_lengths(parsed, count, np.random.default_rng(seed))
+    assert (drawn.dtype, drawn.shape) == (np.int64, (count,))
+    assert np.array_equal(drawn, draw_lengths(parsed, count, np.random.default_rng(seed)))
+    assert drawn.min() >= least(parsed)
+    assert drawn.max() <= most(parsed)
+    if "lognormal" not in repr(parsed):
+        assert longest(parsed) == most(parsed)
+
+
+def least(value):
+    if isinstance(value, int):
+        return value
+    ((kind, argument),) = value.items()
+    return {
+        "uniform": lambda: argument[0],
+        "lognormal": lambda: 1,
+        "mix": lambda: min(least(part) for _, part in argument),
+    }[kind]()
+
+
+def most(value):
+    if isinstance(value, int):
+        return value
+    ((kind, argument),) = value.items()
+    return {
+        "uniform": lambda: argument[1],
+        "lognormal": lambda: 2**31 - 1,
+        "mix": lambda: max(most(part) for _, part in argument),
+    }[kind]()
+
+
+def test_both_ends_of_uniform_occur():
+    assert set(draw_lengths({"uniform": [3, 5]}, 200, np.random.default_rng(0))) == {3, 4, 5}
+
+
+def test_lognormal_has_its_median_and_spread():
+    drawn = draw_lengths(parse_lengths({"lognormal": {"median": 4096, "sigma": 1.0}}), 40_000, np.random.default_rng(1))
+    assert np.median(drawn) == pytest.approx(4096, rel=0.03)
+    assert np.log(drawn).std() == pytest.approx(1.0, rel=0.03)
+
+
+def test_a_mixture_keeps_its_weights_though_they_do_not_add_up_to_one():
+    value = parse_lengths({"mix": [[3, {"uniform": [100, 200]}], [1, 5]]})
+    drawn = draw_lengths(value, 20_000, np.random.default_rng(2))
+    assert (drawn == 5).mean() == pytest.approx(0.25, abs=0.02)
+    assert (drawn[drawn != 5]).min() >= 100
+
+
+def test_another_seed_gives_another_draw():
+    value = parse_lengths({"uniform": [1, 10**6]})
+    one, two = (draw_lengths(value, 50, np.random.default_rng(seed)) for seed in (1, 2))
+    assert not np.array_equal(one, two)
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,374,44\n2023-11-16 18:17:04,396,109\n2023-11-16 18:17:05,7,1\n"
+MOONCAKE = (
+    '{"timestamp": 27482, "input_length": 374, "output_length": 44, "hash_ids": [46, 47]}\n'
+    '{"timestamp": 30535, "input_length": 396, "output_length": 109, "hash_ids": []}\n\n'
+    '{"timestamp": 30535, "input_length": 7, "output_length": 1}\n'
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("azure.csv", AZURE), ("mooncake.jsonl", MOONCAKE)])
+def test_a_trace_is_met_at_a_random_moment_of_each_request(name, text, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    value = parse_lengths({"trace": str(path)})
+    assert value == {"trace": str(path)}
+    assert label_lengths(value) == f"trace({path})"
+    assert longest(value) is None
+    drawn = draw_lengths(value, 5000, np.random.default_rng(0))
+    requests = [range(374 + 1, 374 + 44 + 1), range(396 + 1, 396 + 109 + 1), range(7 + 1, 7 + 1 + 1)]
+    possible = set(itertools.chain(*requests))
+    assert set(drawn) <= possible
+    assert len(set(drawn)) > 100  # not the prompts alone
+    assert (drawn == 8).mean() == pytest.approx(1 / 3, abs=0.03)  # each request is as likely as the others
+    assert np.array_equal(drawn, draw_lengths(value, 5000, np.random.default_rng(0)))
+
+
+def test_a_request_without_output_counts_with_its_first_token(tmp_path):
+    (tmp_path / "t.csv").write_text("ContextTokens,GeneratedTokens\n100,0\n")
+    value = parse_lengths({"trace": str(tmp_path / "t.csv")})
+    assert set(draw_lengths(value, 20, np.random.default_rng(0))) == {101}
+
+
+BAD_TRACES = {
+    "other columns.csv": ("a,b\n1,2\n", "needs the columns .*ContextTokens.*input_length"),
+    "one column.csv": ("ContextTokens\n1\n", "needs the columns"),
+    "words.csv": ("ContextTokens,GeneratedTokens\n1,x\n", "whole numbers in ContextTokens and GeneratedTokens"),
+    "short row.csv": ("ContextTokens,GeneratedTokens\n1,2\n1\n", "whole numbers"),
+    "fractions.csv": ("ContextTokens,GeneratedTokens\n1.5,2\n", "whole numbers"),
+    "negative.csv": ("ContextTokens,GeneratedTokens\n-5,-3\n", "whole numbers"),
+    "huge.csv": (f"ContextTokens,GeneratedTokens\n{10**30},3\n", "whole numbers"),
+    "header only.csv": ("ContextTokens,GeneratedTokens\n", "holds no request"),
+    "empty.csv": ("", "holds no request"),
+    "empty.jsonl": ("\n\n", "holds no request"),
+    "torn.jsonl": ('{"input_length": 3, "output_le', "neither CSV nor JSONL"),
+    "other keys.jsonl": ('{"prompt": 3, "output": 4}\n', "needs the columns"),
+    "numbers.jsonl": ("5\n", "needs the columns"),
+    "lists.jsonl": ("[1, 2]\n", "needs the columns"),
+    "one odd row.jsonl": ('{"input_length": 3, "output_length": 4}\n[1]\n', "whole numbers"),
+    "a key missing later.jsonl": ('{"input_length": 3, "output_length": 4}\n{"input_length": 3}\n', "whole numbers"),
+    "infinity.jsonl": ('{"input_length": Infinity, "output_length": 4}\n', "whole numbers"),
+    "fractions.jsonl": ('{"input_length": 3.7, "output_length": 4}\n', "whole numbers"),
+    "booleans.jsonl": ('{"input_length": 3, "output_length": true}\n', "whole numbers"),
+    "null.jsonl": ('{"input_length": null, "output_length": 4}\n', "whole numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_a_bad_trace_is_refused_with_its_name(name, tmp_path):
+    text, words = BAD_TRACES[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=words) as caught:
+        parse_lengths({"trace": str(tmp_path / name)})
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_binary_or_missing_trace_is_refused_with_its_name(tmp_path):
+    (tmp_path / "b.csv").write_bytes(bytes(range(256)))
+    for path in (tmp_path / "b.csv", tmp_path / "none.csv", tmp_path):
+        with pytest.raises(ValueError, match="trace") as caught:
+            parse_lengths({"trace": str(path)})
+        assert str(path) in str(caught.value)
+
+
+def test_no_file_name_brings_a_separator_into_a_label(tmp_path):
+    path = tmp_path / "monday, 9=am.csv"
+    path.write_text(AZURE)
+    assert not set(label_lengths(parse_lengths({"trace": str(path)}))) & set(",=")
+
+
+def test_labels_tell_lengths_apart(tmp_path):
+    """A label is all that a cell key and a comparison of two runs know of a context length."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "trace.csv").write_text(AZURE)
+    values = [
+        {"trace": str(tmp_path / "a" / "trace.csv")},
+        {"trace": str(tmp_path / "b" / "trace.csv")},
+        {"lognormal": {"median": 12345678, "sigma": 1}},
+        {"lognormal": {"median": 12345679, "sigma": 1}},
+        {"lognormal": {"median": 4096, "sigma": 1}},
+        {"lognormal": {"median": 4096, "sigma": 1.0000001}},
+        {"mix": [[1234567, 5], [1, 6]]},
+        {"mix": [[1234568, 5], [1, 6]]},
+        {"mix": [[1, 5], [1234567, 6]]},
+        {"uniform": [5, 6]},
+        {"uniform": [5, 7]},
+        5,
+        6,
+    ]
+    labels = [label_lengths(parse_lengths(value)) for value in values]
+    assert sorted(label for label in labels if labels.count(label) > 1) == []

@@ -1,0 +1,183 @@
+"""The modelled worth of a variant: formulas by hand, signs, and what must not be turned into a number."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
+from harness.records.schema import Metrics, RecordError
+from tests import factory
+
+SYNC = ServingModel(model_step_us=12000.0, acceptance=0.75)
+ASYNC = ServingModel(model_step_us=12000.0, acceptance=0.75, scheduling="async")
+AXES = {"batch_size": 8, "next_n": 4, "max_decode_len": 4}
+
+
+def exact(variant: str, gpu: float, eager: float, axes: dict = AXES, **changes):
+    """A cell whose samples do not scatter."""
+    metrics = Metrics(bytes_moved=1, eager_us=[eager] * 5, graph_us={k: [3 + gpu * k] * 5 for k in (1, 2, 4)})
+    return msgspec.structs.replace(factory.cell("decode_flatten", variant, axes), metrics=metrics, **changes)
+
+
+def test_tokens_per_step_by_hand():
+    assert SYNC.tokens_per_step(4) == pytest.approx(1 + 0.75 + 0.5625 + 0.421875)
+    assert SYNC.tokens_per_step(1) == 1
+
+
+@pytest.mark.parametrize(("acceptance", "tokens"), [(0, 1.0), (1, 4.0)])
+def test_all_drafts_rejected_or_accepted(acceptance, tokens):
+    assert ServingModel(model_step_us=1.0, acceptance=acceptance).tokens_per_step(4) == tokens
+
+
+@given(acceptance=st.floats(0, 1), rows=st.integers(1, 16))
+def test_tokens_per_step_lie_between_one_and_all(acceptance, rows):
+    tokens = ServingModel(model_step_us=1.0, acceptance=acceptance).tokens_per_step(rows)
+    assert 1 <= tokens <= rows
+    if acceptance < 0.999:
+        assert tokens == pytest.approx((1 - acceptance**rows) / (1 - acceptance))
+
+
+def test_step_times_by_hand():
+    serving = ServingModel(model_step_us=9000.0, acceptance=0.5, calls_per_step=3)
+    assert serving.itl_us(100.0) == 9300
+    assert serving.tpot_us(100.0, 2) == 9300 / 1.5
+
+
+def test_delta_by_hand_and_the_faster_variant_is_negative():
+    """Sync: 410 -> 10 us of eager time in each of two calls."""
+    serving = ServingModel(model_step_us=12000.0, acceptance=0.75, calls_per_step=2)
+    found = delta(serving, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0))
+    assert found.itl_us.median == pytest.approx(-800)
+    assert found.tpot_us.median == pytest.approx(-800 / 2.734375)
+    assert found.percent.median == pytest.approx(-100 * 800 / 12820)
+    assert found.itl_us.low == found.itl_us.median == found.itl_us.high
+    slower = delta(serving, exact("cuda_fused", 2.0, 10.0), exact("op_chain", 46.0, 410.0))
+    assert slower.tpot_us.median > 0
+
+
+def test_sync_waits_for_the_host_and_async_does_not():
+    """The eager times are equal and the device times are not, then the other way round."""
+    same_eager = exact("op_chain", 46.0, 400.0), exact("cuda_fused", 2.0, 400.0)
+    same_device = exact("op_chain", 2.0, 400.0), exact("cuda_fused", 2.0, 10.0)
+    assert delta(SYNC, *same_eager).itl_us.median == 0
+    assert delta(ASYNC, *same_eager).itl_us.median == pytest.approx(-44)
+    assert delta(SYNC, *same_device).itl_us.median == -390
+    assert delta(ASYNC, *same_device).itl_us.median == pytest.approx(0)
+
+
+def test_percent_is_that_of_itl_and_of_tpot():
+    rng = np.random.default_rng(1)
+    baseline = factory.cell("decode_flatten", "op_chain", AXES, 46.0, 400.0, rng=rng)
+    fused = factory.cell("decode_flatten", "cuda_fused", AXES, 2.0, 7.0, rng=rng)
+    found, cost = delta(SYNC, baseline, fused), float(np.median(baseline.metrics.eager_us))
+    assert found.percent.median == pytest.approx(100 * found.itl_us.median / SYNC.itl_us(cost))
+    assert found.percent.median == pytest.approx(100 * found.tpot_us.median / SYNC.tpot_us(cost, 4))
+
+
+def test_the_interval_holds_the_delta_and_narrows_with_more_samples():
+    def width(rounds: int) -> float:
+        rng = np.random.default_rng(7)
+        hosts = {"op_chain": 400.0, "fused": 7.0}
+        pair = [
+            factory.cell("decode_flatten", name, AXES, 2.0, host, rng=rng, rounds=rounds)
+            for name, host in hosts.items()
+        ]
+        found = delta(SYNC, *pair).itl_us
+        assert found.low < found.median < found.high
+        return found.high - found.low
+
+    assert width(200) < width(10) / 2
+
+
+def test_intervals_cover_the_true_difference():
+    """Coverage over made-up runs with a known true difference of -400: nominal 95 %, at least 85 % of 100 wanted."""
+    rng, held = np.random.default_rng(3), 0
+    for _ in range(100):
+        before, after = (
+            msgspec.structs.replace(
+                exact(name, 1.0, 1.0),
+                metrics=Metrics(bytes_moved=1, eager_us=list(centre * (1 + 0.02 * rng.standard_normal(30)))),
+            )
+            for name, centre in (("op_chain", 410.0), ("fused", 10.0))
+        )
+        found = delta(SYNC, before, after).itl_us
+        held += found.low <= -400 <= found.high
+    assert held >= 85
+
+
+def test_nothing_is_modelled_from_a_cpu_time():
+    chain, other = (factory.cell("decode_flatten", name, AXES, cpu=300.0) for name in ("op_chain", "merged_chain"))
+    assert delta(SYNC, chain, other) is None
+    assert delta(ASYNC, chain, other) is None
+    assert delta(SYNC, chain, exact("cuda_fused", 2.0, 10.0)) is None
+    assert delta(SYNC, exact("op_chain", 2.0, 10.0), other) is None
+
+
+@pytest.mark.parametrize("status", ["mismatch", "failed", "skipped", "unavailable"])
+def test_nothing_is_modelled_from_a_cell_that_did_not_pass(status):
+    chain, fused = exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0)
+    assert delta(SYNC, chain, msgspec.structs.replace(fused, status=status)) is None
+    assert delta(SYNC, msgspec.structs.replace(chain, status=status), fused) is None
+
+
+def test_a_variant_without_a_graph_has_no_async_delta():
+    no_graph = msgspec.structs.replace(
+        exact("x", 1.0, 50.0), metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates")
+    )
+    assert delta(ASYNC, exact("op_chain", 46.0, 410.0), no_graph) is None
+    assert delta(SYNC, exact("op_chain", 46.0, 410.0), no_graph).itl_us.median == -360
+
+
+def test_two_points_cannot_be_set_against_each_other():
+    with pytest.raises(ValueError, match="not the same operator and point"):
+        delta(SYNC, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0, axes=AXES | {"batch_size": 9}))
+
+
+@pytest.mark.parametrize(
+    ("axes", "rows"), [(AXES, 4), ({"max_decode_len": 2, "next_n": 4}, 2), ({"next_n": 6}, 6), ({"batch_size": 8}, 1)]
+)
+def test_decode_length_of_a_point(axes, rows):
+    assert decode_len(axes) == rows
+
+
+def test_serving_of_a_header():
+    header = factory.run(factory.gpu_environment(), []).header
+    assert serving_model_of(header) == SYNC
+    assert serving_model_of(msgspec.structs.replace(header, config={"name": "mtp3"})) is None
+    assert serving_model_of(msgspec.structs.replace(header, config={"itl_tpot": None})) is None
+    with pytest.raises(RecordError, match=r"mtp3.*acceptence"):
+        serving_model_of(
+            msgspec.structs.replace(header, config={"itl_tpot": {"model_step_us": 1.0, "acceptence": 0.5}})
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model_step_us": 0}, "model_step_us"),
+        ({"model_step_us": -5.0}, "model_step_us"),
+        ({"model_step_us": math.inf}, "model_step_us"),
+        ({"model_step_us": math.nan}, "model_step_us"),
+        ({"model_step_us": "12000"}, "model_step_us"),
+        ({"acceptance": 1.01}, "acceptance"),
+        ({"acceptance": -0.1}, "acceptance"),
+        ({"acceptance": math.nan}, "acceptance"),
+        ({"calls_per_step": 0}, "calls_per_step"),
+        ({"calls_per_step": 1.5}, "calls_per_step"),
+        ({"scheduling": "overlap"}, "scheduling"),
+        ({"acceptence": 0.5}, "acceptence"),
+    ],
+)
+def test_strict_conversion(change, named):
+    with pytest.raises(msgspec.ValidationError, match=named):
+        msgspec.convert({"model_step_us": 12000.0, "acceptance": 0.75} | change, ServingModel)
+
+
+def test_an_operator_of_the_prefill_has_no_time_per_output_token():
+    baseline, cell = exact("op_chain", 40.0, 240.0), exact("triton_fused", 2.0, 30.0)
+    assert delta(SYNC, baseline, cell) is not None
+    assert delta(SYNC, *(msgspec.structs.replace(one, phase="prefill") for one in (baseline, cell))) is None

@@ -1,0 +1,178 @@
+"""Do the statistics recover what was put in: slopes, intervals that cover, the floor, verdicts on two samples."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from harness.analysis import stats
+from harness.analysis.compare import judge, ratio_and_change
+from harness.analysis.stats import Interval
+from tests import factory
+
+positive = st.floats(0.05, 1e4)
+
+
+@settings(deadline=None)
+@given(slope=positive, overhead=st.floats(0, 1e3), rounds=st.integers(1, 5))
+def test_slopes_and_fit_recover_an_exact_line(slope, overhead, rounds):
+    graph_us = {k: [overhead + slope * k] * rounds for k in factory.COPIES}
+    assert stats.slopes(graph_us) == pytest.approx([slope] * rounds, rel=1e-6)
+    fit = stats.fit(graph_us)
+    assert fit.slope == pytest.approx(slope, rel=1e-6)
+    assert fit.overhead == pytest.approx(overhead, rel=1e-6, abs=1e-6 * slope)
+    assert fit.residual == pytest.approx(0, abs=1e-6 * (overhead + slope))
+
+
+def test_slopes_are_those_of_scipy_round_by_round():
+    """Theil-Sen, of three, four and five numbers of copies."""
+    for copies in ([1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8, 16]):
+        graph_us = {k: np.random.default_rng(k).normal(1 + 5 * k, 1.0, 40).tolist() for k in copies}
+        expected = [scipy_stats.theilslopes([graph_us[k][i] for k in copies], copies).slope for i in range(40)]
+        assert stats.slopes(graph_us) == pytest.approx(expected, rel=1e-12)
+
+
+def test_slopes_recover_a_noisy_slope_within_a_per_cent_and_without_bias():
+    medians = [np.median(stats.slopes(factory.graph_us(5.0, np.random.default_rng(seed)))) for seed in range(20)]
+    assert medians == pytest.approx([5.0] * 20, rel=0.01)
+    assert np.mean(medians) == pytest.approx(5.0, rel=0.002)
+
+
+def test_one_interrupted_replay_does_not_move_its_round():
+    graph_us = {k: [3 + 2.0 * k] for k in factory.COPIES}
+    graph_us[4] = [500.0]
+    assert stats.slopes(graph_us)[0] == pytest.approx(2.0, rel=0.01)
+
+
+def test_slopes_of_rounds_cut_short():
+    assert stats.slopes({1: [4.0, 4.0, 4.0], 2: [6.0, 6.0]}) == pytest.approx([2.0, 2.0])
+
+
+def test_a_single_graph_has_no_slope():
+    assert stats.slopes({4: [10.0, 11.0]}) == []
+    assert stats.slopes({}) == []
+
+
+def test_fit_residual_shows_a_bend():
+    graph_us = {k: [1.0 * k + (10.0 if k == 16 else 0.0)] for k in factory.COPIES}
+    assert stats.fit(graph_us).residual > 5
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda rng: rng.normal(5, 0.1, 20), lambda rng: 5 * rng.lognormal(0, 0.05, 20)], ids=["normal", "skewed"]
+)
+def test_median_interval_covers_the_true_median(draw):
+    """95 % nominal over 200 trials; a percentile bootstrap of 20 samples may fall a little short, never far."""
+    intervals = [stats.median_interval(draw(np.random.default_rng(seed)), seed) for seed in range(200)]
+    covered = sum(one.low <= 5 <= one.high for one in intervals)
+    assert 176 <= covered <= 199
+
+
+@settings(deadline=None)
+@given(st.lists(positive, min_size=1, max_size=8))
+def test_median_interval_holds_its_median_and_stays_among_the_samples(values):
+    one, rounding = stats.median_interval(values), 1e-9 * max(values)  # percentiles interpolate
+    assert min(values) - rounding <= one.low <= one.median + rounding
+    assert one.median - rounding <= one.high <= max(values) + rounding
+
+
+def test_median_interval_is_reproducible_and_a_point_without_spread():
+    values = np.random.default_rng(1).normal(5, 1, 12).tolist()
+    assert stats.median_interval(values) == stats.median_interval(values)
+    assert stats.median_interval([3.0]) == Interval(3.0, 3.0, 3.0)
+    assert stats.median_interval([3.0] * 9) == Interval(3.0, 3.0, 3.0)
+
+
+def test_relative_half_width():
+    assert Interval(10.0, 9.0, 11.0).relative_half_width == pytest.approx(0.1)
+    assert Interval(0.0, -1.0, 1.0).relative_half_width == float("inf")
+
+
+def test_interval_only_of_what_passed_and_was_timed():
+    axes = {"batch_size": 8}
+    passed = factory.cell("decode_native", "flat_view", axes, gpu=2.5)
+    assert stats.interval(passed, "gpu_us").median == pytest.approx(2.5, rel=0.01)
+    assert stats.interval(passed, "cpu_us") is None
+    assert (
+        stats.interval(factory.cell("decode_native", "flat_view", axes, status="mismatch", reason="wrong"), "gpu_us")
+        is None
+    )
+
+
+def test_floor_is_the_block_copy_slope_plus_the_bytes_at_copy_bandwidth():
+    calibration = factory.calibration(np.random.default_rng(0))
+    bandwidth = stats.copy_bandwidth(calibration)
+    assert bandwidth == pytest.approx(2 * 2**30 / 500)
+    empty = stats.floor_us(calibration, 0)
+    assert empty == pytest.approx(1.08, rel=0.02)
+    assert stats.floor_us(calibration, 10**7) - empty == pytest.approx(10**7 / bandwidth)
+
+
+def slope_samples(slope: float, seed: int, noise: float = 0.005) -> list[float]:
+    return stats.slopes(factory.graph_us(slope, np.random.default_rng(seed), noise=noise))
+
+
+def verdict(base: float, head: float, seed: int, noise: float = 0.005) -> str:
+    return judge(
+        *ratio_and_change(slope_samples(base, 2 * seed, noise), slope_samples(head, 2 * seed + 1, noise)), 0.02, 0.1
+    )
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.02])
+def test_two_runs_of_the_same_code_are_never_slower_or_faster(noise):
+    assert {verdict(5.0, 5.0, seed, noise) for seed in range(100)} <= {"same", "unsure"}
+
+
+def test_five_per_cent_is_found_at_half_a_per_cent_of_noise():
+    assert sum(verdict(5.0, 5.25, seed) == "slower" for seed in range(100)) >= 95
+    assert sum(verdict(5.25, 5.0, seed) == "faster" for seed in range(100)) >= 95
+
+
+def test_five_per_cent_of_a_microsecond_is_unsure():
+    """More than the threshold, so not the same; less than 0.1 us, so one pair of runs cannot vouch for it."""
+    assert {verdict(1.0, 1.05, seed) for seed in range(50)} == {"unsure"}
+
+
+def test_one_per_cent_of_a_long_kernel_is_same_whatever_the_microseconds():
+    assert {verdict(200.0, 202.0, seed, noise=0.001) for seed in range(20)} == {"same"}
+
+
+interval = st.tuples(*[st.floats(-5, 5)] * 3).map(lambda bounds: Interval(sorted(bounds)[1], min(bounds), max(bounds)))
+
+
+@given(ratio=interval, change_us=interval, threshold=st.floats(0.001, 0.5), floor=st.floats(0, 2))
+def test_judge_keeps_its_promises(ratio, change_us, threshold, floor):
+    given_verdict = judge(ratio, change_us, threshold, floor)
+    if given_verdict == "slower":
+        assert ratio.low > 1 + threshold
+        assert change_us.median > floor
+    if given_verdict == "faster":
+        assert ratio.high < 1 - threshold
+        assert change_us.median < -floor
+    assert (given_verdict == "same") == (1 - threshold <= ratio.low and ratio.high <= 1 + threshold)
+
+
+def test_the_ratio_interval_covers_the_true_ratio():
+    covered = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        ratio, change_us = ratio_and_change(5 * rng.lognormal(0, 0.03, 20), 5.15 * rng.lognormal(0, 0.03, 20), seed)
+        assert change_us.low <= change_us.high
+        covered += ratio.low <= 1.03 <= ratio.high
+    assert 176 <= covered <= 199
+
+
+@pytest.mark.parametrize("samples", [[5.0] * 4, [5.0], [5.0, 5.0, 5.0, 5.0, -0.1], [0.0] * 9])
+def test_too_few_or_impossible_samples_are_unsure_without_an_interval(samples):
+    for pair in ((samples, [9.0] * 20), ([9.0] * 20, samples)):
+        ratio, change_us = ratio_and_change(*pair)
+        assert math.isnan(ratio.low)
+        assert math.isnan(change_us.high)
+        assert judge(ratio, change_us, 0.02, 0.1) == "unsure"
+
+
+def test_samples_without_spread():
+    assert ratio_and_change([5.0] * 9, [6.0] * 9) == (Interval(1.2, 1.2, 1.2), Interval(1.0, 1.0, 1.0))

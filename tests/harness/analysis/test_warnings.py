@@ -1,0 +1,242 @@
+"""A run that must not be believed blindly says so: on screen, in the record, in every table, plot and comparison."""
+
+import io
+import re
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.text import Text
+from rich.console import Console
+
+from harness.analysis import estimators
+from harness.analysis.compare import compare
+from harness.analysis.warnings import held_back, not_audited, untrusted_cells, warnings
+from harness.cli import doctor
+from harness.cli.recording import report
+from harness.records.file import read_run
+from harness.records.schema import Run
+from harness.report.comparison import comparison_console, comparison_markdown
+from harness.report.tables import markdown, result_tables
+from harness.runner import run as loop
+from harness.runner.protocol import Ready
+from plots import calibration, itl_tpot, latency, regression, speedup
+from tests import factory
+from tests.fake_worker import FakeWorkers, session
+from tests.harness.cli.test_cli import call
+from tests.harness.runner.test_resume import says, segment
+
+
+def off_by(ns: float, seed: int = 0):
+    """A ruler whose graph slope misses the longest spin."""
+    timer = factory.calibration(np.random.default_rng(seed))
+    longest = max(timer.spins)
+    probe = timer.spins[longest]
+    shifted = {k: [t + k * ns / 1000 for t in times] for k, times in probe.graph_us.items()}
+    return msgspec.structs.replace(
+        timer, spins=timer.spins | {longest: msgspec.structs.replace(probe, graph_us=shifted)}
+    )
+
+
+def uncalibrated_run(**header) -> Run:
+    run, timer = factory.sweep_run(batch_sizes=(1, 8)), off_by(400)
+    found = estimators.calibration_errors(timer)
+    assert found[0].startswith("graph: a spin of 20.00 us comes out +")
+    header = {"calibration": timer, "uncalibrated": found} | header
+    return msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, **header))
+
+
+def with_metrics(run: Run, index: int, **changes) -> Run:
+    cells = list(run.cells)
+    cells[index] = msgspec.structs.replace(
+        cells[index], metrics=msgspec.structs.replace(cells[index].metrics, **changes)
+    )
+    return msgspec.structs.replace(run, cells=cells)
+
+
+def untrusted_run() -> Run:
+    """Its first cell: 46 us by the slope, 60 by CUPTI."""
+    run = factory.sweep_run(batch_sizes=(1,))
+    return with_metrics(run, 0, cupti_us=[60.0] * 5)
+
+
+def shown(draw) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    draw(console)
+    return says(console.file.getvalue())
+
+
+# --- uncalibrated -----------------------------------------------------------------------------------------------------
+
+
+def test_every_line_that_opens_cells_holds_the_doubts_of_its_ruler():
+    ready = Ready(factory.gpu_environment(), off_by(400), {})
+    config = {"name": "n", "measure": {"cache": "hot"}}
+    assert (
+        loop.header(ready, config, command="c", seed=0).uncalibrated == estimators.calibration_errors(off_by(400)) != ()
+    )
+    assert loop.segment(ready, "why", "hot").uncalibrated == estimators.calibration_errors(off_by(400))
+    sound = Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {})
+    assert loop.header(sound, config, command="c", seed=0).uncalibrated == ()
+
+
+def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tmp_path):
+    run = read_run(factory.write(uncalibrated_run(), tmp_path / "run.jsonl"))
+    (reason,) = run.uncalibrated
+    text = shown(lambda console: report(console, run, tmp_path, no_plots=True))
+    assert "UNCALIBRATED: the ruler of this run missed its tolerances" in text
+    assert reason in text
+    assert (tmp_path / "table.md").read_text().count(f"UNCALIBRATED: {reason}") == 2  # one for each operator
+    calm = shown(lambda console: report(console, factory.sweep_run(batch_sizes=(1,)), tmp_path, no_plots=True))
+    assert "UNCALIBRATED" not in calm
+
+
+def drawn(module, runs):
+    """The figure of a module; that of a comparison is caught on its way to its files."""
+    if module is not regression:
+        return module.figure(runs)
+    with pytest.MonkeyPatch.context() as patch:
+        caught = []
+        patch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
+        regression.draw(compare(*map(few, runs)), None)
+    return caught[0]
+
+
+def few(run: Run) -> Run:
+    """Two cells of it: a comparison takes its time."""
+    return msgspec.structs.replace(run, cells=run.cells[:2])
+
+
+@pytest.mark.parametrize(
+    "figure", [latency, speedup, itl_tpot, calibration, regression], ids=lambda module: module.__name__
+)
+@pytest.mark.parametrize("where", ["header", "segment"])
+def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
+    run = uncalibrated_run()
+    if where == "segment":
+        late = segment("resumed", calibration=run.header.calibration, uncalibrated=run.header.uncalibrated)
+        run = msgspec.structs.replace(uncalibrated_run(uncalibrated=()), segments=[(1, late)])
+    sound = factory.sweep_run(batch_sizes=(1, 8))
+    for runs, stamped in (([sound, run], True), ([sound, sound], False)):
+        fig = drawn(figure, runs)
+        words = [text.get_text() for text in fig.findobj(Text)]
+        assert any(text.startswith("UNCALIBRATED — mtp3: graph: a spin of") for text in words) == stamped
+
+
+# --- untrusted, disturbed, unaudited ----------------------------------------------------------------------------------
+
+
+def test_a_cell_whose_estimators_disagree_is_marked_and_named_with_its_values():
+    run = untrusted_run()
+    (key,) = untrusted_cells(run, run.cells)
+    assert key == run.cells[0].key
+    text = markdown(result_tables(run))
+    assert "? op_chain/batch_size=1" in text
+    assert "CUPTI" in text
+    assert untrusted_cells(factory.sweep_run(), factory.sweep_run().cells) == {}
+
+
+def test_samples_that_were_taken_again_or_kept_although_the_gpu_held_back_stand_below_the_table():
+    run = factory.sweep_run(batch_sizes=(1,))
+    run = with_metrics(run, 0, discarded={"software power cap": 4, "clock below 90% of the run's": 1}, disturbed=2)
+    run = with_metrics(run, 1, discarded={"software power cap": 3})
+    (table, *_) = result_tables(run)
+    again, kept = table.notes[-2:]
+    assert (
+        again == "8 samples were taken again, the GPU held back: software power cap 7, clock below 90% of the run's 1"
+    )
+    assert (
+        kept
+        == "! 2 samples were kept although the GPU still held back: op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)"
+    )
+    marked = [box.main for _, boxes in table.rows for box in boxes if box.main.endswith("!")]
+    assert len(marked) == 1
+    assert held_back(factory.sweep_run().cells) == []
+
+
+def test_many_disturbed_cells_are_counted_not_listed():
+    run = factory.sweep_run()
+    for i in range(20):
+        run = with_metrics(run, i, disturbed=1)
+    (kept,) = held_back(run.cells)
+    assert kept.endswith(", 12 more")
+
+
+def test_cells_without_an_audit_say_why():
+    run = with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, no_audit="CUPTI delivers nothing")
+    assert not_audited(run.cells) == ["1 cells were not audited: CUPTI delivers nothing"]
+    assert "1 cells were not audited: CUPTI delivers nothing" in result_tables(run)[0].notes
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "words"),
+    [
+        (uncalibrated_run(), "UNCALIBRATED: graph: a spin of 20.00 us"),
+        (untrusted_run(), "1 untrusted cells, their estimators disagree: decode_flatten/op_chain/batch_size=1"),
+        (
+            with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, disturbed=2),
+            "! 2 samples were kept although the GPU still held back",
+        ),
+    ],
+    ids=["uncalibrated", "untrusted", "disturbed"],
+)
+def test_a_comparison_warns_of_either_side(doubtful, words):
+    sound, doubtful = few(factory.sweep_run(batch_sizes=(1,))), few(doubtful)
+    for runs, side in (((sound, doubtful), "head"), ((doubtful, sound), "base")):
+        comparison = compare(*runs)
+        screen = shown(lambda console: comparison_console(comparison, console))  # noqa: B023 - called at once
+        assert f"warning: {side}: {words}" in screen
+        assert f"- ⚠️ {side}: {words}" in comparison_markdown(comparison)
+    assert "⚠️" not in comparison_markdown(compare(sound, sound))
+    assert warnings(sound) == []
+
+
+# --- doctor -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def examine(monkeypatch):
+    def one(ready, out=None):
+        workers = FakeWorkers(session(), [ready])
+        monkeypatch.setattr(loop, "Worker", workers)
+        console = Console(file=io.StringIO(), width=100)
+        healthy = doctor.examine(console, "cpu", out)
+        assert workers.closed
+        return healthy, says(console.file.getvalue())
+
+    return one
+
+
+def test_doctor_on_a_sound_ruler(examine, tmp_path):
+    healthy, text = examine(
+        Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {}), tmp_path
+    )
+    assert healthy
+    assert "calibrated: every estimator recovers every known time within max(50 ns, 1 %)" in text
+    assert "SM clock under load 1980 MHz" in text
+    record = read_run(tmp_path / "run.jsonl")
+    assert (record.header.name, record.uncalibrated, record.cache) == ("doctor", (), "serving")
+    assert (tmp_path / "calibration.png").stat().st_size > 10_000
+
+
+def test_doctor_tells_what_the_first_launch_of_a_call_misses(examine):
+    _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
+    assert re.search(r"cupti: add to be in-graph time \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
+    assert re.search(r"events: add to be in-graph time -\d+ ± \d+ ns a launch(?!,)", text)
+
+
+def test_doctor_on_a_ruler_that_is_off(examine, tmp_path):
+    healthy, text = examine(Ready(factory.gpu_environment(notes=("NVML refused",)), off_by(400), {}), tmp_path)
+    assert not healthy
+    assert "UNCALIBRATED" in text
+    assert "note: NVML refused" in text
+    assert "calibrated: every estimator" not in text
+    assert read_run(tmp_path / "run.jsonl").uncalibrated
+
+
+def test_doctor_without_a_gpu_has_nothing_to_calibrate_and_is_fine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("doctor", "--device", "cpu", "--out", "out")
+    assert (code, err) == (0, "")
+    assert "nothing is to be calibrated" in says(out)
+    assert not (tmp_path / "out").exists()

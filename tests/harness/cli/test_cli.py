@@ -1,0 +1,708 @@
+"""bench.py as a user meets it: exit codes, what is kept when something goes wrong, what a pipe gets."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import bench
+from harness.records.file import read_run
+
+ROOT = Path(__file__).parents[3]
+TINY = """\
+name: tiny
+operators: [decode_native]
+variants: [chain_clamp, flat_view]
+sweep:
+  - batch_size: [3, 4]
+    context_len: {uniform: [1000, 100000]}
+measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
+"""
+
+#: Variants that do what no variant should.
+ADVERSARIES = """
+import os, signal, sys, torch
+from harness.contract import variant
+
+
+@variant("decode_native")
+def dies_in_setup(point, x, out):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
+def dies_while_timed(point, x, out):
+    fill = out.buffer[: point.batch_size * point.max_decode_len]
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
+
+    def launch():
+        if point.batch_size == 4 and "timing" in sys._getframe(1).f_code.co_filename:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
+
+    return launch
+
+
+@variant("decode_native")
+def raises_in_setup(point, x, out):
+    raise ValueError("no tile fits\\nand more")
+
+
+@variant("decode_native")
+def returns_nothing(point, x, out):
+    out.buffer.zero_()
+
+
+@variant("decode_native")
+def raises_at_launch(point, x, out):
+    def launch():
+        raise RuntimeError("launch went wrong")
+
+    return launch
+
+
+@variant("decode_native")
+def wrong_everywhere(point, x, out):
+    def launch():
+        out.buffer[: point.batch_size * point.max_decode_len] = 7
+
+    return launch
+
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
+def wrong_at_three(point, x, out):
+    fill = out.buffer[: point.batch_size * point.max_decode_len]
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=fill.device)
+
+    def launch():
+        fill.copy_(((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio).flatten())
+        if point.batch_size == 3:
+            fill[-1] += 1
+
+    return launch
+
+
+@variant("decode_native", requires="nowhere_to_be_found")
+def needs_a_module(point, x, out):
+    raise AssertionError("must not be called")
+"""
+
+
+def call(*arguments):
+    """One command in this process: (exit code, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = bench.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """A small configuration in an otherwise empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return "tiny.yaml"
+
+
+@pytest.fixture(scope="module")
+def adversaries(tmp_path_factory):
+    path = tmp_path_factory.mktemp("variants") / "adversaries.py"
+    path.write_text(ADVERSARIES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory, adversaries):
+    """One sweep over two points with every adversary beside a variant that is right."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "tiny.yaml").write_text(TINY.replace("variants: [chain_clamp, flat_view]\n", ""))
+    only = ["--only", "flat_view"]
+    for line in ADVERSARIES.splitlines():
+        if found := re.match(r"def (\w+)\(point", line):
+            only += ["--only", found[1]]
+    code, out, err = call(
+        folder / "tiny.yaml", "--variants", adversaries, *only, "--seed", 7, "--no-plots", "--out", folder / "out"
+    )
+    return SimpleNamespace(code=code, out=out, err=err, folder=folder, run=read_run(folder / "out" / "run.jsonl"))
+
+
+def fates(hostile, name):
+    return [cell for cell in hostile.run.cells if cell.variant == name]
+
+
+# --- a sweep with variants that misbehave -----------------------------------------------------------------------------
+
+
+def test_the_run_ends_with_1_and_every_cell_is_in_the_record(hostile):
+    assert hostile.code == 1
+    assert "Traceback" not in hostile.err + hostile.out
+    keys = [cell.key for cell in hostile.run.cells]
+    assert len(keys) == len(set(keys)) == 2 * 9
+    assert not hostile.run.truncated
+
+
+def test_a_right_variant_is_measured_among_wrong_ones(hostile):
+    for cell in fates(hostile, "flat_view"):
+        assert (cell.status, cell.reason) == ("passed", None)
+        assert cell.metrics.rounds >= 3
+    assert len(fates(hostile, "flat_view")) == 2
+
+
+def test_a_variant_that_kills_its_process_fails_alone(hostile):
+    first, second = fates(hostile, "dies_in_setup")
+    assert (first.status, first.reason) == ("failed", "the worker process was killed by SIGKILL")
+    assert second.status == "failed"
+    assert "killed by SIGKILL" in second.reason
+    assert hostile.out.count("SIGKILL") >= 1
+
+
+def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what_it_had(hostile):
+    three, four = fates(hostile, "dies_while_timed")
+    assert three.status == "passed"
+    assert three.metrics.rounds >= 3
+    assert (four.status, four.reason) == ("failed", "the worker process was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("raises_in_setup", "ValueError: no tile fits"),
+        ("raises_at_launch", "RuntimeError: launch went wrong"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
+    ],
+)
+def test_a_variant_that_raises_fails_with_its_reason(name, reason, hostile):
+    for cell in fates(hostile, name):
+        assert cell.status == "failed"
+        assert reason in cell.reason
+        assert "\n" not in cell.reason
+        assert cell.metrics is None
+
+
+def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(hostile):
+    for cell in fates(hostile, "wrong_everywhere"):
+        assert cell.status == "mismatch"
+        assert re.match(r"hard point '.+': .*buffer.*\[0\] expected \d+, got 7", cell.reason), cell.reason
+
+
+def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(hostile):
+    three, four = fates(hostile, "wrong_at_three")
+    assert three.status == "mismatch"
+    found = re.search(r"buffer.*\[11\] expected (\d+), got (\d+)", three.reason)
+    assert found, three.reason
+    assert int(found[2]) == int(found[1]) + 1
+    assert four.status == "passed"
+
+
+def test_samples_exist_only_where_verification_passed(hostile):
+    for cell in hostile.run.cells:
+        assert (cell.metrics is not None) == (cell.status == "passed")
+        assert (cell.reason is not None) == (cell.status != "passed")
+
+
+def test_a_variant_without_its_module_is_unavailable_and_no_failure(hostile):
+    assert {(c.status, c.reason) for c in fates(hostile, "needs_a_module")} == {
+        ("unavailable", "needs the Python module nowhere_to_be_found")
+    }
+
+
+def test_the_summary_repeats_every_failure_in_full(hostile):
+    text = " ".join(hostile.out.split())
+    for name in ("dies_in_setup", "raises_in_setup", "raises_at_launch", "wrong_everywhere", "wrong_at_three"):
+        assert f"decode_native/{name} at " in text
+
+
+def test_a_pipe_gets_plain_text_of_at_most_100_columns(hostile):
+    assert "\x1b" not in hostile.out + hostile.err
+    assert max(map(len, (hostile.out + hostile.err).splitlines())) <= 100
+    assert "\r" not in hostile.out
+
+
+def test_the_header_records_seed_variants_and_configuration(hostile):
+    header = hostile.run.header
+    assert header.seed == 7
+    assert header.config["measure"]["seed"] == 7
+    assert "decode_native/wrong_at_three" in header.variants
+    assert header.environment.device in ("cpu", "cuda")
+
+
+def reason_of(tmp_path, adversaries, seed, *flags):
+    folder = tmp_path / f"out{seed}"
+    code, _, err = call(
+        tmp_path / "tiny.yaml",
+        "--set",
+        "variants=all",
+        "--variants",
+        adversaries,
+        "--only",
+        "*/wrong_at_three/batch_size=3*",
+        "--no-plots",
+        "--out",
+        folder,
+        *flags,
+    )
+    assert code == 1, err
+    run = read_run(folder / "run.jsonl")
+    return run.header.seed, run.cells[0].reason
+
+
+def test_one_seed_gives_the_same_inputs_and_another_one_others(hostile, config, tmp_path, adversaries):
+    """The values in a mismatch are those of the inputs."""
+    before = fates(hostile, "wrong_at_three")[0].reason
+    assert reason_of(tmp_path, adversaries, 7, "--set", "measure.seed=7") == (7, before)
+    seed, reason = reason_of(tmp_path, adversaries, 8, "--seed", 8)
+    assert seed == 8
+    assert reason != before
+
+
+def test_verify_rejects_a_wrong_variant_with_1(config, adversaries):
+    code, out, err = call(
+        "verify",
+        config,
+        "--set",
+        "variants=all",
+        "--variants",
+        adversaries,
+        "--only",
+        "*/wrong_everywhere/batch_size=3*",
+    )
+    assert code == 1, err
+    assert re.search(r"buffer.*\[0\] expected \d+, got 7", " ".join(out.split()))
+    assert not list(Path.cwd().glob("results*"))
+
+
+# --- interruption -----------------------------------------------------------------------------------------------------
+
+
+def start(folder, *arguments):
+    """bench.py in a process group of its own and listening to Ctrl-C, as a terminal would start it; a shell's
+    background is deaf.
+    """
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "bench.py"), *map(str, arguments)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def wait_for(condition, process, seconds=60):
+    """Poll until a condition holds; it must do so before the process ends or the time is up."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"
+        assert time.monotonic() < end, "waited in vain"
+        select.select([], [], [], 0.005)
+
+
+def interrupt(process):
+    os.killpg(process.pid, signal.SIGINT)
+    return process.communicate(timeout=60)
+
+
+def group_is_empty(process, seconds=10):
+    """No process of the group is left, the worker and Python's resource tracker included."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return True
+        select.select([], [], [], 0.02)
+    return False
+
+
+def loading_worker(process):
+    """/proc folder of a worker whose interpreter runs and imports modules; None while there is none."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        workers = [Path(f"/proc/{child}") for child in children]
+        return next(
+            (
+                w
+                for w in workers
+                if b"spawn_main" in (w / "cmdline").read_bytes() and "numpy" in (w / "maps").read_text()
+            ),
+            None,
+        )
+    except OSError:
+        return None
+
+
+def is_deaf_to_sigint(worker):
+    """Whether SIGINT is ignored or blocked. Only then does no traceback depend on who of the two is faster."""
+    masks = re.findall(r"^Sig(?:Blk|Ign):\s*([0-9a-f]+)$", (worker / "status").read_text(), re.MULTILINE)
+    return any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+
+
+def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path):
+    (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", str(list(range(3, 500)))))
+    process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", "--seed", 1)
+    record = tmp_path / "out" / "run.jsonl"
+    wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") >= 5, process)
+    before = read_run(record).cells
+    out, err = interrupt(process)
+    assert process.returncode == 130, err
+    run = read_run(record)
+    assert not run.truncated
+    assert run.cells[: len(before)] == before
+    assert 4 <= len(run.cells) < 2 * 497
+    assert f"interrupted: {len(run.cells)} of {2 * 497} cells are kept in out/run.jsonl" in " ".join(err.split())
+    assert "Traceback" not in out + err
+    assert "batch" in out  # the table of what there is
+    assert group_is_empty(process)
+
+
+@needs_proc
+def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    process = start(tmp_path, "tiny.yaml", "--no-plots", "--out", "out")
+    wait_for(lambda: loading_worker(process), process)
+    deaf = is_deaf_to_sigint(loading_worker(process))
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.strip().startswith("interrupted")
+    assert deaf
+    assert not (tmp_path / "out" / "run.jsonl").exists()
+    assert group_is_empty(process)
+
+
+@needs_proc
+def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    process = start(tmp_path, "tiny.yaml", "--plan")
+    wait_for(lambda: "numpy" in Path(f"/proc/{process.pid}/maps").read_text(), process)
+    _, err = interrupt(process)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["list"], ""),
+        (["tiny.yaml", "--plan", "--set", f"batch_size={list(range(1, 2000))}"], "1999 points, 3998 cells\n"),
+    ],
+    ids=["list", "plan"],
+)
+def test_a_reader_that_goes_away_is_no_error(command, said, config, tmp_path):
+    process = start(tmp_path, *command)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 0
+    assert err == said
+
+
+def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
+    process = start(tmp_path, config, "--set", "batch_size=-3")
+    process.stderr.close()
+    assert process.stdout.read() == ""
+    assert process.wait(timeout=60) == 2
+
+
+def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
+    """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
+    names = ["--set", "variants=[flat_view, wrong_at_three]"]
+    process = start(tmp_path, config, "--variants", adversaries, *names, "--no-plots", "--out", "out")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 1
+    assert err == ""
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 4
+    assert "flat_view" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_a_locale_without_the_signs_of_a_table_costs_no_table(config, tmp_path):
+    ended = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "bench.py"),
+            config,
+            "--only",
+            "*flat_view/batch_size=3*",
+            "--no-plots",
+            "--out",
+            "out",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "µs" in ended.stdout.decode("utf-8")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["tiny.yaml", "--plan"],
+        ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"],
+    ],
+    ids=["list", "plan", "run"],
+)
+def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "bench.py"), *command],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    said = [line for line in " ".join(ended.stderr.split()).split("2 points, 4 cells") if line]
+    assert ended.returncode == 2
+    assert len(said) == 1
+    assert re.match(r" ?error: cannot write .*standard output: No space left on device", said[0])
+    if "run.jsonl" in said[0]:
+        assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+
+
+# --- records are never lost or overwritten ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_worker(monkeypatch):
+    """A tripwire: whatever is under test must be over before a process is started."""
+
+    def trip(*_):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("harness.runner.worker.Worker.__init__", trip)
+
+
+def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.jsonl").write_text("precious\n")
+    code, _, err = call(config, "--out", "out")
+    assert code == 2
+    assert (
+        " ".join(err.split())
+        == "error: out/run.jsonl exists already and records are never overwritten; choose another folder with --out, "
+        "or complete it with --resume"
+    )
+    assert (tmp_path / "out" / "run.jsonl").read_text() == "precious\n"
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_anything_is_measured(config, tmp_path, no_worker):
+    (tmp_path / "file").write_text("")
+    code, _, err = call(config, "--out", "file/out")
+    assert code == 2
+    assert (
+        " ".join(err.split())
+        == "error: cannot write file/out/run.jsonl: Not a directory; choose another folder with --out"
+    )
+
+
+def test_a_table_that_cannot_be_written_does_not_cost_the_record(config, tmp_path):
+    (tmp_path / "out" / "table.md").mkdir(parents=True)
+    code, out, err = call(config, "--no-plots", "--out", "out", "--only", "*flat_view/batch_size=3*")
+    assert code == 2
+    assert "Traceback" not in err
+    assert "table.md" in err
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+    assert "flat" in out
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_lists_keys_and_touches_nothing(config, tmp_path, no_worker):
+    code, out, err = call(config, "--plan")
+    assert code == 0
+    assert out.splitlines() == [
+        f"decode_native/{variant}/batch_size={size},context_len=uniform(1000;100000)"
+        for size in (3, 4)
+        for variant in ("chain_clamp", "flat_view")
+    ]
+    assert err == "2 points, 4 cells\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_plan_follows_only_and_set(config, no_worker):
+    code, out, _ = call(
+        "run",
+        config,
+        "--plan",
+        "--only",
+        "*flat*",
+        "--set",
+        "batch_size=[1, 9]",
+        "--set",
+        "context_len=100",
+        "--seed",
+        3,
+    )
+    assert code == 0
+    assert out.splitlines() == [f"decode_native/flat_view/batch_size={size},context_len=100" for size in (1, 9)]
+
+
+def test_an_only_that_matches_nothing_names_the_nearest(config, no_worker):
+    code, out, err = call(config, "--only", "decode_native/flat_vew")
+    assert (code, out) == (2, "")
+    text = " ".join(err.split())
+    assert (
+        text == "error: tiny.yaml: --only decode_native/flat_vew matches no cell; did you mean decode_native/flat_view?"
+    )
+
+
+def test_a_seed_below_zero_is_refused(config, no_worker):
+    code, _, err = call(config, "--seed", -1)
+    assert code == 2
+    assert "seed" in err
+
+
+def test_a_gpu_that_is_not_there_is_named_with_the_remedy(config, no_worker, device):
+    if device == "cuda":
+        pytest.skip("there is a GPU")
+    code, out, err = call(config, "--device", "cuda")
+    assert (code, out) == (2, "")
+    assert "--device cpu" in err
+    assert "no CUDA GPU" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["tiny.yaml", "--pla"],
+        ["tiny.yaml", "--device", "gpu"],
+        ["tiny.yaml", "--seed", "x"],
+        ["compare", "a"],
+        ["plot"],
+        ["run"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_is_2(arguments, config):
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(["tiny.yaml", "--pln"], "--plan"), (["list", "--jsn"], "--json")], ids=["run", "list"]
+)
+def test_a_misspelt_flag_names_the_nearest(given, meant, config):
+    code, out, err = call(*given)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: unknown argument {given[-1]!r}; did you mean {meant}?;")
+
+
+def test_a_misspelt_command_names_the_nearest(config):
+    code, _, err = call("lst")
+    assert code == 2
+    assert "did you mean list?" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["compare", "none", "none"], ["plot", "none"], ["plot", "."], ["plot", "tiny.yaml"]], ids=" ".join
+)
+def test_a_record_that_is_none_is_one_sentence(arguments, config):
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+
+
+def test_a_path_that_the_system_does_not_take_is_one_sentence(config):
+    code, out, err = call("compare", "x" * 5000, "none")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: x+ cannot be used: File name too long\n", err)
+
+
+def test_a_shard_that_was_left_empty_is_refused(config):
+    code, out, err = call("tiny.yaml", "--plan", "--shard", "")
+    assert (code, out) == (2, "")
+    assert "expected PIECE/PIECES" in err
+
+
+def test_list_shows_every_operator_with_its_variants():
+    code, out, err = call("list")
+    assert (code, err) == (0, "")
+    for word in ("decode_native: ", "decode_flatten: ", "flat_view", "defect, never timed"):
+        assert word in out
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_list_json_is_for_programs(device, adversaries):
+    code, out, _ = call("list", "--json", "--variants", adversaries)
+    assert code == 0
+    listed = json.loads(out)
+    assert listed["device"] == device
+    assert {operator["name"] for operator in listed["operators"]} >= {"decode_native", "decode_flatten"}
+    axes = next(operator["axes"] for operator in listed["operators"] if operator["name"] == "decode_native")
+    assert (axes["batch_size"]["default"], axes["max_decode_len"]["default"]) == (
+        "32",
+        None,
+    )  # the other one follows from next_n
+    rows = {f"{row['operator']}/{row['variant']}": row for row in listed["variants"]}
+    assert rows["decode_native/flat_view"]["unavailable"] is None
+    assert rows["decode_native/needs_a_module"]["unavailable"] == "needs the Python module nowhere_to_be_found"
+    assert rows["decode_native/missing_clamp"]["defect"].startswith("no clamp")
+    if device == "cpu":
+        assert rows["decode_native/cuda_fused"]["unavailable"] == "needs a GPU"
+    assert listed["unavailable_files"] == {}
+
+
+@pytest.mark.parametrize("columns", [60, 20])
+def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call("list")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
+    from harness.report.console import make_console, print_rows
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = (
+        "copy_bounded_by_destination\nbounded by the stride",
+        "stable_address, exact",
+        "source narrower than destination",
+    )
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        print_rows(make_console(), ("defect", "by", "at"), [row], first=32)
+    assert max(map(len, shown.getvalue().splitlines())) <= columns
+    assert sorted("".join(shown.getvalue().replace("─", "").split())) == sorted(
+        "".join("".join(("defectbyat", *row)).split())
+    )
+
+
+def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
+    from harness.report.console import make_console, print_counts, print_environment, print_tables
+    from harness.report.tables import result_tables
+
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        console = make_console()
+        print_environment(console, hostile.run.header.environment)
+        print_tables(console, result_tables(hostile.run))
+        print_counts(console, hostile.run.cells)
+    assert max(map(len, shown.getvalue().splitlines())) <= 60

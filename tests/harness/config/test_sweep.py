@@ -1,0 +1,280 @@
+"""From grids to points: each point once, every one legal; which variants of which operator go with it."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.config.load import Config, ConfigError, Source
+from harness.config.sweep import expand, matching, plan, select
+from harness.contract import Axis, Rule, Variant
+
+NAMES = ("decode_flatten", "decode_native")
+
+
+def source(sweep, operators=("decode_native",), **more):
+    return Source("c.yaml", Config(name="made", operators=list(operators), sweep=sweep, **more))
+
+
+def points_of(given_source, catalog):
+    return [(operator.name, point) for operator, point in expand(given_source, catalog.operators)]
+
+
+def test_a_grid_is_a_product_in_the_order_of_the_file(catalog):
+    points = points_of(source([{"batch_size": [8, 1], "next_n": [2, 3]}]), catalog)
+    assert [(p.batch_size, p.next_n) for _, p in points] == [(8, 2), (8, 3), (1, 2), (1, 3)]
+    assert [p.max_decode_len for _, p in points] == [2, 3, 2, 3]  # the default follows next_n
+
+
+def test_grids_are_a_union_without_repetition(catalog):
+    points = points_of(
+        source([{"batch_size": [1, 8]}, {"batch_size": [8, 9]}, {"batch_size": 1, "next_n": 4}]), catalog
+    )
+    assert [p.batch_size for _, p in points] == [1, 8, 9]
+
+
+def test_a_grid_is_projected_on_the_axes_of_each_operator(catalog):
+    """An axis that only one operator has must not multiply the points of the other."""
+    points = points_of(source([{"batch_size": [1, 8], "token_padding": [0, 16, 32]}], NAMES), catalog)
+    assert [name for name, _ in points].count("decode_flatten") == 6
+    assert [name for name, _ in points].count("decode_native") == 2
+
+
+def test_points_come_operator_by_operator_in_the_order_of_the_file(catalog):
+    grids = [{"batch_size": [1, 2]}, {"batch_size": [3]}]
+    assert [(n, p.batch_size) for n, p in points_of(source(grids, reversed(NAMES)), catalog)] == [
+        (name, size) for name in reversed(NAMES) for size in (1, 2, 3)
+    ]
+
+
+def test_traces_of_one_name_are_two_points(catalog, tmp_path):
+    """Points that differ must not be taken for one because their labels are alike."""
+    paths = []
+    for folder in ("monday", "friday"):
+        (tmp_path / folder).mkdir()
+        paths.append(tmp_path / folder / "trace.csv")
+        paths[-1].write_text("ContextTokens,GeneratedTokens\n100,5\n")
+    points = points_of(source([{"context_len": [{"trace": str(path)} for path in paths]}]), catalog)
+    assert [p.context_len["trace"] for _, p in points] == [str(path) for path in paths]
+
+
+def test_paddings_that_differ_little_are_two_points(catalog):
+    assert len(points_of(source([{"padding": [0.1, 0.1000001]}]), catalog)) == 2
+
+
+# --- generated sweeps -------------------------------------------------------------------------------------------------
+
+PADDINGS = st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]) | st.floats(0, 0.99, allow_subnormal=False)
+
+
+def one_or_more(values):
+    """A list of different values, or a bare one, as a grid may have either."""
+    # 0 and 0.0 are one value, though JSON spells them differently; only a mapping needs to be spelt.
+    different = st.lists(
+        values, min_size=1, max_size=3, unique_by=lambda value: json.dumps(value) if isinstance(value, dict) else value
+    )
+    return different | values
+
+
+def context_lens(longest):
+    lengths = st.integers(1, longest)
+    return st.one_of(
+        lengths,
+        st.tuples(lengths, lengths).map(lambda pair: {"uniform": sorted(pair)}),
+        st.builds(lambda m, s: {"lognormal": {"median": m, "sigma": s}}, lengths, st.sampled_from([0, 0.5, 1.0])),
+        lengths.map(lambda n: {"mix": [[0.8, {"uniform": [1, n]}], [0.2, n]]}),
+    )
+
+
+@st.composite
+def legal_grids(draw):
+    grid = {"batch_size": draw(one_or_more(st.integers(1, 64)))}
+    next_n = grid["next_n"] = draw(one_or_more(st.integers(1, 8)))
+    least = min(next_n) if isinstance(next_n, list) else next_n
+    longest = grid["max_model_len"] = draw(st.sampled_from([64, 4096, 163840]))
+    optional = {
+        "max_decode_len": one_or_more(st.integers(1, least)),
+        "decode_len": one_or_more(st.sampled_from(["uniform", "ragged", "mixed"])),
+        "context_len": one_or_more(context_lens(longest)),
+        "padding": one_or_more(PADDINGS),
+    }
+    for name in draw(st.lists(st.sampled_from(list(optional)), unique=True)):
+        grid[name] = draw(optional[name])
+    if "context_len" not in grid:  # its default is longer than the shortest model
+        grid["context_len"] = longest
+    return {name: grid[name] for name in draw(st.permutations(list(grid)))}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    grids=st.lists(legal_grids(), min_size=1, max_size=3),
+    operators=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True),
+)
+def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog):
+    points = points_of(source(grids, operators), catalog)
+    wanted = set()
+    for name in operators:
+        operator = catalog.operators[name]
+        for grid in grids:
+            options = [value if isinstance(value, list) else [value] for value in grid.values()]
+            for values in itertools.product(*options):
+                given_values = {
+                    axis: operator.axis(axis).parse(value) for axis, value in zip(grid, values, strict=True)
+                }
+                wanted.add((name, json.dumps(dict(operator.complete(given_values)), sort_keys=True)))
+    found = [(name, json.dumps(dict(point), sort_keys=True)) for name, point in points]
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    labels = [(name, catalog.operators[name].label(point)) for name, point in points]
+    assert len(labels) == len(set(labels))
+    assert all(catalog.operators[name].broken_rule(point) is None for name, point in points)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(grid=legal_grids())
+def test_one_grid_has_as_many_points_as_its_product(grid, catalog):
+    size = math.prod(len(value) if isinstance(value, list) else 1 for value in grid.values())
+    assert len(points_of(source([grid]), catalog)) == size
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(grids=st.lists(legal_grids(), min_size=1, max_size=3), data=st.data())
+def test_one_illegal_row_length_is_found_in_its_grid(grids, data, catalog):
+    g = data.draw(st.integers(0, len(grids) - 1))
+    next_n = grids[g]["next_n"]
+    too_long = (min(next_n) if isinstance(next_n, list) else next_n) + 1
+    grids[g]["max_decode_len"] = too_long
+    with pytest.raises(ConfigError) as caught:
+        points_of(source(grids), catalog)
+    assert str(caught.value).startswith(
+        f"c.yaml: sweep[{g}].max_decode_len: decode_native: max_decode_len ({too_long}) must not exceed next_n"
+    )
+
+
+# --- variants ---------------------------------------------------------------------------------------------------------
+
+
+def ids(variants):
+    return [variant.id for variant in variants]
+
+
+def test_all_means_every_healthy_variant_of_the_chosen_operators(catalog):
+    chosen = select(source([{}]), catalog.variants)
+    assert {v.operator for v in chosen} == {"decode_native"}
+    assert chosen == [v for v in catalog.of("decode_native") if v.defect is None]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ("flat_view", ["decode_native/flat_view"]),
+        (["chain*"], ["decode_native/chain", "decode_native/chain_clamp"]),
+        (["flat_view", "chain"], ["decode_native/chain", "decode_native/flat_view"]),
+        (["decode_native/chain"], ["decode_native/chain"]),
+        (["decode_native/*fused"], ["decode_native/triton_fused", "decode_native/cuda_fused"]),
+        (["!*fused", "!flat_view"], ["decode_native/chain", "decode_native/chain_clamp"]),
+        (["chain*", "!*clamp"], ["decode_native/chain"]),
+        (["!*clamp", "chain*"], ["decode_native/chain"]),
+    ],
+)
+def test_patterns_name_variants_in_the_order_of_the_catalogue(patterns, names, catalog):
+    assert ids(select(source([{}], variants=patterns), catalog.variants)) == names
+
+
+def test_a_pattern_matches_case_and_the_whole_name():
+    one = Variant("op", "fused", lambda *_: None, "", "test")
+    fitting = ["fused", "op/f*", "!fused", "op/fused/batch_size=8"]
+    assert matching([*fitting, "Fused", "fuse", "other/fused"], one, ["op/fused/batch_size=8"]) == set(fitting)
+
+
+@pytest.mark.parametrize("patterns", [["!*"], ["chain", "!chain"]])
+def test_leaving_out_every_variant_is_an_error(patterns, catalog):
+    with pytest.raises(ConfigError, match="every variant is left out"):
+        select(source([{}], variants=patterns), catalog.variants)
+
+
+def test_only_takes_variants_and_whole_keys_as_alternatives(catalog):
+    def keys(*only):
+        groups = plan(source([{"batch_size": [1, 8]}]), catalog.operators, catalog.variants, only)
+        return [f"{variant.id}/{group.label}" for group in groups for variant in group.variants]
+
+    assert keys("flat_view") == ["decode_native/flat_view/batch_size=1", "decode_native/flat_view/batch_size=8"]
+    assert keys("*flat*/batch_size=8") == ["decode_native/flat_view/batch_size=8"]
+    assert keys("decode_native/chain/batch_size=1", "flat_view") == [
+        "decode_native/chain/batch_size=1",
+        "decode_native/flat_view/batch_size=1",
+        "decode_native/flat_view/batch_size=8",
+    ]
+
+
+def test_only_leaves_out_variants_and_cells(catalog):
+    def keys(*only):
+        groups = plan(source([{"batch_size": [1, 8]}], variants=["chain*"]), catalog.operators, catalog.variants, only)
+        return [f"{variant.name}/{group.label}" for group in groups for variant in group.variants]
+
+    assert keys("!chain") == ["chain_clamp/batch_size=1", "chain_clamp/batch_size=8"]
+    assert keys("!*/batch_size=8") == ["chain/batch_size=1", "chain_clamp/batch_size=1"]
+    assert keys("chain", "!*/batch_size=8") == ["chain/batch_size=1"]
+    with pytest.raises(ConfigError, match="--only leaves out every cell"):
+        keys("!*")
+    with pytest.raises(ConfigError, match="--only !chian matches no cell"):
+        keys("!chian")
+
+
+def test_only_cannot_bring_in_what_variants_left_out(catalog):
+    with pytest.raises(ConfigError, match=r"--only chain matches no cell"):
+        plan(source([{"batch_size": 1}], variants=["flat_view"]), catalog.operators, catalog.variants, ["chain"])
+
+
+def test_an_only_without_effect_is_an_error_even_beside_one_that_has(catalog):
+    """A typing error in one of two patterns would silently halve the run."""
+    with pytest.raises(ConfigError, match=r"flat_vew.*did you mean .*flat_view"):
+        plan(source([{"batch_size": 1}]), catalog.operators, catalog.variants, ["chain", "flat_vew"])
+
+
+def test_variants_of_an_operator_take_turns_in_one_group(catalog):
+    groups = plan(source([{"batch_size": [1, 8]}], NAMES), catalog.operators, catalog.variants)
+    assert [(g.operator.name, g.point.batch_size) for g in groups] == [
+        (name, size) for name in NAMES for size in (1, 8)
+    ]
+    for group in groups:
+        assert {v.operator for v in group.variants} == {group.operator.name}
+        assert len(set(ids(group.variants))) == len(group.variants) > 2
+
+
+OWN = {
+    "parse= raises TypeError": (
+        {"n": None},
+        {},
+        r"c\.yaml: sweep\[0\]\.n: TypeError: int\(\) argument must be .*, got None",
+    ),
+    "default= raises": (
+        {"n": 1},
+        {"axes": (Axis("n", int, 1, ""), Axis("m", int, lambda p: p.nope, ""))},
+        "this point has no axis 'nope'",
+    ),
+    "a rule raises": (
+        {"n": 0},
+        {"rules": (Rule("{n}", lambda p: 1 // p.n > 0),)},
+        "o: no point can be made of this: ZeroDivisionError",
+    ),
+    "a rule names what is no axis": (
+        {"n": 0},
+        {"rules": (Rule("{k}", lambda p: False),)},
+        "no point can be made of this: KeyError: 'k'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case, catalog):
+    grid, given, sentence = OWN[case]
+    own = dataclasses.replace(
+        catalog.operators["decode_native"], name="o", **{"axes": (Axis("n", int, 1, ""),), "rules": (), **given}
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        expand(source([grid], ("o",)), {"o": own})

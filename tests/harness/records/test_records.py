@@ -1,0 +1,177 @@
+"""Records survive a round trip and a killed run, and say in one sentence what is wrong with a file."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from harness.cli import recording
+from harness.records.file import Writer, read_run, write_run
+from harness.records.schema import Cell, Metrics, RecordError, Segment
+from tests import factory
+
+
+@dataclass(frozen=True)
+class Written:
+    path: object
+    content: bytes
+    cells: list[Cell]
+
+
+@pytest.fixture
+def written(tmp_path) -> Written:
+    run = factory.sweep_run(batch_sizes=(1,))
+    path = factory.write(run, tmp_path / "run.jsonl")
+    return Written(path, path.read_bytes(), run.cells)
+
+
+def refused(path) -> str:
+    with pytest.raises(RecordError) as caught:
+        read_run(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+def test_round_trip(written):
+    run = read_run(written.path)
+    assert run.cells == written.cells
+    assert msgspec.to_builtins(run.header) == msgspec.to_builtins(factory.sweep_run(batch_sizes=(1,)).header)
+    assert (run.path, run.truncated) == (str(written.path), False)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    reason=st.text(alphabet=st.characters(codec="utf-8")),
+    times=st.dictionaries(st.integers(1, 64), st.lists(st.floats(0, 1e9), max_size=4), max_size=4),
+)
+def test_any_reason_and_any_sample_come_back_exactly(tmp_path_factory, reason, times):
+    cell = factory.cell("decode_native", "flat_view", {"batch_size": 1})
+    cell = msgspec.structs.replace(cell, status="failed", reason=reason, metrics=Metrics(bytes_moved=1, graph_us=times))
+    path = factory.write(
+        factory.run(factory.gpu_environment(), [cell]), tmp_path_factory.mktemp("record") / "run.jsonl"
+    )
+    assert read_run(path).cells == [cell]
+
+
+def test_a_torn_last_record_is_dropped_and_reported(written):
+    """Cut anywhere inside the last line: every record before it is kept."""
+    last = written.content.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in {last + 1, last + 2, (last + len(written.content)) // 2, len(written.content) - 2}:
+        written.path.write_bytes(written.content[:cut])
+        run = read_run(written.path)
+        assert run.truncated
+        assert run.cells == written.cells[:-1]
+
+
+def test_a_cut_between_records_or_before_the_last_newline_loses_nothing(written):
+    written.path.write_bytes(written.content[:-1])
+    assert read_run(written.path).cells == written.cells
+    assert not read_run(written.path).truncated
+
+
+def test_a_cut_inside_a_character_is_torn_too(tmp_path):
+    cells = [factory.cell("o", "v", {"n": i}, status="failed", reason="größer") for i in range(2)]
+    path = factory.write(factory.run(factory.gpu_environment(), cells), tmp_path / "run.jsonl")
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex("ß".encode()) + 1])
+    assert read_run(path).truncated
+
+
+def test_damage_before_the_last_record_is_an_error_with_its_line(written):
+    lines = written.content.split(b"\n")
+    lines[2] = lines[2][: len(lines[2]) // 2]
+    written.path.write_bytes(b"\n".join(lines))
+    assert f"{written.path}:3:" in refused(written.path)
+
+
+NO_RECORDS = [b"", b"\n", b"not json\n", b"\xff\xfe\x00", b"[]\n", b'{"line": "other"}\n', b'{"line":"header","sch']
+
+
+@pytest.mark.parametrize("content", [*NO_RECORDS, pytest.param(b"[" * 10_000, id="deep")])
+def test_what_is_no_record_is_refused(tmp_path, content):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(content)
+    refused(path)
+
+
+def test_a_file_without_header_or_of_another_schema_is_refused(written):
+    written.path.write_bytes(written.content.split(b"\n", 1)[1])
+    assert "header" in refused(written.path)
+    written.path.write_bytes(written.content.replace(b'"schema":2', b'"schema":99', 1))
+    assert "99" in refused(written.path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    assert "No such file" in refused(tmp_path / "none.jsonl")
+    refused(tmp_path)
+
+
+def test_one_bad_file_among_many_is_named(written, tmp_path):
+    with pytest.raises(RecordError, match=r"none\.jsonl"):
+        read_run(tmp_path / "none.jsonl")
+
+
+def test_every_record_is_on_disk_before_the_next(tmp_path):
+    run = factory.run(factory.gpu_environment(), [factory.cell("o", "v", {"n": n}, gpu=1.0) for n in range(3)])
+    writer = Writer(tmp_path / "a" / "run.jsonl")
+    writer.write(run.header)
+    for count, cell in enumerate(run.cells, 1):
+        writer.write(cell)
+        assert read_run(writer.path).cells == run.cells[:count]
+    writer.close()
+
+
+def test_records_are_never_overwritten(written):
+    with pytest.raises(RecordError, match="exists"):
+        Writer(written.path)
+    assert written.path.read_bytes() == written.content
+
+
+def test_an_unwritable_place_is_named(written):
+    with pytest.raises(RecordError, match="cannot write"):
+        Writer(written.path / "below" / "run.jsonl")
+
+
+def test_a_writer_that_wrote_nothing_leaves_no_file(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    writer.close()
+    assert not writer.path.exists()
+
+
+def test_an_unknown_status_is_refused(written):
+    written.path.write_bytes(written.content.replace(b'"status":"passed"', b'"status":"fine"', 1))
+    assert "status" in refused(written.path)
+
+
+def test_key_joins_operator_variant_and_point():
+    assert (
+        factory.cell("decode_native", "flat_view", {"batch_size": 8, "next_n": 4}).key
+        == "decode_native/flat_view/batch_size=8,next_n=4"
+    )
+
+
+def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_with_its_ruler(tmp_path, monkeypatch):
+    mine = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
+    recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
+    start = next(i for i, cell in enumerate(recorded.cells) if cell.operator == "decode_native")
+    timer = factory.calibration(np.random.default_rng(1))
+    later = Segment(started="later", why="resumed", environment=recorded.header.environment, calibration=timer)
+    write_run(structs.replace(recorded, segments=[(start, later)]), tmp_path / "recorded.jsonl")
+    factory.write(factory.sweep_run(batch_sizes=(1, 128)), tmp_path / "elsewhere.jsonl")
+    cold = factory.run(
+        recorded.header.environment, recorded.cells, config=recorded.header.config | {"measure": {"cache": "cold"}}
+    )
+    factory.write(cold, tmp_path / "cold.jsonl")
+    monkeypatch.setattr(recording, "REFERENCE", tmp_path)
+    (drawn,) = recording._references(mine)
+    assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}
+    assert {cell.operator for cell in drawn.cells} == {"decode_flatten", "decode_native"}
+    for cell in drawn.cells:
+        assert (drawn.calibration_of(cell) is drawn.header.calibration) == (cell.operator == "decode_flatten")
+    assert recording._references(recorded) == []

@@ -1,0 +1,192 @@
+"""Tables of a run: what they claim is there, and no terminal or Markdown parser takes a value apart."""
+
+import io
+import re
+
+import msgspec
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from harness.analysis.compare import compare
+from harness.report import columns
+from harness.report.comparison import comparison_console
+from harness.report.console import print_rows, print_tables
+from harness.report.tables import markdown, result_tables
+from tests import factory
+
+CPU = factory.cpu_environment()
+
+
+def long_run(scale: float = 1.0):
+    """Axis values longer than a column beside six variants, and numbers everywhere."""
+    points = [
+        {"batch_size": size, "max_decode_len": rows, "decode_len": form, "context_len": lengths, "token_padding": pad}
+        for size in (1, 128)
+        for rows, form, lengths, pad in (
+            (3, "uniform", 2048, 0),
+            (4, "uniform", "uniform(65536;131072)", 0),
+            (4, "ragged", 2048, 16),
+            (4, "uniform", 2048, 0),
+        )
+    ]
+    times = {
+        "op_chain": 31.4,
+        "merged_chain": 24.4,
+        "compiled_chain": 14.8,
+        "triton_uniform": 2.79,
+        "triton_fused": 1.34 * scale,
+    }
+    cells = [factory.cell("decode_flatten", name, axes, gpu) for axes in points for name, gpu in times.items()]
+    return factory.run(factory.gpu_environment(), cells)
+
+
+def shown(width: int, draw) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    draw(console)
+    return console.file.getvalue()
+
+
+def numbers(text: str) -> set[str]:
+    return set(re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+def test_the_check_for_cut_numbers_sees_one():
+    assert numbers("context_len=1310\n72") - numbers("context_len=131072") == {"1310", "72"}
+    assert numbers("0.\n1") - numbers("0.1") == {"0", "1"}
+
+
+@pytest.mark.parametrize("width", [30, 60, 100, 160, 300])
+def test_no_terminal_cuts_a_number_of_a_table(width):
+    tables = result_tables(long_run())
+    text = shown(width, lambda console: print_tables(console, tables))
+    assert max(map(len, text.splitlines())) <= width
+    assert numbers(text) == numbers(shown(10_000, lambda console: print_tables(console, tables)))
+
+
+def test_a_value_without_room_is_a_letter_and_stands_in_full_below():
+    narrow = shown(80, lambda console: print_tables(console, result_tables(long_run())[:1]))
+    assert len(re.findall(r"^(?:1|128) +[A-Z]\b", narrow, re.MULTILINE)) >= 2
+    assert re.search(r"^[A-Z]: context_len=uniform\(65536;131072\)$", narrow, re.MULTILINE)
+    wide = shown(160, lambda console: print_tables(console, result_tables(long_run())[:1]))
+    assert wide.count("context_len=uniform(65536;131072)") == 2
+    assert "A: " not in wide
+
+
+def test_variants_without_room_stand_in_a_part_of_their_own_with_all_rows():
+    (table, *_) = result_tables(long_run())
+    assert columns.parted(table, 160) == [[0, 1, 2, 3, 4, 5]]
+    several = columns.parted(table, 45)
+    assert len(several) > 1
+    assert [i for part in several for i in part] == list(range(6))
+    text = shown(45, lambda console: print_tables(console, [table]))
+    assert len(re.findall(r"^128 ", text, re.MULTILINE)) == 4 * len(several)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_no_terminal_cuts_a_number_of_a_comparison(width):
+    comparison = compare(long_run(), long_run(scale=1.5))
+    draw = lambda console: comparison_console(comparison, console)  # noqa: E731
+    text = shown(width, draw)
+    assert max(map(len, text.splitlines())) <= width
+    assert numbers(text) == numbers(shown(10_000, draw))
+    if width == 40:
+        assert re.search(r"^A:\s+decode_flatten/triton_fused$", text, re.MULTILINE)
+
+
+def test_a_name_too_long_for_a_list_breaks_between_its_parts():
+    row = ("compiled_chain", "no: needs a GPU", "torch.repeat_interleave over decode_lens, then context_len=131072")
+    text = shown(44, lambda console: print_rows(console, ("variant", "available", "what it is"), [row]))
+    assert max(map(len, text.splitlines())) <= 44
+    assert {"compiled_", "chain", "131072"} <= set(text.split())
+    assert columns.broken("repeat_interleave", 12) == "repeat_\ninterleave"
+    assert columns.broken("uniform(65536;131072)", 14) == "uniform(65536;\n131072)"
+    assert columns.broken("ab163840.5", 8) == "ab\n163840.5"
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def cpu_table(times: dict[str, float | None], points: int = 2, **cell):
+    cells = [
+        factory.cell("decode_flatten", name, {"batch_size": 8 * (i + 1)}, cpu=cpu, **cell)
+        for i in range(points)
+        for name, cpu in times.items()
+    ]
+    (table,) = result_tables(factory.run(CPU, cells))
+    return table
+
+
+def test_a_table_with_times_says_what_they_are():
+    table = cpu_table({"op_chain": 40.0, "merged_chain": 20.0})
+    assert table.title == "decode_flatten: CPU wall time in µs, not a GPU time (times faster than op_chain)"
+    assert any(note.startswith("* fastest of its row") for note in table.notes)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_a_table_without_a_time_promises_none(points):
+    table = cpu_table({"triton_fused": None, "op_chain": None}, points)
+    assert table.title == "decode_flatten: no CPU time"
+    assert not any("fastest" in note or "Times" in note for note in table.notes)
+    text = shown(100, lambda console: print_tables(console, [table]))
+    assert ("batch" in text) == (points == 1)
+    if points > 1:
+        assert "triton_fused, all 2 points: passed" in table.notes
+        assert "|" not in markdown([table])
+
+
+def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
+    alone = cpu_table({"merged_chain": 20.0})
+    assert alone.title == "decode_flatten: CPU wall time in µs, not a GPU time"
+    assert not any("*" in text for text in (*alone.notes, *(box.main for _, boxes in alone.rows for box in boxes)))
+    two = cpu_table({"merged_chain": 20.0, "compiled_chain": 10.0})
+    assert "times faster" not in two.title
+    assert two.notes[0].startswith("* fastest of its row")
+
+
+def test_gpu_runs_without_a_time_have_no_floor_and_no_modelled_table():
+    cells = [factory.cell("decode_flatten", name, {"batch_size": 8}) for name in ("op_chain", "cuda_fused")]
+    (table,) = result_tables(factory.run(factory.gpu_environment(), cells))
+    assert (table.title, table.variants) == ("decode_flatten: no GPU time", ("op_chain", "cuda_fused"))
+    assert len(result_tables(long_run())) == 2
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e308])
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_what_is_no_time_has_no_ratio(value, damaged):
+    cells = [factory.cell("decode_flatten", name, {"batch_size": 8}, cpu=40.0) for name in ("op_chain", "merged_chain")]
+    metrics = msgspec.structs.replace(cells[damaged].metrics, cpu_us=[value] * 20)
+    cells[damaged] = msgspec.structs.replace(cells[damaged], metrics=metrics)
+    (table,) = result_tables(factory.run(CPU, cells))
+    ((_, boxes),) = table.rows
+    assert not any("×" in box.main for box in boxes)
+    assert max(len(box.main) for box in boxes) < 10
+
+
+def test_markdown_of_a_table_is_text_and_tables_alone():
+    tables = result_tables(long_run())
+    reason = msgspec.structs.replace(long_run().cells[1], status="failed", reason="a | b *c* `d` <e>", metrics=None)
+    run = long_run()
+    run.cells[1] = reason
+    parsed = MarkdownIt("commonmark").enable("table")
+    tokens = parsed.parse(markdown(result_tables(run)))
+    assert {token.type for token in tokens if token.type.endswith("_open") and token.level == 0} == {
+        "paragraph_open",
+        "table_open",
+    }
+    inside = {child.type for token in tokens for child in token.children or ()}
+    assert inside <= {
+        "text",
+        "text_special",
+        "softbreak",
+        "hardbreak",
+        "strong_open",
+        "strong_close",
+        "code_inline",
+        "html_inline",
+    }
+    html = parsed.render(markdown(result_tables(run)))
+    assert "a | b *c* `d` &lt;e&gt;" in html
+    assert "\n* fastest of its row." in html
+    starred = sum(box.main.endswith("*") for table in tables for _, boxes in table.rows for box in boxes)
+    assert starred == len(re.findall(r"×\*</strong>", html)) > 0

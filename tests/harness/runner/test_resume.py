@@ -1,0 +1,228 @@
+"""Runs that were broken off: what a resumed one measures, keeps, cuts off and refuses. The command line around a
+fake worker.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.records.file import Writer, read_run, write_run
+from harness.records.schema import Cell, Metrics, RecordError, Segment
+from harness.runner import run
+from harness.runner.protocol import Ready
+from tests import factory
+from tests.fake_worker import FakeWorkers
+from tests.harness.cli.test_cli import TINY, call
+
+POINTS = [f"batch_size={size},context_len=uniform(1000;100000)" for size in (3, 4)]
+KEYS = [f"decode_native/{name}/{point}" for point in POINTS for name in ("chain_clamp", "flat_view")]
+
+
+def says(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """bench(*arguments, dies_after=cells): bench.py on two points of two variants; the run stops dead after some
+    cells.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+
+    def command(*arguments, dies_after=99, environment=None):
+        told = iter(range(dies_after))
+
+        def script(task):
+            from harness.discover import discover
+
+            label = discover().operators[task.operator].label(task.axes)
+            for name in task.variants:
+                if next(told, None) is None:
+                    raise KeyboardInterrupt
+                yield Cell(
+                    operator=task.operator,
+                    variant=name,
+                    baseline="chain_clamp",
+                    point=label,
+                    axes=dict(task.axes),
+                    status="passed",
+                    metrics=Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5),
+                )
+
+        workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
+        monkeypatch.setattr(run, "Worker", workers)
+        code, out, err = call("tiny.yaml", "--device", "cpu", "--no-plots", *arguments)
+        return code, out, says(err), workers
+
+    return command
+
+
+def keys(path="out/run.jsonl"):
+    return [cell.key for cell in read_run(path).cells]
+
+
+def test_a_run_that_was_broken_off_is_completed_with_the_same_seed(bench):
+    assert bench("--out", "out", dies_after=1)[0] == 130
+    seed, before = read_run("out/run.jsonl").header.seed, Path("out/run.jsonl").read_bytes()
+    code, out, err, workers = bench("--resume", "out")
+    assert (code, err) == (0, "")
+    assert keys() == KEYS
+    assert Path("out/run.jsonl").read_bytes().startswith(before)
+    assert [job.seed for job in workers.started] == [seed]
+    assert workers.asked == [("flat_view",), ("chain_clamp", "flat_view")]
+    ((start, segment),) = read_run("out/run.jsonl").segments
+    assert (start, segment.why) == (1, "resumed")
+    assert "4 passed" in out
+
+
+def test_resumed_twice(bench):
+    bench("--out", "out", dies_after=1)
+    assert bench("--resume", "out", dies_after=2)[0] == 130
+    assert bench("--resume", "out/run.jsonl")[0] == 0
+    assert keys() == KEYS
+    assert [start for start, _ in read_run("out/run.jsonl").segments] == [1, 3]
+
+
+def test_a_complete_run_starts_no_worker(bench):
+    bench("--out", "out")
+    before = Path("out/run.jsonl").read_bytes()
+    code, out, _, workers = bench("--resume", "out")
+    assert (code, workers.started) == (0, [])
+    assert "4 passed" in out
+    assert Path("out/run.jsonl").read_bytes() == before
+
+
+def test_plan_of_a_resumed_run_lists_what_is_lacking(bench):
+    bench("--out", "out", dies_after=3)
+    assert bench("--resume", "out", "--plan")[1].split() == KEYS[3:]
+
+
+def test_a_torn_last_line_is_measured_again_and_a_whole_one_without_its_newline_is_kept(bench, tmp_path):
+    bench("--out", "out", dies_after=2)
+    path, whole = tmp_path / "out" / "run.jsonl", (tmp_path / "out" / "run.jsonl").read_bytes()
+    for content, asked in ((whole[:-9], ("flat_view",)), (whole[:-1], ("chain_clamp", "flat_view"))):
+        path.write_bytes(content)
+        code, _, _, workers = bench("--resume", "out")
+        assert code == 0
+        assert keys(path) == KEYS
+        assert workers.asked[0] == asked
+
+
+@pytest.mark.parametrize("content", [b"", b'{"line":"header","schema":2,"na'], ids=["empty", "torn header"])
+def test_a_run_killed_before_its_first_line_begins_anew(content, bench, tmp_path):
+    (tmp_path / "out").mkdir()
+    for option in ("--resume", "--out"):
+        (tmp_path / "out" / "run.jsonl").write_bytes(content)
+        assert bench(option, "out")[0] == 0
+        assert keys() == KEYS
+        assert read_run("out/run.jsonl").segments == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--set", "measure.timeout_s=7"],
+            "it was recorded with another measure.timeout_s; give the same configuration",
+        ),
+        (["--set", "batch_size=[3, 5]"], "it was recorded with another sweep; give the same configuration"),
+        (["--only", "*/flat_view"], "it was recorded with other cells; give the same --only, --shard and --variants"),
+        (["--seed", "6"], "it was recorded with seed 5, not 6; leave the seed out"),
+    ],
+)
+def test_another_sweep_is_refused(arguments, sentence, bench):
+    bench("--out", "out", "--seed", "5", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", *arguments)
+    assert (code, err, workers.started) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--seed", "5"]], ids=["left out", "given again"])
+def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
+    bench("--out", "out", "--seed", "5", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", *arguments)
+    assert (code, err) == (0, "")
+    assert workers.started[0].seed == 5
+
+
+def test_another_machine_is_refused(bench):
+    bench("--out", "out", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(torch="2.14.0"))
+    assert code == 2
+    assert err == "error: out/run.jsonl was recorded with torch 2.13.0+cpu, this is 2.14.0; record the run again"
+    assert workers.closed
+    assert keys() == KEYS[:1]
+
+
+def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
+    assert "leave --out out" in bench("--resume", "out", "--out", "other")[2]
+    code, _, err, _ = bench("--resume", "nowhere")
+    assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
+
+
+def test_a_full_disk_is_one_sentence(bench, monkeypatch):
+    """What was written before is kept, and nothing is raised once more when the file is closed."""
+
+    def full(self, line):
+        real(self, line)
+        if isinstance(line, Cell):
+            self._file.close()
+            self._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+
+    real = Writer.write
+    monkeypatch.setattr(Writer, "write", full)
+    code, _, err, _ = bench("--out", "out")
+    assert code == 2
+    assert err.startswith(
+        "error: cannot write out/run.jsonl: No space left on device; what was written before is kept;"
+    )
+    assert err.endswith("complete it with --resume")
+    assert keys() == KEYS[:1]
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def segment(why: str, **more) -> Segment:
+    return Segment(started="2026-01-01T00:00:00+00:00", why=why, environment=factory.cpu_environment(), **more)
+
+
+def test_segments_come_back_where_they_stood_also_behind_the_last_cell(tmp_path):
+    run = factory.sweep_run(batch_sizes=(1,))
+    run = msgspec.structs.replace(
+        run, segments=[(0, segment("a")), (2, segment("b")), (2, segment("c")), (len(run.cells), segment("d"))]
+    )
+    write_run(run, tmp_path / "run.jsonl")
+    again = read_run(tmp_path / "run.jsonl")
+    assert again.segments == run.segments
+    assert again.cells == run.cells
+
+
+def test_two_processes_never_write_one_record(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    for resume in (True, False):
+        with pytest.raises(RecordError, match="is being written by another run"):
+            Writer(tmp_path / "run.jsonl", resume=resume)
+    writer.write(segment("kept"))
+    writer.close()
+    Writer(tmp_path / "run.jsonl", resume=True).close()
+    assert (tmp_path / "run.jsonl").read_bytes().count(b"\n") == 1
+
+
+def test_a_record_that_went_away_is_no_crash_when_it_is_closed(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    writer.path.unlink()
+    writer.close()
+
+
+def test_every_cell_has_the_ruler_of_its_segment(tmp_path):
+    import numpy as np
+
+    one, two, three = (factory.calibration(np.random.default_rng(i)) for i in range(3))
+    run = factory.sweep_run(batch_sizes=(1,))
+    header = msgspec.structs.replace(run.header, calibration=one)
+    run = msgspec.structs.replace(
+        run, header=header, segments=[(2, segment("b", calibration=two)), (5, segment("c", calibration=three))]
+    )
+    assert [[one, two, three].index(run.calibration_of(cell)) for cell in run.cells[:7]] == [0, 0, 1, 1, 1, 2, 2]

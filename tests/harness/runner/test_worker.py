@@ -1,0 +1,141 @@
+"""The process boundary, with real processes: whatever ends a worker reaches the parent as one sentence, and nothing
+stays.
+"""
+
+import os
+import time
+
+import pytest
+
+from harness.config.load import Measure
+from harness.runner import worker
+from harness.runner.protocol import Begin, Job, Ready, Refused, Task
+from harness.runner.worker import Worker, WorkerDied, WorkerSilent
+from tests import faulty_session
+
+ENDS = {
+    "segfaults": "the worker process was killed by SIGSEGV",
+    "is_killed_by_a_signal_without_a_name": "the worker process was killed by signal ",
+    "exits": "the worker process ended with exit code 3",
+    "ends": "the worker process ended with exit code 4",
+    "loses_the_context": "the CUDA context was lost",
+    "panics": "the worker process could not go on: Panic: at the disco",
+    "says_what_cannot_be_sent": "the worker process could not go on: TypeError: cannot pickle",
+    "hangs": "no sign of life for 0.5 s (measure.timeout_s); the worker process was ended",
+}
+
+
+@pytest.fixture
+def start(monkeypatch):
+    monkeypatch.setattr(worker, "_serve", faulty_session.serve)
+    started = []
+
+    def one(*files, timeout_s=60):
+        started.append(Worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
+        return started[-1]
+
+    yield one
+    for one in started:
+        one.close(wait_s=0)
+        assert not os.path.exists(f"/proc/{one.process_id}")
+
+
+def ask(one, *names):
+    return one.ask(Task("o", {}, names, 0.0))
+
+
+def test_a_worker_answers_and_ends_when_it_is_told_to(start):
+    one = start()
+    assert isinstance(one.ready, Ready)
+    assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Begin", "Cell"] * 2
+    began = time.monotonic()
+    one.close(wait_s=30)
+    assert time.monotonic() - began < 10
+    with pytest.raises(WorkerDied):
+        list(ask(one, "fine"))
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
+    one, seen = start(timeout_s=0.5 if name == "hangs" else 60), []
+    assert isinstance(one.ready, Ready)
+    with pytest.raises(WorkerDied) as died:
+        seen.extend(ask(one, "fine", name))
+    assert str(died.value).startswith(ENDS[name])
+    assert "\n" not in str(died.value)
+    assert isinstance(died.value, WorkerSilent) == (name == "hangs")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, capfd):
+    one = start()
+    assert one.ready
+    assert [type(event).__name__ for event in ask(one, "floods")] == ["Begin", "Cell"]
+    one.close()
+    out, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert [line for line in lines if line.startswith("kernel.cu")] == [
+        f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed." for thread in range(10)
+    ]
+    assert "once, through Python" in lines
+    assert lines[-1] == "… 4990 more lines like: kernel.cu:7: block: [0,0,0], thread: [0,0,0] Assertion failed."
+
+
+def test_the_last_words_of_a_killed_worker_are_passed_on(start, capfd):
+    one = start()
+    assert one.ready
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        list(ask(one, "dies_in_the_middle_of_a_line"))
+    one.close()
+    assert capfd.readouterr().err.splitlines()[-1:] == ["about to"]
+
+
+def test_what_was_said_before_the_end_has_arrived(start):
+    one = start()
+    assert one.ready
+    events = ask(one, "fine", "ends")
+    seen = [next(events) for _ in range(3)]
+    with pytest.raises(WorkerDied):
+        next(events)
+    assert [type(event).__name__ for event in seen] == ["Begin", "Cell", "Begin"]
+    assert seen[-1] == Begin("ends", "verify")
+
+
+def test_a_worker_that_hangs_up_but_stays_is_ended(start, monkeypatch):
+    monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
+    one = start(timeout_s=30)
+    assert one.ready
+    with pytest.raises(WorkerDied, match="hung up without ending"):
+        list(ask(one, "hangs_up"))
+
+
+def test_junk_in_the_pipe_is_no_crash_of_the_parent(start):
+    one = start(timeout_s=5)
+    assert one.ready
+    with pytest.raises(WorkerDied, match=r"sent what cannot be read \(UnpicklingError"):
+        list(ask(one, "writes_into_the_pipe"))
+
+
+def test_a_huge_message_arrives_whole(start):
+    one = start(timeout_s=20)
+    assert one.ready
+    cell = list(ask(one, "says_much"))[-1]
+    assert len(cell.reason) == 50_000_000
+
+
+def test_what_a_worker_raises_on_its_way_up_is_a_refusal(start):
+    refused = start("raises on start").ready
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("Speechless: its message cannot be read (hostile_session.py, line ")
+
+
+def test_a_worker_that_dies_on_its_way_up_is_dead(start):
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        _ = start("dies on start").ready
+
+
+def test_a_worker_that_never_gets_ready_is_not_blamed_on_the_timeout_of_variants(start, monkeypatch):
+    monkeypatch.setattr(worker, "START_LIMIT_S", 0.01)
+    with pytest.raises(WorkerSilent, match=r"no sign of life for 0\.01 s \(it should have been ready by then\)"):
+        _ = start().ready

@@ -1,0 +1,190 @@
+"""Files with variants: what is found in them, and one sentence for each way in which they can be wrong."""
+
+import textwrap
+
+import pytest
+
+import bench
+from harness.contract import COMPILER, GPU, Variant
+from harness.discover import DiscoveryError, discover, unavailable
+
+HEAD = "from harness.contract import variant\n"
+BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
+def file(tmp_path, text, name="mine.py"):
+    path = tmp_path / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_a_file_adds_its_variants_behind_the_others(tmp_path):
+    file(
+        tmp_path,
+        f"{HEAD}@variant('decode_native', requires='nowhere', skip=lambda p: 'never')\ndef mine{BODY}again = mine\n",
+    )
+    catalog = discover(["mine.py"])
+    mine = catalog.find("decode_native", "mine")
+    assert (mine.doc, mine.requires, mine.defect) == ("A made-up one.", ("nowhere",), None)
+    assert catalog.variants[-1] is mine
+    assert catalog.variants.count(mine) == 1  # the second name is the same function
+    assert len(catalog.variants) == len(discover().variants) + 1
+    assert unavailable(mine, "cpu") == "needs the Python module nowhere"
+
+
+def test_a_file_may_bring_an_operator_of_its_own(tmp_path):
+    text = f"""
+        from harness.contract import Axis, Operator, variant
+        from baselines.decode_native import operator as decode_native
+        operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
+                            views=None, reference=None, bytes_moved=None, baseline="mine")
+        @variant("own")
+        def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
+    """
+    catalog = discover([file(tmp_path, text)])
+    assert [v.id for v in catalog.of("own")] == ["own/mine"]
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("hard_points=(HardPoint('B = 2', {'m': 2}), HardPoint('B = 3', {'k': 3}))", "hard point 'B = 3'"),
+        ("sequences={'big-small': ({'m': 2}, {'k': 1})}", "sequence 'big-small'"),
+    ],
+)
+def test_a_point_of_proof_names_axes_that_the_operator_has(tmp_path, field, place):
+    text = f"""
+        from harness.contract import Axis, HardPoint, Operator, variant
+        operator = Operator(name="own", summary="", axes=(Axis("m", int, 1, ""),), make_inputs=None, make_outputs=None,
+                            views=None, reference=None, bytes_moved=None, baseline="mine", {field})
+        @variant("own")
+        def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
+    """
+    with pytest.raises(DiscoveryError) as caught:
+        discover([file(tmp_path, text)])
+    assert str(caught.value).endswith(f"mine.py: operator own: {place} has no axis 'k' to set; valid are m")
+
+
+def test_imported_variants_are_not_the_file_s_own(tmp_path):
+    file(
+        tmp_path, f"from baselines.decode_native.operator import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}"
+    )
+    assert len(discover(["mine.py"]).variants) == len(discover().variants) + 1
+
+
+def test_two_files_of_one_name_are_two_files(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        file(tmp_path / folder, f"{HEAD}@variant('decode_native')\ndef from_{folder}{BODY}")
+    catalog = discover(["a/mine.py", "b/mine.py"])
+    assert [v.name for v in catalog.variants[-2:]] == ["from_a", "from_b"]
+
+
+FAULTS = {
+    "raises": ("x = 1\n\nraise ValueError('boom')\n", "ValueError: boom (mine.py, line 3)"),
+    "raises over several lines": ("raise ValueError('boom\\nbang')\n", "ValueError: boom"),
+    "raises further down": ("def f():\n    raise KeyError('q')\n\nf()\n", "KeyError: 'q' (mine.py, line 2)"),
+    "syntax": ("x = 1\ndef f(:\n    pass\n", "SyntaxError: invalid syntax (line 2)"),
+    "indentation": (
+        "def f():\n\tx = 1\n        y = 2\n",
+        "inconsistent use of tabs and spaces in indentation (line 3)",
+    ),
+    "needs a module": (
+        "import nowhere_to_be_found\n",
+        "ModuleNotFoundError: No module named 'nowhere_to_be_found' (mine.py, line 1)",
+    ),
+    "leaves": ("import sys\nsys.exit(3)\n", "SystemExit: 3 (mine.py, line 2)"),
+    "misspelt operator": (
+        f"{HEAD}@variant('decode_nativ')\ndef mine{BODY}",
+        "unknown operator 'decode_nativ'; did you mean decode_native?",
+    ),
+    "taken name": (
+        f"{HEAD}@variant('decode_native')\ndef chain{BODY}",
+        "decode_native/chain is defined already; choose another name",
+    ),
+    "misspelt keyword": (
+        f"{HEAD}@variant('decode_native', require='cuda')\ndef mine{BODY}",
+        "unexpected keyword argument 'require' (mine.py, line 2)",
+    ),
+    "decorator without operator": (f"{HEAD}@variant\ndef mine{BODY}", "(mine.py, line 2)"),
+    "a class": (
+        f"{HEAD}@variant('decode_native')\nclass Mine:\n    pass\n",
+        "marks a function (point, x, out) -> launch, not <class",
+    ),
+    "nothing in it": ("x = 1\n", "no variant"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
+    text, words = FAULTS[case]
+    (tmp_path / "mine.py").write_text(text)
+    try:
+        code = bench.main(["list", "--variants", "mine.py"])
+    except SystemExit as left:
+        pytest.fail(f"the file ended the program with {left.code}")
+    out, err = capsys.readouterr()
+    assert code == 2, out[-500:]
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "mine.py: " in err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("none.py", "no such file"), (".", "not a Python file"), ("mine.txt", "not a Python file")]
+)
+def test_a_file_that_is_none_is_one_sentence(name, words, tmp_path):
+    (tmp_path / "mine.txt").write_text("hello")
+    with pytest.raises(DiscoveryError, match=words) as caught:
+        discover([name])
+    assert str(caught.value).startswith(f"--variants {name}: ")
+
+
+def test_a_missing_file_is_named_with_the_nearest_one(tmp_path):
+    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
+    with pytest.raises(DiscoveryError, match=r"no such file; did you mean mine\.py\?"):
+        discover(["mien.py"])
+
+
+def test_a_binary_file_is_one_sentence(tmp_path):
+    (tmp_path / "mine.py").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(DiscoveryError, match=r"mine\.py: cannot be imported: SyntaxError"):
+        discover(["mine.py"])
+
+
+def test_a_fault_in_one_file_costs_only_its_own_variants(tmp_path, monkeypatch):
+    """As in the folders of the suite: the broken file is listed with the reason, the others are there."""
+    import harness.discover
+
+    for folder in ("baselines", "kernels"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "kernels" / "decode_native").mkdir()
+    (tmp_path / "kernels" / "decode_native" / "broken_one.py").write_text("x = 1\n1 / 0\n")
+    monkeypatch.setattr(harness.discover, "ROOT", tmp_path)
+    monkeypatch.setattr("kernels.decode_native.__path__", [str(tmp_path / "kernels" / "decode_native")])
+    catalog = discover()
+    assert catalog.broken == {
+        "kernels/decode_native/broken_one.py": "ZeroDivisionError: division by zero (broken_one.py, line 2)"
+    }
+    assert catalog.variants == []
+
+
+def test_availability_says_what_is_missing(monkeypatch, tmp_path):
+    def needing(*requires):
+        return Variant("op", "v", lambda *_: None, "", "test", requires=requires)
+
+    assert unavailable(needing(), "cpu") is None
+    assert unavailable(needing(GPU), "cpu") == "needs a GPU"
+    assert unavailable(needing(GPU), "cuda") is None
+    assert unavailable(needing("json", "nowhere"), "cpu") == "needs the Python module nowhere"
+    assert unavailable(needing("nowhere.inner"), "cpu") == "needs the Python module nowhere.inner"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert unavailable(needing(COMPILER), "cpu").startswith("needs a C++ compiler")

@@ -1,0 +1,226 @@
+"""The ruler, the launcher and the worker on a real GPU: against times that are known, and with kernels that
+misbehave.
+"""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from harness.analysis.stats import fit, slopes
+from harness.records.file import read_run
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def timer():
+    from harness.timing.cuda_timer import CudaTimer
+
+    made = CudaTimer((1, 2, 4, 8, 16))
+    made.ramp(0.5)
+    return made
+
+
+def graph_samples(timer, launch, rounds=20):
+    watch = timer.stopwatch(launch)
+    taken = [watch.sample()["graph_us"] for _ in range(rounds)]
+    return watch, {k: [one[k] for one in taken] for k in taken[0]}
+
+
+@pytest.mark.parametrize("microseconds", [2, 5, 20])
+def test_slope_recovers_a_known_time(timer, microseconds):
+    """A kernel that waits on the global timer, over the constant cost of a graph node measured with a wait of 1 us."""
+    from harness.cuda import launcher
+    from harness.timing.cuda_timer import CALIBRATION_KERNELS
+
+    base = np.median(slopes(graph_samples(timer, launcher(CALIBRATION_KERNELS, "spin", 1, 1, 1000))[1]))
+    found = np.median(slopes(graph_samples(timer, launcher(CALIBRATION_KERNELS, "spin", 1, 1, microseconds * 1000))[1]))
+    # The global timer ticks in steps of up to 32 ns on some GPUs, at either end of the wait.
+    assert found - base == pytest.approx(microseconds - 1, abs=max(0.15, 0.02 * microseconds))
+
+
+def test_a_null_kernel_is_small_and_linear(timer):
+    from harness.cuda import launcher
+    from harness.timing.cuda_timer import CALIBRATION_KERNELS
+
+    line = fit(graph_samples(timer, launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32))[1])
+    assert 0.2 < line.slope < 3.0
+    assert line.residual < 2.0
+
+
+def test_graph_nodes_are_counted(timer):
+    a, b = torch.zeros(64, device="cuda"), torch.ones(64, device="cuda")
+
+    def launch():
+        a.add_(1)
+        a.mul_(2)
+        b.copy_(a)
+
+    watch, _ = graph_samples(timer, launch, rounds=1)
+    facts = watch.facts()
+    assert facts["launches"] == 3
+    assert sum(facts["graph_nodes"].values()) == 3
+    assert facts["graph_nodes"]["kernel"] >= 2
+
+
+def test_what_cannot_be_captured_says_why_and_still_has_an_eager_time(timer):
+    a = torch.ones(8, device="cuda")
+    watch = timer.stopwatch(lambda: a.sum().item())
+    assert watch.leading == "eager_us"
+    assert "graph_us" not in watch.sample()
+    assert watch.facts()["no_graph"]
+    # and the next capture works
+    assert graph_samples(timer, lambda: a.add_(1), rounds=1)[0].facts()["launches"] == 1
+
+
+def test_the_launcher_follows_torchs_current_stream(timer):
+    from harness.cuda import launcher
+    from harness.timing.cuda_timer import CALIBRATION_KERNELS
+
+    source = torch.arange(1024, dtype=torch.int32, device="cuda")
+    target = torch.zeros_like(source)
+    copy = launcher(CALIBRATION_KERNELS, "block_copy", 1, 256, source, target)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        timer.spin(2000)
+        copy()
+    assert not torch.equal(target.clone(), source)  # the default stream overtakes the side stream's wait
+    side.synchronize()
+    assert torch.equal(target, source)
+
+
+def test_integers_beyond_32_bits_are_refused():
+    from harness.cuda import launcher
+    from harness.timing.cuda_timer import CALIBRATION_KERNELS
+
+    with pytest.raises(OverflowError, match="C int"):
+        launcher(CALIBRATION_KERNELS, "spin", 1, 1, 2**31)
+
+
+def test_a_kernel_that_writes_to_nowhere_fails_alone(tmp_path):
+    """The CUDA context is lost; the worker is replaced and the other variants are still measured."""
+    import bench
+
+    (tmp_path / "nowhere.cu").write_text('extern "C" __global__ void nowhere(int n) { *(int*)(8LL * n) = 1; }')
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from harness.contract import GPU, variant
+            from harness.cuda import launcher
+
+            @variant("decode_native", requires=GPU, sources="nowhere.cu")
+            def nowhere(point, x, out):
+                return launcher(Path({str(tmp_path / "nowhere.cu")!r}), "nowhere", 1, 1, 1)
+            """
+        )
+    )
+    out = tmp_path / "run"
+    code = bench.main(
+        ["configs/smoke.yaml", "--only", "decode_native/*", "--variants", str(mine), "--out", str(out), "--no-plots"]
+    )
+    assert code == 1
+    cells = read_run(out / "run.jsonl").cells
+    assert {c.status for c in cells if c.variant == "nowhere"} == {"failed"}
+    assert all(c.metrics is None for c in cells if c.variant == "nowhere")
+    others = [c for c in cells if c.variant in ("cuda_fused", "triton_fused", "chain_clamp")]
+    assert len(others) == 15
+    assert {c.status for c in others} == {"passed"}
+
+
+def test_the_parent_never_touches_cuda(tmp_path):
+    arguments = [
+        "configs/smoke.yaml",
+        "--only",
+        "decode_native/cuda_fused",
+        "--out",
+        str(tmp_path / "run"),
+        "--no-plots",
+    ]
+    program = f"import bench, torch; code = bench.main({arguments}); print(code, torch.cuda.is_initialized())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "0 False", done.stdout + done.stderr
+
+
+def test_a_run_on_the_gpu_records_everything(tmp_path):
+    import bench
+
+    out = tmp_path / "run"
+    assert (
+        bench.main(
+            ["configs/smoke.yaml", "--only", "decode_flatten/*_fused", "--only", "*/op_chain", "--out", str(out)]
+        )
+        == 0
+    )
+    run = read_run(out / "run.jsonl")
+    assert run.header.environment.gpu
+    assert run.header.environment.driver
+    assert run.header.calibration.copy_us
+    for cell in run.cells:
+        assert cell.status == "passed"
+        assert cell.metrics.host_us
+        assert cell.metrics.eager_us
+        assert len(cell.metrics.graph_us[1]) == cell.metrics.rounds
+        if cell.variant.endswith("_fused"):
+            assert cell.metrics.launches == 1
+    assert {path.suffix for path in out.iterdir()} >= {".png", ".svg", ".md", ".jsonl"}
+
+
+def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
+    """Right when launched, idle when captured: its graph would be the fastest of all."""
+    import bench
+
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from baselines.decode_native.operator import chain_clamp
+            from harness.contract import variant
+
+            @variant("decode_native", waives="no_alloc", skip=lambda p: "end-aligned only" if p.row_alignment == "front" else None)
+            def idle_when_captured(point, x, out):
+                launch_right = chain_clamp(point, x, out)
+                nothing = torch.empty(1, device=out.buffer.device)
+
+                def launch():
+                    if torch.cuda.is_current_stream_capturing():
+                        nothing.zero_()
+                    else:
+                        launch_right()
+
+                return launch
+            """
+        )
+    )
+    out = tmp_path / "run"
+    arguments = [
+        "configs/smoke.yaml",
+        "--only",
+        "*/idle_when_captured",
+        "--variants",
+        str(mine),
+        "--out",
+        str(out),
+        "--no-plots",
+    ]
+    assert bench.main(arguments) == 1
+    cells = read_run(out / "run.jsonl").cells
+    assert {c.status for c in cells} == {"mismatch"}
+    assert all("graph_safe" in c.reason for c in cells)
+
+
+@pytest.mark.parametrize("name", ["triton_fused", "cuda_fused"])
+def test_more_requests_than_a_grid_has_rows(name, catalog):
+    """65,600 requests: the second and third dimension of a grid end at 65,535."""
+    from harness.verify.fixture import Fixture, verify_cell
+
+    operator = catalog.operators["decode_flatten"]
+    axes = {"batch_size": 65_600, "next_n": 2, "decode_len": "ragged", "max_model_len": 256, "context_len": 200}
+    point = operator.complete({**axes, "max_num_batched_tokens": 140_000})
+    verify_cell(Fixture(operator, point, "cuda", 1), catalog.find("decode_flatten", name))

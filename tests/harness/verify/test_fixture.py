@@ -1,0 +1,359 @@
+"""Wrong kernels that look right: each must be rejected, by the check meant for it, with the place of the fault."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from baselines.decode_flatten.operator import merged_chain
+from baselines.decode_flatten.operator import operator as flatten
+from baselines.decode_native.operator import operator as native
+from harness.checks import Mismatch
+from harness.config.load import Measure
+from harness.contract import Expected, Variant
+from harness.records.schema import Cell
+from harness.runner.evaluator import Evaluator
+from harness.runner.protocol import Job, Task
+from harness.verify.buffers import GUARD_BYTES, Guarded
+from harness.verify.equality import compare
+from harness.verify.fixture import Fixture, verify_cell, verify_sequence
+from harness.verify.hard_points import check_variant
+
+
+def as_variant(operator, setup, skip=lambda point: None, waives=()):
+    return Variant(
+        operator=operator.name, name=setup.__name__, setup=setup, doc="", origin="test", skip=skip, waives=waives
+    )
+
+
+def right_lens(point, x):
+    """decode_native's answer by broadcasting, on whatever device the inputs are."""
+    width = point.max_decode_len
+    return (
+        (x.seq_lens[:, None] - width + 1 + torch.arange(width, device=x.seq_lens.device)).clamp_(min=0).to(torch.int32)
+    )
+
+
+def right(point, x, out):
+    def launch():
+        lens = right_lens(point, x)
+        out.buffer[: lens.numel()].copy_(lens.flatten())
+
+    return launch
+
+
+def unwritten_output(point, x, out):
+    def launch():
+        lens = right_lens(point, x).flatten()
+        out.buffer[: lens.numel() - 1].copy_(lens[:-1])
+
+    return launch
+
+
+def stale_output(point, x, out):
+    first = []
+
+    def launch():
+        if not first:
+            first.append(True)
+            right(point, x, out)()
+
+    return launch
+
+
+def caches_first_answer(point, x, out):
+    answer = []
+
+    def launch():
+        if not answer:
+            answer.append(right_lens(point, x).flatten())
+        out.buffer[: answer[0].numel()].copy_(answer[0])
+
+    return launch
+
+
+def computed_during_setup(point, x, out):
+    answer = right_lens(point, x).flatten()
+
+    def launch():
+        out.buffer[: answer.numel()].copy_(answer)
+
+    return launch
+
+
+def mutates_input(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        x.seq_lens[-1] += 1
+
+    return launch
+
+
+def writes_one_too_many(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        out.buffer[point.batch_size * point.max_decode_len] = 0
+
+    return launch
+
+
+def writes_past_the_buffer(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        out.buffer.as_strided((1,), (1,), out.buffer.storage_offset() + out.buffer.numel()).zero_()
+
+    return launch
+
+
+def writes_before_an_input(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        x.seq_lens.as_strided((1,), (1,), x.seq_lens.storage_offset() - 1).zero_()
+
+    return launch
+
+
+def returns_a_copy(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        return {"context_lens": native.views(point, out)["context_lens"].clone()}
+
+    return launch
+
+
+def returns_wrong_dtype(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        return {"context_lens": native.views(point, out)["context_lens"].long()}
+
+    return launch
+
+
+def returns_nothing_useful(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        return {"lens": out.buffer}
+
+    return launch
+
+
+POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
+
+
+def test_the_right_one_passes(device):
+    verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, right))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check", "words"),
+    [
+        (unwritten_output, "exact", r"\[14\] expected .* got .*poison: never written"),
+        (stale_output, "exact", "poison: never written"),
+        (caches_first_answer, "exact", r"\[0\] expected \d+, got \d+"),
+        (computed_during_setup, "exact", r"\[0\] expected \d+, got \d+"),
+        (mutates_input, "inputs_unchanged", r"seq_lens was written to; 1 element, first at \[4\]"),
+        (writes_one_too_many, "exact", r"\[15\] expected .*, got 0"),
+        (writes_past_the_buffer, "in_bounds", "outside the output buffer"),
+        (writes_before_an_input, "in_bounds", "outside the input seq_lens .* at byte -4"),
+        (returns_a_copy, "stable_address", "address moves"),
+        (returns_wrong_dtype, "return_value", "int64"),
+        (returns_nothing_useful, "return_value", "returned no 'context_lens'"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_wrong_kernels_are_rejected(wrong, check, words, device):
+    with pytest.raises(Mismatch, match=words) as caught:
+        verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, wrong))
+    assert caught.value.check == check
+
+
+def test_a_mismatch_names_the_first_five_places(device):
+    def all_wrong(point, x, out):
+        def launch():
+            out.buffer.fill_(7)
+
+        return launch
+
+    with pytest.raises(Mismatch) as caught:
+        verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, all_wrong))
+    assert str(caught.value).count("expected") == 5
+
+
+def test_works_only_for_uniform_is_rejected_by_a_hard_point(device):
+    def uniform_only(point, x, out):
+        def launch():
+            b = torch.arange(x.num_decode_tokens, device=x.seq_lens.device) // point.max_decode_len
+            j = torch.arange(x.num_decode_tokens, device=x.seq_lens.device) % point.max_decode_len
+            b = b.clamp_(max=len(x.seq_lens) - 1)
+            out.lens.zero_()
+            out.lens[: len(b)] = (x.seq_lens[b] - point.max_decode_len + 1 + j).clamp_(min=0).to(torch.int32)
+            out.decode_lens[: len(b)] = 1
+            columns = min(x.block_table.shape[1], out.block_table.shape[1])
+            out.block_table[: len(b), :columns] = x.block_table[b, :columns]
+
+        return launch
+
+    verify_cell(
+        Fixture(flatten, flatten.complete({"batch_size": 4, "context_len": 900}), device, seed=1),
+        as_variant(flatten, uniform_only),
+    )
+    findings = list(check_variant(flatten, as_variant(flatten, uniform_only, waives=("no_alloc",)), device, seed=1))
+    rejected = {finding.name for finding in findings if finding.outcome == "rejected"}
+    assert {"ragged", "padding row in the middle", "ragged with token padding"} <= rejected
+    assert "L = 1" not in rejected
+
+
+def test_a_stale_tail_is_found_by_a_sequence_only(device):
+    """Zeroes only its own padding, not what a larger step left behind it: right on poisoned buffers of one size."""
+
+    def forgets_the_tail(point, x, out):
+        inner = merged_chain(point, x, out)
+        before = out.lens.clone()
+
+        def launch():
+            before.copy_(out.lens)
+            inner()
+            stale = slice(x.num_decode_tokens, None)
+            # Poison counts as "never used", so that single steps look right.
+            out.lens[stale] = torch.where(before[stale] < 1_000_000, before[stale], 0)
+
+        return launch
+
+    points = [flatten.complete(step) for step in flatten.sequences["big-small-big"]]
+    variant = as_variant(flatten, forgets_the_tail)
+    verify_cell(Fixture(flatten, points[1], device, seed=1), variant)
+    with pytest.raises(Mismatch, match="step 2 of 3"):
+        verify_sequence(flatten, variant, points, device, seed=1)
+
+
+def test_a_read_past_the_source_row_shows_in_the_slack(device):
+    """Columns no consumer reads may hold the source's or old content, but nothing from another row."""
+    value = torch.tensor([[5, 6, 0, 0]], dtype=torch.int32)
+    slack = torch.tensor([[False, False, True, True]])
+    before = torch.full((1, 4), 99, dtype=torch.int32)
+    for legal in ([5, 6, 99, 0], [5, 6, 0, 99]):
+        compare("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, slack=slack))
+    for illegal in ([5, 6, 42, 0], [5, 99, 0, 0]):
+        with pytest.raises(Mismatch):
+            compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, slack=slack))
+
+
+@pytest.mark.parametrize("shape_stride", [((4, 3), (3, 1)), ((4, 3), (13, 1)), ((7,), (1,)), ((2, 0), (1, 1))])
+def test_every_byte_around_a_buffer_is_watched(shape_stride, device):
+    shape, stride = shape_stride
+    size = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if 0 not in shape else 1
+    guarded = Guarded(torch.arange(max(size, 1), dtype=torch.int32).as_strided(shape, stride), device)
+    inside = set(offsets(shape, stride))
+    guarded.tensor.fill_(-1)
+    assert guarded.stray_write() is None
+    flat = guarded._bytes.view(torch.int32)
+    first = GUARD_BYTES // 4
+    for element in (-first, -1, *(o for o in range(size) if o not in inside), size + 1, len(flat) - first - 1):
+        kept = flat[first + element].clone()
+        flat[first + element] = 0
+        assert guarded.stray_write() == 4 * element
+        flat[first + element] = kept
+    assert guarded.stray_write() is None
+
+
+def offsets(shape, stride):
+    return (sum(i * s for i, s in zip(index, stride, strict=True)) for index in itertools.product(*map(range, shape)))
+
+
+def test_contents_move_with_the_seed_but_shapes_do_not():
+    for operator in (flatten, native):
+        for hard in operator.hard_points:
+            point = operator.complete(hard.point)
+            one, two = operator.make_inputs(point, 1), operator.make_inputs(point, 2)
+            for field in dataclasses.fields(one):
+                a, b = getattr(one, field.name), getattr(two, field.name)
+                if isinstance(a, torch.Tensor):
+                    assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+                else:
+                    assert a == b
+
+
+def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_proved(catalog):
+    chain = catalog.find("decode_native", "chain_clamp")
+    picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
+    findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
+    assert {finding.outcome for finding in findings} == {"passed", "failed"}
+    failed = next(finding for finding in findings if finding.outcome == "failed")
+    assert failed.message.startswith(
+        "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_verify.py, line "
+    )
+
+
+@pytest.mark.parametrize("wide_from", [1, 200])
+def test_the_first_and_the_largest_hard_point_are_proved_with_unaligned_buffers(device, wide_from):
+    """A wide access may begin at a size alone."""
+
+    def takes_alignment_for_granted(point, x, out):
+        inner = right(point, x, out)
+        fault = int(point.batch_size >= wide_from and out.buffer.data_ptr() % 16 > 0)
+
+        def launch():
+            inner()
+            out.buffer[0] += fault
+
+        return launch
+
+    uniform = lambda p: (
+        "rows aligned at their end, uncompressed" if p.row_alignment == "front" or p.compress_ratio > 1 else None
+    )  # noqa: E731
+    findings = list(
+        check_variant(
+            native, as_variant(native, takes_alignment_for_granted, skip=uniform, waives=("no_alloc",)), device, seed=1
+        )
+    )
+    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
+    assert rejected == [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")][wide_from > 1 :]
+
+
+@pytest.mark.parametrize("said", [4.0, None, "8"])
+def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobody_else(said, catalog, monkeypatch):
+    session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    for name, traffic in (("decode_native", lambda point, x: said), ("decode_flatten", flatten.bytes_moved)):
+        brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
+        monkeypatch.setitem(
+            session._catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+        )
+    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
+    cells = [event for event in session.group(task) if isinstance(event, Cell)]
+    assert [cell.status for cell in cells] == ["failed", "failed"]
+    assert (
+        cells[0].reason
+        == f"no inputs at this point: TypeError: bytes_moved said {said!r} where it has to give a whole number"
+    )
+    task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
+    assert [event.status for event in session.group(task) if isinstance(event, Cell)] == ["passed"]
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"), [(True, "redundant= said True where"), (None, None), ("the same at B = 1", None)]
+)
+def test_a_point_is_redundant_for_a_reason_in_words(said, problem, catalog, monkeypatch):
+    session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: said, sequences={})
+    monkeypatch.setitem(
+        session._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+    )
+    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
+    cells = [event for event in session.group(task) if isinstance(event, Cell)]
+    assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if said else "passed"] * 2
+    assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == said for cell in cells)

@@ -1,0 +1,185 @@
+"""The guards around a timed launch, each by itself: replaced tools, changed settings, outputs that a call did not
+write.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from harness.checks import Mismatch
+from harness.config.load import Measure
+from harness.runner.evaluator import Evaluator
+from harness.runner.protocol import Job
+from harness.verify.buffers import as_integers
+from harness.verify.integrity import Integrity, ProcessState
+from harness.verify.output_probe import OutputProbe
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def module():
+    """A module of a ruler's own, with a function, a class and something it only imported."""
+    made = ModuleType("ruler_of_a_test")
+    exec("def judge(): return 1\nclass Watch:\n    def sample(self): return 1\nfrom time import sleep", vars(made))
+    return made
+
+
+def test_nothing_was_touched(module):
+    assert Integrity([module]).tampered() is None
+
+
+@pytest.mark.parametrize("name", ["perf_counter", "monotonic"])
+def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
+    honest, noted = getattr(time, name), Integrity([])
+    monkeypatch.setattr(time, name, lambda: 0.0)
+    assert noted.tampered() == f"time.{name} was replaced; a variant must leave alone what measures it"
+    assert getattr(time, name) is honest
+    assert noted.tampered() is None
+
+
+def test_functions_classes_and_methods_of_a_module_are_noted(module):
+    noted, judge, sample, watch = Integrity([module]), module.judge, module.Watch.sample, module.Watch
+    module.judge = module.Watch.sample = lambda *_: 0
+    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
+    assert (module.judge, module.Watch.sample) == (judge, sample)
+    module.Watch = SimpleNamespace
+    assert noted.tampered().startswith("ruler_of_a_test.Watch was replaced")
+    assert module.Watch is watch
+    module.sleep = None  # imported, and the module would call what stands there
+    assert noted.tampered().startswith("ruler_of_a_test.sleep was replaced")
+    assert module.sleep is time.sleep
+    assert noted.tampered() is None
+
+
+def test_a_deleted_tool_is_missed_too(module):
+    noted = Integrity([module])
+    del module.judge
+    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
+    assert module.judge() == 1
+
+
+#: In a process of its own, where nobody has imported the ruler yet; nothing of it touches a device.
+SESSION = """
+from harness.config.load import Measure
+from harness.runner.protocol import Job
+from harness.runner.evaluator import Evaluator
+session = Evaluator(Job("cuda", (), 0, Measure(), timed=True))
+for owner, tool in TOOLS:
+    owner = pkgutil.resolve_name(owner)
+    assert session._integrity.tampered() is None
+    setattr(owner, tool, lambda *_: 0.0)
+    print(session._integrity.tampered())
+"""
+
+
+def test_what_times_on_a_gpu_is_noted_before_any_variant_is_imported():
+    tools = [
+        ("harness.timing.cuda_timer:CudaStopwatch", "sample"),
+        ("harness.timing.queued_events:BlockedEvents", "microseconds"),
+        ("harness.cuda_graph", "check_nodes"),
+        ("harness.timing.clocks:Clocks", "throttle_reason"),
+        ("harness.timing.cache:Cache", "prepare"),
+    ]
+    program = f"import pkgutil\nTOOLS = {tools}{SESSION}"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    named = [line.split(" was replaced")[0] for line in done.stdout.splitlines()]
+    assert named == [f"{owner.rpartition(':')[2]}.{tool}" for owner, tool in tools]
+
+
+def test_settings_are_compared_and_restored():
+    state, threads, dtype = ProcessState("cpu"), torch.get_num_threads(), torch.get_default_dtype()
+    assert state.changed() is None
+    torch.set_num_threads(threads + 1)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    assert state.changed().startswith(f"torch.get_num_threads() was {threads} and is {threads + 1};")
+    state.restore()
+    assert state.changed() is None
+    assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == (threads, dtype, True)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_variants_alone(device, tmp_path):
+    (tmp_path / "moves.py").write_text(
+        f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
+        "@variant('decode_native')\ndef moves(point, x, out): return None\n"
+    )
+    session = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True, compiled=False))
+    (finding,) = session.check_variant("decode_native", "moves")
+    assert (finding.outcome, finding.check) == ("rejected", "process_state")
+    assert finding.message.startswith("torch.get_default_device() was cpu and is ")
+    assert next(session.check_variant("decode_native", "chain_clamp")).outcome == "passed"
+
+
+# --- the witness ------------------------------------------------------------------------------------------------------
+
+
+def bench_of(expected, untouched=None, slack=None):
+    """Just what a witness looks at: one output buffer and what the reference says of it."""
+    buffer = expected.clone()
+    case = SimpleNamespace(expected={"out": SimpleNamespace(value=expected, untouched=untouched, slack=slack)})
+    return SimpleNamespace(
+        cases=[case], outputs=SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})
+    ), buffer
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.int64, torch.float64])
+def test_a_call_that_writes_everything_is_content_and_one_that_does_not_is_named(dtype):
+    expected = torch.arange(60).reshape(6, 10).to(dtype)
+    bench, buffer = bench_of(expected)
+    output_probe = OutputProbe(bench)
+    for _ in range(20):
+        output_probe.arm()
+        assert not torch.equal(as_integers(buffer), as_integers(expected))
+        buffer.copy_(expected)
+        output_probe.check("host")
+    output_probe.arm()
+    with pytest.raises(Mismatch, match=r"out\[\d, \d\] was made wrong before the queued calls and still is after them"):
+        output_probe.check("queued")
+
+
+def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    bench, buffer = bench_of(expected)
+    output_probe, places = OutputProbe(bench), []
+    for _ in range(40):
+        buffer.copy_(expected)
+        output_probe.arm()
+        places.append(tuple((buffer != expected).nonzero().flatten().tolist()))
+    # Drawn from 128 ready sets: 34 of forty are different ones on average, give or take two.
+    assert len(set(places)) > 20
+
+
+def test_what_a_launch_need_not_write_is_never_made_wrong():
+    expected = torch.arange(100, dtype=torch.int32)
+    untouched, slack = expected < 40, expected >= 60
+    bench, buffer = bench_of(expected, untouched, slack)
+    output_probe = OutputProbe(bench)
+    for _ in range(50):
+        output_probe.arm()
+    wrong = buffer != expected
+    assert not bool((wrong & (untouched | slack)).any())
+    assert bool(wrong.any())
+
+
+def test_an_output_of_which_nothing_must_be_written_is_left_alone():
+    expected = torch.arange(4, dtype=torch.int32)
+    bench, buffer = bench_of(expected, untouched=torch.ones(4, dtype=torch.bool))
+    output_probe = OutputProbe(bench)
+    output_probe.arm()
+    output_probe.check("host")
+    assert torch.equal(buffer, expected)
+
+
+def test_versions_of_the_outputs_do_not_give_the_arming_away():
+    bench, buffer = bench_of(torch.arange(64, dtype=torch.int32))
+    output_probe, version = OutputProbe(bench), buffer._version
+    output_probe.arm()
+    assert buffer._version == version

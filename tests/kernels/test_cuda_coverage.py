@@ -1,0 +1,57 @@
+"""compute-sanitizer sees what a hard point launches, and nothing else: no CUDA entry point may be left to sequences
+or sweeps.
+"""
+
+import re
+import sys
+
+from harness import cuda
+from harness.discover import discover
+from tools.sanitizer_run import SEED, allocated
+
+CATALOG = discover()
+
+
+def entry_points(source):
+    """Kernels of a source by the sections of its cubin, so macros that make kernels are no exception."""
+    return {
+        name.decode()
+        for name in re.findall(rb"\.text\.(\w+)\x00", bytes(cuda.compile_source(source, cuda.ARCHITECTURES[0]).code))
+    }
+
+
+def launched(monkeypatch, variants):
+    """(source, kernel) of all launches that tests/hard_points.py would make of these variants, with tensors of the
+    CPU.
+    """
+    seen, original = set(), cuda.launcher
+
+    def note(source, kernel, grid, block, *arguments):
+        seen.add((source, kernel))
+        return lambda: None
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "launcher", None) is original:
+            monkeypatch.setattr(module, "launcher", note)
+    for operator in CATALOG.operators.values():
+        own = [variant for variant in variants if variant.operator == operator.name]
+        for hard in operator.hard_points if own else ():
+            point = operator.complete(hard.point)
+            made, buffers = operator.make_inputs(point, SEED), operator.make_outputs(point)
+            if hard.edit is not None:
+                hard.edit(made)
+            for shift in (0, 1):
+                x, out = allocated(made, "cpu", shift, filled=True), allocated(buffers, "cpu", shift, filled=False)
+                for variant in own:
+                    if not variant.skip(point):
+                        variant.setup(point, x, out)
+    return seen
+
+
+def test_every_cuda_kernel_is_launched_at_a_hard_point(monkeypatch):
+    # cuda_mapped wants memory that only a GPU pins; its kernel is cuda_fused's.
+    variants = [v for v in CATALOG.variants if v.sources and v.defect is None and v.name != "cuda_mapped"]
+    sources = set((cuda.ROOT / "kernels").glob("*/*.cu"))
+    kernels = {(source, name) for source in sources for name in entry_points(source)}
+    assert {source for source, _ in kernels} == sources != set()
+    assert kernels - launched(monkeypatch, variants) == set()

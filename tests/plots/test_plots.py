@@ -1,0 +1,267 @@
+"""Figures: every kind of record gives files, nothing overlaps, CPU and GPU times never share an axis."""
+
+import subprocess
+import sys
+from collections import Counter
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+import plots
+from harness.discover import discover
+from plots import _axes, _style, itl_tpot, latency
+from tests import factory
+
+FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES}
+#: Figure -> the cases that have nothing for it: without a GPU, or without a baseline beside another variant.
+ABSENT = {"itl_tpot": ("cpu", "one variant", "long labels"), "calibration": ("cpu", "long labels")}
+BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
+MTP3 = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)
+
+
+def wide_run(operators: int, batch_sizes=MTP3, environment=None):
+    """Many operators, points and variants, with every status among the cells."""
+    rng, cells = np.random.default_rng(0), []
+    variants = {
+        "op_chain": 46,
+        "merged_chain": 36,
+        "compiled_chain": 20,
+        "upstream": 12,
+        "triton_fused": 2,
+        "cuda_fused": 1.6,
+    }
+    faults = {("merged_chain", 4): "mismatch", ("triton_fused", 8): "failed", ("op_chain", 16): "skipped"}
+    for operator in ("decode_flatten", "paged_mqa_schedule", "mamba_spec_metadata")[:operators]:
+        for size, rows, pad in product(batch_sizes, (1, 4), (0, 0.1)):
+            axes = {"batch_size": size, "max_decode_len": rows, "padding": pad}
+            for variant, gpu in variants.items():
+                status = "unavailable" if variant == "upstream" else faults.get((variant, size), "passed")
+                cells.append(factory.cell(operator, variant, axes, gpu, 9 * gpu, rng=rng, status=status, rounds=3))
+    return factory.run(environment or factory.gpu_environment(), cells)
+
+
+def one_variant_run():
+    return factory.run(factory.gpu_environment(), [factory.cell("decode_flatten", "op_chain", {"batch_size": 8}, 40.0)])
+
+
+def untimed_run():
+    unavailable = factory.cell("decode_flatten", "cuda_fused", {"batch_size": 8}, status="unavailable", reason="no GPU")
+    return factory.run(
+        factory.gpu_environment(), [unavailable, factory.cell("decode_flatten", "op_chain", {"batch_size": 8})]
+    )
+
+
+def long_labels_run(environment):
+    """Row labels as a real sweep has them, and a CPU's columns without times."""
+    axes = [
+        {
+            "batch_size": size,
+            "decode_len": form,
+            "context_len": lengths,
+            "padding": 0.1 if size > 8 else 0.0,
+            "token_padding": 16,
+        }
+        for size in (8, 256)
+        for form, lengths in (("uniform", "lognormal(4096;1)"), ("ragged", "uniform(65536;131072)"))
+    ]
+    times = {"op_chain": 36.6, "triton_uniform": None, "triton_fused": None, "cuda_fused": None, "compiled_chain": 50.0}
+    cells = [
+        factory.cell(operator, variant, point, cpu=cpu)
+        for operator, point, (variant, cpu) in product(("decode_flatten", "decode_native"), axes, times.items())
+    ]
+    return factory.run(environment, cells)
+
+
+def cache_states_run():
+    """The pointer chase of a run whose cache state is "serving": as many bars as it may have."""
+    run = factory.sweep_run(batch_sizes=(8,))
+    chase = dict.fromkeys(("l2", "memory", "hot", "cold", "serving", "serving_table"), [665.0] * 5)
+    calibration = msgspec.structs.replace(run.header.calibration, chase_cycles=chase)
+    return factory.run(run.header.environment, run.cells, calibration=calibration)
+
+
+CASES = {
+    "gpu": lambda: [factory.sweep_run()],
+    "cpu": lambda: [factory.sweep_run(factory.cpu_environment())],
+    "mixed": lambda: [factory.sweep_run(factory.cpu_environment()), factory.sweep_run(BLACKWELL), factory.sweep_run()],
+    "statuses": lambda: [wide_run(3)],
+    "sixty points": lambda: [wide_run(1, (*MTP3, 100, 250, 500, 512, 1024))],
+    "eighty points": lambda: [wide_run(1, range(1, 21))],
+    "one batch size": lambda: [factory.sweep_run(batch_sizes=(32,))],
+    "one variant": lambda: [one_variant_run()],
+    "cache states": lambda: [cache_states_run()],
+    "long labels": lambda: [long_labels_run(factory.cpu_environment())],
+}
+
+
+def texts(fig: Figure) -> list[Text]:
+    """All text that is shown, wherever it stands in the figure."""
+    return [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
+
+
+def overlaps(fig: Figure) -> list[tuple[str, str]]:
+    fig.canvas.draw()
+    # Slanted names have boxes that overlap where the letters do not.
+    upright = [text for text in texts(fig) if text.get_rotation() in (0, 90)]
+    x0, y0, x1, y1 = np.array([text.get_window_extent().padded(-1).extents for text in upright]).T
+    meet = (x0[:, None] < x1) & (x0 < x1[:, None]) & (y0[:, None] < y1) & (y0 < y1[:, None])
+    return [(upright[a].get_text(), upright[b].get_text()) for a, b in np.argwhere(np.triu(meet, 1))]
+
+
+def test_the_overlap_check_sees_an_overlap():
+    fig = latency.figure([one_variant_run()])
+    assert overlaps(fig) == []
+    fig.axes[0].text(1, 1, "over the title", transform=fig.axes[0].transAxes, ha="right")
+    fig.axes[0].text(0.99, 1, "and over this", transform=fig.axes[0].transAxes, ha="right")
+    assert overlaps(fig) == [("over the title", "and over this")]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", FIGURES)
+def test_drawn_without_overlaps(name, case, tmp_path):
+    runs = CASES[case]()
+    fig = FIGURES[name].figure(runs)
+    if case in ABSENT.get(name, ()):
+        assert fig is None
+        assert FIGURES[name].draw(runs, tmp_path / name) == []
+        assert not list(tmp_path.iterdir())
+        return
+    assert overlaps(fig) == []
+    written = _style.save(fig, tmp_path / "deep" / name)
+    assert [path.name for path in written] == [f"{name}.png", f"{name}.svg"]
+    assert 1100 <= imread(written[0]).shape[1] <= 1400
+
+
+@pytest.mark.parametrize(
+    "runs", [[], [untimed_run()], [factory.run(factory.cpu_environment(), [])]], ids=["none", "untimed", "empty"]
+)
+def test_nothing_timed_draws_nothing_but_its_ruler(runs, tmp_path):
+    timer = (
+        [tmp_path / f"calibration.{suffix}" for suffix in ("png", "svg")]
+        if any(run.header.calibration for run in runs)
+        else []
+    )
+    assert plots.draw_all(runs, tmp_path) == timer
+    assert sorted(tmp_path.iterdir()) == timer
+
+
+def test_draw_all_and_the_same_bytes_twice(tmp_path):
+    runs = [factory.sweep_run(batch_sizes=(1, 8))]
+    first, second = (plots.draw_all(runs, tmp_path / folder) for folder in ("first", "second"))
+    assert {path.stem for path in first} == set(FIGURES)
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert all(path.stat().st_size > 10_000 for path in first)
+
+
+def test_the_last_bits_of_a_layout_do_not_reach_the_file(tmp_path):
+    """A clipped patch carries an id that is hashed of where its axes stand; the layout's solver ends elsewhere in
+    every process.
+    """
+    written = []
+    for folder, bits in (("first", 0.0), ("second", 1e-13)):
+        fig = _style.new_figure(2.0)
+        fig.set_layout_engine("none")
+        fig.add_axes((0.1 + bits, 0.1, 0.5, 0.5)).add_patch(Rectangle((0.5, 0.5), 1, 1))
+        written.append([path.read_bytes() for path in _style.save(fig, tmp_path / folder / "figure")])
+    assert b"clip-path" in written[0][1]
+    assert written[0] == written[1]
+
+
+def test_cpu_and_gpu_times_have_panels_of_their_own():
+    fig = latency.figure(CASES["mixed"]())
+    labels = {ax.get_title().split("\n")[1]: ax.get_ylabel() for ax in fig.axes}
+    assert labels == {
+        "H200 (Hopper)": "GPU time per call (µs)",
+        "RTX PRO 6000 Blackwell Server Edition": "GPU time per call (µs)",
+        "CPU wall time, test CPU": "CPU wall time per call (µs)",
+    }
+    assert all("CPU" not in ax.get_title() for ax in itl_tpot.figure(CASES["mixed"]()).axes)
+
+
+def test_generations_in_their_order():
+    names = ["CPU", "Rubin", "Blackwell", "Ampere", "Hopper"]
+    runs = [factory.run(factory.gpu_environment(generation=name), []) for name in names]
+    runs.append(factory.run(factory.gpu_environment(generation=None, sm="sm_130"), []))
+    assert list(_style.group_by_generation(runs)) == [
+        "Ampere",
+        "Hopper",
+        "Blackwell",
+        "CPU",
+        "Rubin",
+        "unknown generation (sm_130)",
+    ]
+
+
+def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
+    assert _style.variant_style("cuda_fused") == {"color": "#0072B2", "marker": "o", "linestyle": "-"}
+    names = ("op_chain", "merged_chain", "compiled_chain", "triton_uniform", "triton_fused", "cuda_fused")
+    assert len({_style.variant_style(name)["color"] for name in names}) == len(names)
+    assert [_style.variant_style(name)["linestyle"] for name in names] == ["-."] * 3 + ["-"] * 3
+
+
+def test_no_two_variants_of_the_catalogue_look_alike():
+    """Where this fails for a new name, another plots._style._SALT is due."""
+    catalog = discover()
+    timed = {name: [v.name for v in catalog.of(name) if v.defect is None] for name in catalog.operators}
+    assert sum(map(len, timed.values())) > 30
+    for operator, names in timed.items():
+        assert len({_style.variant_style(name)["color"] for name in names}) == len(names), operator
+    names = {name for mine in timed.values() for name in mine}
+    looks = Counter((style["color"], style["marker"]) for style in map(_style.variant_style, names))
+    assert max(looks.values()) == 1
+
+
+def test_environment_caption():
+    lines = _style.environment_caption([*CASES["mixed"](), factory.sweep_run()]).split("\n")
+    assert lines == [
+        "mtp3 — CPU: test CPU · torch 2.13.0+cpu · commit unknown",
+        "mtp3 — NVIDIA RTX PRO 6000 Blackwell Server Edition · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc+",
+        "mtp3 — NVIDIA H200 · driver 580.1 · torch 2.11.0+cu130 · commit 0123abc",
+    ]
+
+
+def test_worth_names_the_model_and_keeps_models_apart():
+    run, header = factory.sweep_run(batch_sizes=(1,)), factory.sweep_run().header
+    assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
+    other = {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
+    runs = [run, msgspec.structs.replace(run, header=msgspec.structs.replace(header, config=other))]
+    titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure(runs).axes]
+    assert len(titles) == 4
+    assert sum("9.5 ms, acceptance 0.6, 2 calls per step, async" in title for title in titles) == 2
+    no_model = msgspec.structs.replace(run, header=msgspec.structs.replace(header, config={}))
+    assert itl_tpot.figure([no_model]) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1.6, 46, [1, 2, 5, 10, 20, 50]),
+        (208, 290, [200, 300]),
+        (1, 1, [1, 2]),
+        (0.9, 1.1, [0.9, 1, 2]),
+        (0.02, 70_000, [0.01, 0.1, 1, 10, 100, 1e3, 1e4, 1e5]),
+    ],
+)
+def test_round_numbers(low, high, ticks):
+    assert _axes.round_numbers(low, high) == pytest.approx(ticks)
+
+
+def test_noise_below_zero_is_no_reason_to_fail(tmp_path):
+    cells = [
+        factory.cell("decode_flatten", name, {"batch_size": 8}, gpu)
+        for name, gpu in (("op_chain", 40.0), ("fused", -0.1))
+    ]
+    assert len(plots.draw_all([factory.run(factory.gpu_environment(), cells)], tmp_path)) == 8
+
+
+def test_never_imports_torch():
+    code = "import sys, plots.latency, plots.speedup, plots.itl_tpot; assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(plots.__file__).parents[1])
