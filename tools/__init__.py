@@ -1,0 +1,1 @@
+"""What a user runs beside bench.py, each as ``python -m tools.NAME``."""

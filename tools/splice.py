@@ -1,0 +1,267 @@
+"""Write the measured parts of README.md and docs/*.md from the records in results/reference/:
+
+    python -m tools.splice            rewrite every block
+    python -m tools.splice --check    change nothing; exit code 1 if a block is out of date
+
+A block begins with a line ``<!-- splice:NAME -->`` and ends with a line ``<!-- /splice -->``. NAME is a key of BLOCKS,
+or GPU/RECORD for all tables of results/reference/GPU/RECORD.jsonl. Exit code 2: no such block, an unclosed block, or a
+record that is missing or cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from harness.analysis.estimators import estimates, residuals
+from harness.analysis.stats import copy_bandwidth, floor_us, interval
+from harness.analysis.warnings import untrusted_cells
+from harness.records.file import read_run
+from harness.records.schema import Cell, RecordError, Run
+from harness.report.tables import as_text, point_columns
+from harness.wording import did_you_mean, significant
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = Path("results", "reference")
+BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
+MARKER = "<!-- splice:"
+
+GPU = "nvidia-h200"
+#: The records shown in README and docs/results-h200.md.
+RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "mamba_copy", "cold"))
+#: The six rows of the README: these operators of ``full`` at one point.
+SUMMARY = (
+    "decode_flatten",
+    "decode_native",
+    "paged_mqa_schedule",
+    "mla_tile_schedule",
+    "decode_step",
+    "mamba_spec_metadata",
+)
+SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
+
+
+class SpliceError(Exception):
+    """A document cannot be spliced; the message is one sentence."""
+
+
+@cache
+def record(name: str) -> Run:
+    """name: GPU/RECORD, as in ``nvidia-h200/mtp3``. Raises SpliceError."""
+    path = REFERENCE / f"{name}.jsonl"
+    if not (ROOT / path).is_file():
+        there = [
+            str(known.relative_to(ROOT / REFERENCE).with_suffix("")) for known in (ROOT / REFERENCE).rglob("*.jsonl")
+        ]
+        raise SpliceError(f"there is no record {path}{did_you_mean(name, sorted(there))}")
+    try:
+        return read_run(ROOT / path)
+    except RecordError as error:
+        raise SpliceError(str(error)) from None
+
+
+def markdown_table(head: list[str], rows: list[list[str]], texts: int = 1) -> list[str]:
+    """The first ``texts`` columns hold words, the others figures."""
+    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def floor_of(run: Run, cell: Cell) -> float:
+    return floor_us(run.calibration_of(cell), cell.metrics.bytes_moved)
+
+
+def box(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
+    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ? and ! behind the GPU time."""
+    if cell is None or cell.status == "skipped":
+        return "–"
+    if cell.status != "passed":
+        return cell.status
+    gpu, host = interval(cell, "gpu_us"), interval(cell, "host_us")
+    if gpu is None:
+        return f"no graph · {significant(host.median)}"
+    marks = "\\*" * fastest + "?" * bool(untrusted_cells(run, [cell])) + "!" * bool(cell.metrics.disturbed)
+    parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
+    return " · ".join([*parts, f"{significant(gpu.median / floor_of(run, cell))}×"] if with_ratio else parts)
+
+
+def row_of(run: Run, cells: dict[str, Cell], variants: list[str], with_ratio: bool = True) -> list[str]:
+    """A box for each variant, then the floor."""
+    times = {name: found.median for name, cell in cells.items() if (found := interval(cell, "gpu_us"))}
+    fastest = min(times, key=times.get) if len(times) > 1 else None
+    floors = [significant(floor_of(run, cells[name])) for name in times][:1] or ["–"]
+    return [box(run, cells.get(name), name == fastest, with_ratio) for name in variants] + floors
+
+
+def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
+    points: dict[str, dict[str, Cell]] = {}
+    for cell in run.in_order:
+        if cell.operator == operator:
+            points.setdefault(cell.point, {})[cell.variant] = cell
+    return points
+
+
+def gpu_and_versions(run: Run) -> str:
+    found = run.header.environment
+    return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def environment() -> list[str]:
+    """One line per machine and commit."""
+    where: dict[str, list[str]] = {}
+    for name in RECORDS:
+        run = record(name)
+        text = f"{gpu_and_versions(run)}, commit {run.header.environment.commit}"
+        where.setdefault(text, []).append(f"`{run.header.name}`")
+    return [f"{', '.join(names)}: {text}.  " for text, names in where.items()]
+
+
+def summary() -> list[str]:
+    """The README's table: PyTorch operators beside the fused kernels at one point of ``full``."""
+    run, rows = record(f"{GPU}/full"), []
+    for operator in SUMMARY:
+        cells = by_point(run, operator).get(SUMMARY_POINT)
+        if not cells:
+            raise SpliceError(f"{run.path} has no cells of {operator} at {SUMMARY_POINT}")
+        baseline = next(iter(cells.values())).baseline
+        rows.append([f"`{operator}`", *row_of(run, cells, [baseline, "triton_fused", "cuda_fused"], with_ratio=False)])
+    where = gpu_and_versions(run)
+    note = f"Record `full`, {SUMMARY_POINT}: GPU µs · launches · host µs; floor in µs. {where}."
+    return [*markdown_table(["", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
+
+
+def example() -> list[str]:
+    text = (ROOT / "examples" / "my_decode_native.py").read_text(encoding="utf-8")
+    return ["```python", *text.rstrip().splitlines(), "```"]
+
+
+def runs() -> list[str]:
+    """What each record was made with, and how its timer did."""
+    rows = []
+    for name in RECORDS:
+        run = record(name)
+        header, known = run.header, run.header.calibration
+        worst = max((abs(residual.error_us) for residual in residuals(known)), default=0.0)
+        rows.append(
+            [
+                f"`{header.name}`",
+                f"`{header.command}`",
+                header.started[:10],
+                header.environment.commit,
+                str(header.seed),
+                run.cache,
+                significant(floor_us(known, 0)),
+                significant(copy_bandwidth(known) / 1e6),
+                significant(statistics.median(known.launch_host_us)),
+                f"{1000 * worst:.0f}",
+            ]
+        )
+    head = ["record", "command", "date", "commit", "seed", "cache"]
+    head += ["block copy, µs", "copy, TB/s", "bare launch, host µs", "largest residual, ns"]
+    warned = [
+        f"`{record(name).header.name}` is uncalibrated: {why}." for name in RECORDS for why in record(name).uncalibrated
+    ]
+    return markdown_table(head, rows, 6) + [line for text in warned for line in ("", text)]
+
+
+def agreement() -> list[str]:
+    """How many timed cells the three estimators agree on, and where they do not."""
+    rows = []
+    for name in RECORDS:
+        run = record(name)
+        found = [(cell, estimates(cell.metrics, run.calibration_of(cell))) for cell in run.cells]
+        timed = [(cell.operator, values.agree) for cell, values in found if values is not None]
+        marked = Counter(operator for operator, agrees in timed if not agrees)
+        others = ", ".join(f"`{operator}` {count}" for operator, count in marked.most_common())
+        rows.append([f"`{run.header.name}`", others or "none", str(len(timed)), str(len(timed) - marked.total())])
+    return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
+
+
+def tables(run: Run) -> list[str]:
+    """Every operator of a record: a row per point, a column per variant."""
+    lines: list[str] = []
+    for operator in dict.fromkeys(cell.operator for cell in run.in_order):
+        points, reasons = by_point(run, operator), {}
+        named = [name.partition("/")[2] for name in run.header.variants if name.startswith(f"{operator}/")]
+        axes, labels, shared = point_columns([cell for cells in points.values() for cell in cells.values()])
+        rows = []
+        for point, cells in points.items():
+            reasons |= {cell.reason: None for cell in cells.values() if cell.status == "skipped"}
+            if any(cell.status != "skipped" for cell in cells.values()):
+                rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
+        head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
+        lines += [f"### {run.header.name}: `{operator}`", "", *markdown_table(head, rows, len(axes)), ""]
+        lines += [f"Unless a row says otherwise: {as_text(shared)}.", ""] if shared else []
+        lines += [f"Skipped: {as_text('; '.join(reasons))}.", ""] if reasons else []
+    return lines[:-1]
+
+
+BLOCKS: dict[str, Callable[[], list[str]]] = {
+    "environment": environment,
+    "summary": summary,
+    "example": example,
+    "runs": runs,
+    "agreement": agreement,
+}
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a block. Raises SpliceError."""
+    if name in BLOCKS:
+        return BLOCKS[name]()
+    if "/" in name:
+        return tables(record(name))
+    raise SpliceError(f"no block is called {name!r}{did_you_mean(name, [*BLOCKS, *RECORDS])}")
+
+
+def spliced(path: Path) -> str:
+    """The text of a document with its blocks as the records have them. Raises SpliceError."""
+    text, short = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+
+    def block(found: re.Match[str]) -> str:
+        name, content = found.groups()
+        line = text.count("\n", 0, found.start()) + 1
+        if MARKER in content:
+            raise SpliceError(f"{short}, line {line}: the block {name!r} has no <!-- /splice -->")
+        try:
+            return "\n".join([f"{MARKER}{name} -->", *lines_of(name), "<!-- /splice -->"])
+        except SpliceError as error:
+            raise SpliceError(f"{short}, line {line}: {error}") from None
+
+    done = BLOCK.sub(block, text)
+    opened = re.findall(rf"^{MARKER}(\S+) -->", text, re.MULTILINE)
+    if len(opened) != len(BLOCK.findall(text)):
+        raise SpliceError(f"{short}: the block {opened[-1]!r} has no <!-- /splice -->")
+    return done
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("python -m tools.splice", description="Write measured figures into the documents.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a block is out of date")
+    options = parser.parse_args(arguments)
+    try:
+        changed = {path: text for path in documents() if (text := spliced(path)) != path.read_text(encoding="utf-8")}
+    except SpliceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for path, text in changed.items():
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {'out of date' if options.check else 'rewritten'}")
+    return 1 if changed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
