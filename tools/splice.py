@@ -133,8 +133,7 @@ def summary() -> list[str]:
             raise SpliceError(f"{run.path} has no cells of {operator} at {SUMMARY_POINT}")
         baseline = next(iter(cells.values())).baseline
         rows.append([f"`{operator}`", *row_of(run, cells, [baseline, "triton_fused", "cuda_fused"], with_ratio=False)])
-    where = gpu_and_versions(run)
-    note = f"Record `full`, {SUMMARY_POINT}: GPU µs · launches · host µs; floor in µs. {where}."
+    note = f"{gpu_and_versions(run)}. Record `{run.header.name}`, point `{SUMMARY_POINT}`."
     return [*markdown_table(["", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
@@ -222,9 +221,13 @@ def lines_of(name: str) -> list[str]:
     raise SpliceError(f"no block is called {name!r}{did_you_mean(name, [*BLOCKS, *RECORDS])}")
 
 
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
 def spliced(path: Path) -> str:
     """The text of a document with its blocks as the records have them. Raises SpliceError."""
-    text, short = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+    text, short = path.read_text(encoding="utf-8"), shown(path)
 
     def block(found: re.Match[str]) -> str:
         name, content = found.groups()
@@ -259,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
     for path, text in changed.items():
         if not options.check:
             path.write_text(text, encoding="utf-8")
-        print(f"{path.relative_to(ROOT)}: {'out of date' if options.check else 'rewritten'}")
+        print(f"{shown(path)}: {'out of date' if options.check else 'rewritten'}")
     return 1 if changed and options.check else 0
 
 

@@ -1,0 +1,92 @@
+"""The documents: measured parts are those of the records, links lead somewhere, the example runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import splice
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*splice.documents(), ROOT / "CONTRIBUTING.md"]
+EXAMPLE = ROOT / "examples" / "my_decode_native.py"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(path):
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_splicing_changes_nothing(capsys):
+    assert splice.main(["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    broken = []
+    for link in LINK.findall(path.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        file = path.parent / target if target else path
+        if "://" not in link and (not file.exists() or (anchor and anchor not in anchors(file))):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_readme_is_one_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_example_of_the_readme_is_a_variant():
+    """Verified as its first line is run, without the times."""
+    assert "<!-- splice:example -->" in (ROOT / "README.md").read_text(encoding="utf-8")
+    command = ["bench.py", "verify", "configs/smoke.yaml", "--only", "decode_native/mine/*", "--variants", str(EXAMPLE)]
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "decode_native/mine" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("block", "error"),
+    [
+        (
+            "<!-- splice:sumary -->\n<!-- /splice -->",
+            "page.md, line 3: no block is called 'sumary'; did you mean summary?",
+        ),
+        (
+            "<!-- splice:nvidia-h200/mtp4 -->\n<!-- /splice -->",
+            "page.md, line 3: there is no record results/reference/nvidia-h200/mtp4.jsonl; "
+            "did you mean nvidia-h200/mtp3?",
+        ),
+        ("<!-- splice:runs -->", "page.md: the block 'runs' has no <!-- /splice -->"),
+        (
+            "<!-- splice:runs -->\n<!-- splice:summary -->\n<!-- /splice -->",
+            "page.md, line 3: the block 'runs' has no <!-- /splice -->",
+        ),
+    ],
+    ids=["unknown block", "missing record", "unclosed", "unclosed before another"],
+)
+def test_a_block_that_cannot_be_written_is_one_sentence(block, error, tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{block}\n")
+    monkeypatch.setattr(splice, "documents", lambda: [page])
+    assert splice.main([]) == 2
+    assert capsys.readouterr().err == f"error: {error}\n"
+    assert page.read_text() == f"# Page\n\n{block}\n"
+
+
+def test_an_outdated_block_is_reported_and_rewritten(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    outdated = "before\n<!-- splice:environment -->\noutdated\n<!-- /splice -->\nafter\n"
+    page.write_text(outdated)
+    monkeypatch.setattr(splice, "documents", lambda: [page])
+    assert splice.main(["--check"]) == 1
+    assert page.read_text() == outdated
+    assert splice.main([]) == 0
+    assert capsys.readouterr().out == "page.md: out of date\npage.md: rewritten\n"
+    assert page.read_text() == outdated.replace("outdated", "\n".join(splice.environment()))
+    assert splice.main(["--check"]) == 0
