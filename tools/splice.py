@@ -21,7 +21,6 @@ from pathlib import Path
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
-from harness.analysis.warnings import untrusted_cells
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.tables import as_text, point_columns
@@ -76,6 +75,12 @@ def floor_of(run: Run, cell: Cell) -> float:
     return floor_us(run.calibration_of(cell), cell.metrics.bytes_moved)
 
 
+def estimators_agree(run: Run, cell: Cell) -> bool | None:
+    """None where the cell was not timed on a GPU."""
+    found = estimates(cell.metrics, run.calibration_of(cell))
+    return None if found is None else found.agree
+
+
 def box(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ? and ! behind the GPU time."""
     if cell is None or cell.status == "skipped":
@@ -85,7 +90,7 @@ def box(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     gpu, host = interval(cell, "gpu_us"), interval(cell, "host_us")
     if gpu is None:
         return f"no graph · {significant(host.median)}"
-    marks = "\\*" * fastest + "?" * bool(untrusted_cells(run, [cell])) + "!" * bool(cell.metrics.disturbed)
+    marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
     parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
     return " · ".join([*parts, f"{significant(gpu.median / floor_of(run, cell))}×"] if with_ratio else parts)
 
@@ -176,11 +181,11 @@ def agreement() -> list[str]:
     rows = []
     for name in RECORDS:
         run = record(name)
-        found = [(cell, estimates(cell.metrics, run.calibration_of(cell))) for cell in run.cells]
-        timed = [(cell.operator, values.agree) for cell, values in found if values is not None]
-        marked = Counter(operator for operator, agrees in timed if not agrees)
-        others = ", ".join(f"`{operator}` {count}" for operator, count in marked.most_common())
-        rows.append([f"`{run.header.name}`", others or "none", str(len(timed)), str(len(timed) - marked.total())])
+        answers = [(cell.operator, estimators_agree(run, cell)) for cell in run.cells]
+        marked = Counter(operator for operator, agree in answers if agree is False)
+        agreeing = sum(agree is True for _, agree in answers)
+        where = ", ".join(f"`{operator}` {count}" for operator, count in marked.most_common())
+        rows.append([f"`{run.header.name}`", where or "none", str(agreeing + marked.total()), str(agreeing)])
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
