@@ -1,7 +1,7 @@
 """decode_flatten: one row per speculative token, for a paged-MQA-logits kernel that supports only next_n = 1.
 
-Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The flat
-token t = query_start_loc[b] + j, its token j, gets
+Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The
+flat token t = query_start_loc[b] + j, its token j, gets
 
     lens[t]           = max(seq_lens[b] - decode_len[b] + j + 1, 0)
     block_table[t, c] = source[b, c]      for c < ceil(lens[t] / block_size), the columns that a consumer reads

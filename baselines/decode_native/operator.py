@@ -3,14 +3,14 @@
     context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) // compress_ratio          j = 0 .. L-1,  L = max_decode_len
 
 int32 (B, L), contiguous: the first B * L elements of one flat persistent buffer, so that every (B, L) has the same
-address. Contiguity matters because the consumer addresses element (b, j) as b * next_n + j and takes no stride. The rest
-of the buffer keeps its contents. The block table needs no expansion. Entries of padding requests must be 0: consumers
-read uint32, and -1 becomes 4 * 10^9 tokens of work (vLLM #51538, flashinfer #5015).
+address. Contiguity matters because the consumer addresses element (b, j) as b * next_n + j and takes no stride. The
+rest of the buffer keeps its contents. The block table needs no expansion. Entries of padding requests must be 0:
+consumers read uint32, and -1 becomes 4 * 10^9 tokens of work (vLLM #51538, flashinfer #5015).
 
-Rows are aligned at their END with the batch maximum L, as in upstream, so the last column is the request's length. For a
-ragged row packed at its FRONT the length at column j is seq_lens[b] - decode_lens[b] + 1 + j, and columns past the row
-are 0; that convention is ``row_alignment: front``. vLLM splits native batches into uniform ones, so its only ragged rows
-are padding requests, where both conventions give zeros.
+Rows are aligned at their END with the batch maximum L, as in upstream, so the last column is the request's length. For
+a ragged row packed at its FRONT the length at column j is seq_lens[b] - decode_lens[b] + 1 + j, and columns past the
+row are 0; that convention is ``row_alignment: front``. vLLM splits native batches into uniform ones, so its only ragged
+rows are padding requests, where both conventions give zeros.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ What a step of an MLA model with a sparse indexer builds before its first layer,
     either                  tile_scheduler_metadata, num_splits     mla_tile_schedule over B requests
 
 The paths share their buffers, because a server may alternate between them (vLLM decides per step whether L is a native
-next_n): lens is flat, and consumers get a view of its start. Flattening clears its whole tail. The native path leaves the
-tail, the expanded block table and the rest of decode_lens as they are, because its consumers read views of (B, L) and [B].
+next_n): lens is flat, and consumers get a view of its start. Flattening clears its whole tail. The native path leaves
+the tail, the expanded block table and the rest of decode_lens as they are, because its consumers read views of (B, L)
+and [B].
 
-A schedule belongs to the mode of the kernel that reads it: one over flat tokens numbers tokens, one over requests numbers
-atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or on without end
+A schedule belongs to the mode of the kernel that reads it: one over flat tokens numbers tokens, one over requests
+numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or on without end
 (vLLM #55270).
 
 All that the schedules need follows from seq_lens and query_start_loc, so nothing has to wait for the flattened lengths.
@@ -70,7 +71,7 @@ def make_outputs(point: Point) -> Outputs:
 
 
 # --- the step as points, inputs and outputs of the operators it is made of --------------------------------------------
-# The flattened rows need no function of their own: decode_flatten takes the step's point, inputs and outputs as they are.
+# Flattening needs no function: decode_flatten takes the step's point, inputs and outputs as they are.
 
 
 def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_native.Inputs, decode_native.Outputs]:
@@ -80,7 +81,7 @@ def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_na
 
 
 def schedule_point(point: Point, decode_path: str) -> Point:
-    """The paged-MQA schedule of a path as a point of paged_mqa_schedule; flat tokens have one length and one atom each."""
+    """The paged-MQA schedule of a path as a point of paged_mqa_schedule. Flat tokens have one length and atom each."""
     return paged_mqa_schedule.operator.complete({**point, "lens_layout": "1d" if decode_path == "flatten" else "2d"})
 
 
@@ -190,8 +191,8 @@ operator = Operator(
     rules=(
         *mla_tile_schedule.operator.rules,
         Rule(
-            "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding {token_padding}) "
-            "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
+            "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding "
+            "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
             lambda p: max(num_queries(p), p.batch_size) <= p.max_num_batched_tokens,
         ),
         Rule(

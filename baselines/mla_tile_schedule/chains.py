@@ -1,7 +1,7 @@
 """mla_tile_schedule in Python on the host, and in PyTorch operators on the device.
 
-The device chain is a prefix sum of costs, the walk over the parts in log2(P) rounds, and the fields of the rows. It uses
-the equivalent form at the end of operator.py's docstring: with pre[i] = the cost of all requests before i and
+The device chain is a prefix sum of costs, the walk over the parts in log2(P) rounds, and the fields of the rows. It
+uses the equivalent form at the end of operator.py's docstring: with pre[i] = the cost of all requests before i and
 w = ceil(pre[B] / P), the part after one that starts at x starts at x + w, or at the last pre[j] in
 [x + w, x + w + overhead] if there is one.
 

@@ -1,4 +1,4 @@
-"""mla_tile_schedule: FlashMLA's split-KV schedule: B requests over P persistent parts, long ones split, short ones packed.
+"""mla_tile_schedule: FlashMLA's split-KV schedule, B requests over P persistent parts: long ones split, short packed.
 
 A request of length s costs blocks(s) + overhead, with blocks of 64 tokens. Parts take work in request order:
 
@@ -6,8 +6,8 @@ A request of length s costs blocks(s) + overhead, with blocks of 64 tokens. Part
     for every part:  while a request is left and payload allows: finish it, and pay blocks left + overhead
                      else if more than the overhead is left: take that many blocks of the request, and stop
 
-tile_scheduler_metadata[p], int32 (P, 8), is the row of part p. num_splits, int32 (B + 1), is the exclusive prefix sum of
-the number of parts that work on each request; the combine kernel reads it. Two layouts of a row are in use:
+tile_scheduler_metadata[p], int32 (P, 8), is the row of part p. num_splits, int32 (B + 1), is the exclusive prefix sum
+of the number of parts that work on each request; the combine kernel reads it. Two layouts of a row are in use:
 
     int    old (FlashMLA's FP8 extension in vLLM)              new (FlashMLA since January 2026)
     0      begin request                                       begin request

@@ -7,8 +7,8 @@ handles together). Requests, their atoms and their segments in lexicographic ord
 
 is the first unit of SM s and the exclusive end of SM s - 1; query = request * atoms + atom. Every SM gets N div num_sms
 units, and N mod num_sms SMs get one more: the first ones (``remainder: front``, DeepGEMM 2.5.0) or the last ones
-(``back``, DeepGEMM's SM90 kernel since June 2026). A table made for one convention is wrong for the other. Where no unit
-is left the row is (B * atoms, 0). The consumer skips requests without segments, so no row names one.
+(``back``, DeepGEMM's SM90 kernel since June 2026). A table made for one convention is wrong for the other. Where no
+unit is left the row is (B * atoms, 0). The consumer skips requests without segments, so no row names one.
 
 ``context_lens`` is a matrix (B, L) whose last column is the request's length, or one length per request; a flattened
 batch is a batch of T requests with next_n = 1. Negative lengths (padding rows that no chain has clamped) count as zero:

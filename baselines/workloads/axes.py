@@ -15,7 +15,7 @@ from harness.contract import Axis, Point, Rule
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
-    """Parser of integers in [minimum, maximum]. It raises ValueError for anything else, booleans and floats included."""
+    """Parser of integers in [minimum, maximum]. It raises ValueError for anything else, booleans and floats too."""
     legal = f"an integer >= {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
 
     def parse(value: Any) -> int:
@@ -84,7 +84,7 @@ COMPRESS_RATIO = Axis("compress_ratio", whole(1), 1, "tokens per index-cache ent
 
 
 def num_sms(doc: str, maximum: int | None = None) -> Axis:
-    """The SMs that a schedule distributes work over, 132 (H200) by default. ``doc`` says what one of them stands for."""
+    """SMs that a schedule distributes work over, 132 (H200) by default. ``doc`` says what they are to the operator."""
     return Axis("num_sms", whole(1, maximum), 132, doc)
 
 

@@ -65,8 +65,8 @@ def make_batch(point: Point, seed: int) -> Batch:
 def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
     """The block table of sequence lengths [B]: int32 [B, table_columns], row stride table_columns + table_padding.
 
-    A request of n tokens uses ceil(n / block_size) columns. Ids are 1 .. (used blocks of the batch) in random order, each
-    once. Unused columns and the padding between rows hold UNUSED_BLOCK_ID, rows of padding requests NULL_BLOCK_ID.
+    A request of n tokens uses ceil(n / block_size) columns. Ids are 1 .. (used blocks of the batch) in random order,
+    each once. Unused columns and the padding between rows hold UNUSED_BLOCK_ID, rows of padding requests NULL_BLOCK_ID.
     """
     rng = np.random.default_rng([seed, 1])
     stride = point.table_columns + point.table_padding

@@ -1,9 +1,9 @@
 """torch.compile of operator chains, such that the code which runs at a point does not depend on earlier points.
 
-Dynamo specialises on the first sizes it sees and treats equal sizes as one symbol, and Inductor picks tiles from them. Of
-all compiled versions whose guards hold, the one that ran last is chosen. The process that times a variant and the process
-that counts its launches visit different points, so they could run different code under one name. Here every process
-compiles for the same examples first.
+Dynamo specialises on the first sizes it sees and treats equal sizes as one symbol, and Inductor picks tiles from them.
+Of all compiled versions whose guards hold, the one that ran last is chosen. The process that times a variant and the
+process that counts its launches visit different points, so they could run different code under one name. Here every
+process compiles for the same examples first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from harness.contract import HOST, Operator, Point
 
 #: Sizes 0 and 1, branches and host constants each get a version of their own, more than Dynamo's default of 8. Past the
-#: limit Dynamo silently runs the eager operators, which must not be timed as compiled code; ``compiled`` makes it raise.
+#: limit Dynamo would silently run the eager operators, which must not be timed as compiled code: it is set to raise.
 RECOMPILE_LIMIT = 64
 
-#: Bytes of an example tensor's storage before its first element. Equal to the harness's guard width, because Dynamo treats
-#: a storage offset like any other size.
+#: Bytes of an example tensor's storage before its first element. Equal to the harness's guard width, because Dynamo
+#: treats a storage offset like any other size.
 MARGIN = 16384
 
 _functions: dict[tuple[Callable, torch.device], Callable] = {}
@@ -38,9 +38,9 @@ def compiled(
     """torch.compile (Inductor, dynamic shapes) of ``chain``: one function per process and device, as in an engine.
 
     setup:    (point, x, out, chain) -> launch; the launch must run the chain it was given.
-    examples: points of ``operator`` to compile for, in this order, before the function is returned. The first is general:
-              no two sizes are equal, none is 0 or 1, and rows are strided. The others cover what Dynamo compiles
-              separately anyway.
+    examples: points of ``operator`` to compile for, in this order, before the function is returned. The first is
+              general: no two sizes are equal, none is 0 or 1, and rows are strided. The others cover what Dynamo
+              compiles separately anyway.
 
     Raises what Dynamo raises, also in a later call if more than RECOMPILE_LIMIT versions are needed.
     """

@@ -2,8 +2,8 @@
 
 The idea of triton_fused is to work request-major. A program takes one request and one strip of its table row: it reads
 the request's boundaries and length directly, so no token searches for its request, and loads the strip once for all
-tokens of the request. The first strip is loaded before the lengths arrive, which saves one memory latency. Programs past
-the last request clear the lengths from A to capacity.
+tokens of the request. The first strip is loaded before the lengths arrive, which saves one memory latency. Programs
+past the last request clear the lengths from A to capacity.
 
 The ladder, from version to version:
 
@@ -27,9 +27,9 @@ from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 
 COLUMNS_PER_PROGRAM = 512
-#: Blocks of the request part from which on table rows are not split further: four per SM of a large GPU. Half as many are
-#: 2 % faster where all contexts are short, but one request of 134K tokens among 255 short ones then makes the launch 40 %
-#: slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
+#: Blocks of the request part from which on table rows are not split further: four per SM of a large GPU. Half as many
+#: are 2 % faster where all contexts are short, but one request of 134K tokens among 255 short ones then makes the
+#: launch 40 % slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
 TARGET_BLOCKS = 528
 
 

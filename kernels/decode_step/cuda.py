@@ -1,4 +1,4 @@
-"""decode_step in CUDA C++: the launches. triton.py tells why one launch is enough, decode_step.cu how the blocks divide it."""
+"""decode_step in CUDA C++: the launch. triton.py explains why one is enough, decode_step.cu how blocks share work."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""mla_tile_schedule in Triton: one launch that writes both persistent buffers; upstream has a serial kernel and two copies.
+"""mla_tile_schedule in Triton: one launch into both persistent buffers. Upstream: a serial kernel and two copies.
 
     triton_fused     one program; a table of two levels finds where the parts start
     cuda_fused       one block (cuda.py); a binary search per part
 
-Greedy over requests is a serial chain of B + P steps, and one search per part is still a chain of P. Here the starts are
-an arithmetic progression in units of cost, which a part leaves only where it is stretched by up to ``overhead`` to end on
-a request: a part that would have to pay the overhead again would get nothing for it. All parts look for that at once, the
-first that is stretched shifts the later ones, and so on: as many rounds as stretched parts. About 6 in 100 parts are
-stretched where requests are 100 blocks long, but all P where every request is one block, or where all requests are alike
-and a part falls just short of whole requests.
+Greedy over requests is a serial chain of B + P steps, and one search per part is still a chain of P. Here the starts
+are an arithmetic progression in units of cost, which a part leaves only where it is stretched by up to ``overhead`` to
+end on a request: a part that would have to pay the overhead again would get nothing for it. All parts look for that at
+once, the first that is stretched shifts the later ones, and so on: as many rounds as stretched parts. About 6 in 100
+parts are stretched where requests are 100 blocks long, but all P where every request is one block, or where all
+requests are alike and a part falls just short of whole requests.
 
-With 16 parts this version is 10 % faster than CUDA C++, with 132 parts at B = 1024 it is 40 % slower: CUDA settles parts
-32 at a time in one warp, while Triton reduces over all of them in each round.
+With 16 parts this version is 10 % faster than CUDA C++, with 132 parts at B = 1024 it is 40 % slower: CUDA settles
+parts 32 at a time in one warp, while Triton reduces over all of them in each round.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def tile_schedule(
 
 
 def tiling(batch_size: int, num_parts: int, layout: str) -> dict[str, int]:
-    """Compile-time sizes of ``tile_schedule``: batches up to 128, 1024 and 4096 requests; up to 32, 256 and 512 parts."""
+    """Compile-time sizes of ``tile_schedule``, for up to 128, 1024 or 4096 requests and up to 32, 256 or 512 parts."""
     requests, parts = tile(batch_size, (128, 1024, 4096)), tile(num_parts, (32, 256, 512))
     return {
         "OLD": layout == "old",

@@ -4,9 +4,9 @@
                    before each of its rows
     cuda_fused     one block for 256 rows (cuda.py): a scan, one barrier, a binary search per row
 
-Triton cannot index shared memory, and a search by tl.gather costs a barrier per step, while counting costs one reduction.
-The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one shared-memory load:
-a third faster at B = 128, equal at B = 1024.
+Triton cannot index shared memory, and a search by tl.gather costs a barrier per step, while counting costs one
+reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
+shared-memory load: a third faster at B = 128, equal at B = 1024.
 
 ``schedule_rows`` also serves decode_step, over a batch of flattened tokens that it never looks at one by one.
 """

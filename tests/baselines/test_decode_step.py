@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.decode_flatten import operator as decode_flatten
-from baselines.decode_flatten._batches import Inputs
 from baselines.decode_native import operator as decode_native
-from baselines.decode_step.operator import Outputs, operator, reference
+from baselines.decode_step.operator import Inputs, Outputs, operator, reference
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from harness.cuda import compile_all

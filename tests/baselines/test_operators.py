@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from baselines.decode_flatten.operator import Inputs as FlattenInputs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_flatten._batches import Inputs as FlattenInputs
 from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.operator import operator as native
 from harness.discover import discover

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_native.operator import chain_clamp, operator
+from baselines.decode_native.chains import chain_clamp
+from baselines.decode_native.operator import operator
 from harness.checks import Mismatch
 from harness.contract import Variant
 from tests.baselines import random_batches
