@@ -15,8 +15,8 @@ the tail, the expanded block table and the rest of decode_lens as they are, beca
 and [B].
 
 A schedule belongs to the mode of the kernel that reads it: one over flat tokens numbers tokens, one over requests
-numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or on without end
-(vLLM #55270).
+numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or into an endless
+loop (vLLM #55270).
 
 All that the schedules need follows from seq_lens and query_start_loc, so nothing has to wait for the flattened lengths.
 """
@@ -65,41 +65,17 @@ def num_queries(point: Point) -> int:
     return num_tokens(point) if point.decode_path == "flatten" else point.batch_size * point.max_decode_len
 
 
-def make_outputs(point: Point) -> Outputs:
-    parts = (decode_flatten, paged_mqa_schedule, mla_tile_schedule)
-    return Outputs(**{name: buffer for part in parts for name, buffer in vars(part.make_outputs(point)).items()})
-
-
-# --- the step as points, inputs and outputs of the operators it is made of --------------------------------------------
-# Flattening needs no function: decode_flatten takes the step's point, inputs and outputs as they are.
-
-
-def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_native.Inputs, decode_native.Outputs]:
-    """The (B, L) lengths of the native path for decode_native. ``out.decode_lens`` must hold the rows per request."""
-    inputs = decode_native.Inputs(x.seq_lens, out.decode_lens[: point.batch_size])
-    return decode_native.operator.complete(point), inputs, decode_native.Outputs(out.lens)
-
-
 def schedule_point(point: Point, decode_path: str) -> Point:
     """The paged-MQA schedule of a path as a point of paged_mqa_schedule. Flat tokens have one length and atom each."""
     return paged_mqa_schedule.operator.complete({**point, "lens_layout": "1d" if decode_path == "flatten" else "2d"})
 
 
-def schedule_part(point: Point, out: Outputs) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
-    """The paged-MQA schedule over the lengths that the step has written before, for paged_mqa_schedule."""
-    lens = paged_mqa_schedule.Inputs(views(point, out)["lens"])
-    return schedule_point(point, point.decode_path), lens, paged_mqa_schedule.Outputs(out.schedule)
-
-
-def tile_part(
-    point: Point, x: Inputs, out: Outputs
-) -> tuple[Point, mla_tile_schedule.Inputs, mla_tile_schedule.Outputs]:
-    """The tile schedule for mla_tile_schedule."""
-    outputs = mla_tile_schedule.Outputs(out.tile_scheduler_metadata, out.num_splits)
-    return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
-
-
-# ----------------------------------------------------------------------------------------------------------------------
+def make_outputs(point: Point) -> Outputs:
+    return Outputs(
+        **vars(decode_flatten.make_outputs(point)),
+        **vars(paged_mqa_schedule.make_outputs(point)),
+        **vars(mla_tile_schedule.make_outputs(point)),
+    )
 
 
 def views(point: Point, out: Outputs) -> dict[str, Tensor]:
@@ -157,6 +133,30 @@ def same_step_elsewhere(point: Point) -> str | None:
     if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
         return "the native path knows no token padding and reads no host lengths"
     return axes.same_batch_elsewhere(point)
+
+
+# --- what the variants of the single operators take: point, inputs, outputs -------------------------------------------
+# Those of decode_flatten take the step's own.
+
+
+def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_native.Inputs, decode_native.Outputs]:
+    """The (B, L) lengths of the native path for decode_native. ``out.decode_lens`` must hold the rows per request."""
+    inputs = decode_native.Inputs(x.seq_lens, out.decode_lens[: point.batch_size])
+    return decode_native.operator.complete(point), inputs, decode_native.Outputs(out.lens)
+
+
+def schedule_part(point: Point, out: Outputs) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
+    """The paged-MQA schedule over the lengths that the step has written before, for paged_mqa_schedule."""
+    lens = paged_mqa_schedule.Inputs(views(point, out)["lens"])
+    return schedule_point(point, point.decode_path), lens, paged_mqa_schedule.Outputs(out.schedule)
+
+
+def tile_part(
+    point: Point, x: Inputs, out: Outputs
+) -> tuple[Point, mla_tile_schedule.Inputs, mla_tile_schedule.Outputs]:
+    """The tile schedule for mla_tile_schedule."""
+    outputs = mla_tile_schedule.Outputs(out.tile_scheduler_metadata, out.num_splits)
+    return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
 operator = Operator(

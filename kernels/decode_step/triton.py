@@ -101,7 +101,7 @@ def _build_schedule(
         )
 
 
-#: Arguments of both kernels that change from batch to batch, or fit in a register: not worth a compilation each.
+#: Integers of both kernels that Triton must not specialise on: it would compile anew for 1 and for multiples of 16.
 _SIZES = [
     "schedulers",
     "batch_size",
