@@ -1,1 +1,1 @@
-"""One file per operator: its specification, inputs, scalar reference, PyTorch-op variants and historic defects."""
+"""The operators, one folder each: what it computes, inputs, scalar reference, PyTorch-op variants, historic defects."""

@@ -1,1 +1,1 @@
-"""One file per operator: fused Triton and CUDA variants. CUDA C++ sources stand in ``cuda/``."""
+"""The fused Triton and CUDA variants, one folder per operator, with the CUDA C++ sources beside their launches."""

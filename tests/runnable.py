@@ -1,4 +1,4 @@
-"""The variants that tests run themselves: of one operator or of all, those that this machine can."""
+"""The variants of one operator, or of all, that this machine can run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import torch
 from harness.contract import Variant
 from harness.discover import discover, unavailable
 
-#: The GPU where there is one.
+#: The GPU if there is one.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def healthy(operator: str | None = None, compiled: bool = False) -> list[Variant]:
-    """Variants that must be right. compiled: those of torch.compile too, which take seconds for every new shape."""
-    return [v for v in _found(operator) if v.defect is None and (compiled or not v.name.startswith("compiled"))]
+    """Variants without a known defect. compiled: include those of torch.compile, which take seconds per new shape."""
+    return [v for v in _runnable(operator) if v.defect is None and (compiled or not v.name.startswith("compiled"))]
 
 
 def defective(operator: str | None = None) -> list[Variant]:
-    """Historic defects, which must be rejected."""
-    return [v for v in _found(operator) if v.defect is not None]
+    """Variants with a historic defect, which must be rejected."""
+    return [v for v in _runnable(operator) if v.defect is not None]
 
 
-def _found(operator: str | None) -> list[Variant]:
+def _runnable(operator: str | None) -> list[Variant]:
     return [v for v in discover().variants if operator in (None, v.operator) and unavailable(v, DEVICE) is None]

@@ -1,50 +1,92 @@
-"""decode_flatten: give every speculative token a row of its own, for a paged-MQA-logits kernel that knows only next_n = 1.
+"""decode_flatten: one row per speculative token, for a paged-MQA-logits kernel that supports only next_n = 1.
 
-For flat token t < A = query_start_loc[B], with b the request that owns it (query_start_loc[b] <= t <
-query_start_loc[b+1]) and j = t - query_start_loc[b]:
+Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The
+flat token t = query_start_loc[b] + j, its token j, gets
 
     lens[t]           = max(seq_lens[b] - decode_len[b] + j + 1, 0)
-    block_table[t, c] = source[b, c]      for the columns a consumer reads, c < ceil(lens[t] / block_size)
+    block_table[t, c] = source[b, c]      for c < ceil(lens[t] / block_size), the columns that a consumer reads
     decode_lens[t]    = 1
 
-Token padding, A <= t < T: lens 0, decode_lens 1, block_table[t, 0] = NULL; the rest of the row is never read.
-Slack, T <= t < capacity: lens 0, because a graph captured at a larger T may be replayed after a smaller step; every
-other buffer keeps what it held.
+With A = query_start_loc[B] real tokens, T launched tokens and buffers of ``capacity`` tokens there are two more ranges:
 
-Built once per decode step and indexer metadata group (vLLM's DeepSeek-V3.2 indexer; DeepGEMM's paged MQA logits read
-it). DeepGEMM reads ceil(lens[t] / block_size) table entries of a row, so copying the used blocks alone is enough.
+    A <= t < T           token padding: lens 0, decode_lens 1, block_table[t, 0] = NULL; no other column is read
+    T <= t < capacity    lens 0, because a graph captured at a larger T may be replayed after a smaller step;
+                         the other buffers keep their contents
+
+vLLM's DeepSeek-V3.2 indexer builds this once per decode step and metadata group, for DeepGEMM's paged MQA logits. That
+kernel reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from baselines.decode_flatten._batches import bytes_flattened, flattened, make_inputs, make_token_buffers, num_tokens
-from baselines.decode_flatten._chains import arange_of, flatten_chain, merged, needs_exact_host_lens
-from baselines.decode_flatten._points import HARD_POINTS, SEQUENCES
+from baselines.decode_flatten.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.torch_compile import compiled
-from harness.contract import COMPILER, Operator, Point, Rule, variant
+from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens
+from baselines.workloads.integers import cdiv
+from harness.contract import HOST, Expected, Operator, Point, Rule
+
+#: Table rows allocated past the last token, so that a write past T is detected.
+SPARE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Inputs:
+    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
+    query_start_loc: Tensor  # [B + 1] int32, non-decreasing; authoritative
+    block_table: Tensor  # [B, table_columns] int32, stride(0) >= table_columns
+    query_start_loc_cpu: Tensor = field(metadata=HOST)  # [B + 1] int32; L per real request where host_lens = stale
+    num_decode_tokens: int  # T, token padding included
 
 
 @dataclass(frozen=True)
 class Outputs:
-    lens: Tensor  # [capacity] int32
-    decode_lens: Tensor  # [capacity] int32
+    lens: Tensor  # [max_num_batched_tokens] int32
+    decode_lens: Tensor  # [max_num_batched_tokens] int32
     block_table: Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T
 
 
+def num_tokens(point: Point) -> int:
+    """T: the tokens that the host launches for, token padding included."""
+    return max_tokens(point) + point.token_padding
+
+
+def copied_columns(x: Inputs, out: Outputs) -> int:
+    """Columns that the source and the expanded block table both have: a full row copy must not exceed them."""
+    return min(x.block_table.shape[1], out.block_table.shape[1])
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    batch = make_batch(point, seed)
+    return Inputs(
+        seq_lens=batch.seq_lens,
+        query_start_loc=batch.query_start_loc,
+        block_table=make_block_table(point, batch.seq_lens, seed),
+        query_start_loc_cpu=batch.host_query_start_loc,
+        num_decode_tokens=num_tokens(point),
+    )
+
+
 def make_outputs(point: Point) -> Outputs:
-    return Outputs(*make_token_buffers(point))
+    """Lengths at engine capacity; table rows for batch_size * next_n tokens only.
+
+    8192 full rows would take 84 MB (537 MB at a context of 1M tokens) that no step of this batch can use.
+    """
+    rows = max(point.batch_size * point.next_n, num_tokens(point)) + SPARE_ROWS
+    return Outputs(
+        lens=torch.empty(point.max_num_batched_tokens, dtype=torch.int32),
+        decode_lens=torch.empty(point.max_num_batched_tokens, dtype=torch.int32),
+        block_table=torch.empty(rows, cdiv(point.max_model_len, point.block_size), dtype=torch.int32),
+    )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
-    """What the indexer is handed: the first T rows of each buffer."""
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    """What the indexer reads: the first T rows of each buffer."""
     tokens = num_tokens(point)
     return {
         "lens": out.lens[:tokens],
@@ -53,117 +95,49 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
     }
 
 
-# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    """Request by request, token by token."""
+    tokens, capacity = x.num_decode_tokens, point.max_num_batched_tokens
+    start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
+    lens = [0] * capacity
+    table = torch.full(make_outputs(point).block_table.shape, NULL_BLOCK_ID, dtype=torch.int32)
+    unread = torch.ones(table.shape, dtype=torch.bool)
+    columns = min(x.block_table.shape[1], table.shape[1])
+    for b, seq_len in enumerate(seq_lens):
+        decode_len = start[b + 1] - start[b]
+        for j in range(decode_len):
+            t = start[b] + j
+            lens[t] = max(seq_len - decode_len + j + 1, 0)
+            table[t, :columns] = x.block_table[b, :columns]
+            unread[t, : cdiv(lens[t], point.block_size)] = False
+    unread[start[-1] : tokens, 0] = False
+    past_tokens = torch.arange(len(table)) >= tokens
+    unread[past_tokens] = False
+    return {
+        "lens": Expected(torch.tensor(lens, dtype=torch.int32)),
+        "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=torch.arange(capacity) >= tokens),
+        "block_table": Expected(table, slack=unread, untouched=past_tokens[:, None].expand(table.shape)),
+    }
 
 
-@variant("decode_flatten", skip=needs_exact_host_lens, waives="no_alloc")
-def op_chain(point, x, out):
-    """The operator chain of vLLM 0.19: three repeat_interleave, arange arithmetic, full-width rows.
-
-    Upstream clamped the *shared* block table in place; that one launch is left out here (see the defect
-    chain_clamps_shared_table) and the lengths are clamped instead, which drafter dummy runs need.
-    """
-    return flatten_chain(x, out)
-
-
-@variant("decode_flatten", skip=needs_exact_host_lens, waives="no_alloc")
-def merged_chain(point, x, out):
-    """The ragged chain of vLLM 0.22: offsets merged before they are repeated, lengths clamped, full-width rows."""
-    return _merged(point, x, out, merged)
-
-
-def _merged(point, x, out, chain):
-    arange = arange_of(out)
-    return lambda: chain(x, out, arange, int(torch.diff(x.query_start_loc_cpu).sum()))
-
-
-_EXAMPLES = (
-    {"batch_size": 24, "table_columns": 2600, "table_padding": 3},
-    {"batch_size": 24, "table_columns": 2600, "table_padding": 3, "token_padding": 5},
-    {"batch_size": 1},
-    {"batch_size": 1, "next_n": 1},
-)
-
-
-@variant("decode_flatten", requires=COMPILER, skip=needs_exact_host_lens, waives="no_alloc")
-def compiled_chain(point, x, out):
-    """torch.compile (Inductor, dynamic shapes) of the merged chain."""
-    return _merged(point, x, out, compiled(merged, _merged, operator, _EXAMPLES, x.seq_lens.device))
-
-
-# --- historic defects -------------------------------------------------------------------------------------------------
-
-
-@variant(
-    "decode_flatten",
-    defect="the shared block table is clamped in place to hide -1 (vLLM 0.19)",
-    skip=needs_exact_host_lens,
-    waives="no_alloc",
-)
-def chain_clamps_shared_table(point, x, out):
-    chain = op_chain(point, x, out)
-
-    def launch():
-        x.block_table.clamp_(min=0)
-        chain()
-
-    return launch
-
-
-@variant(
-    "decode_flatten",
-    defect="the CPU's query boundaries are taken for the device's (vLLM #52795, #56562)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
-)
-def host_boundaries_trusted(point, x, out):
-    """Right where the host knows; after adaptive verification its boundaries are those of the drafts, not of what
-    was kept.
-    """
-    arange = arange_of(out)
-    columns = min(x.block_table.shape[1], out.block_table.shape[1])
-
-    def launch():
-        actual, start = int(x.query_start_loc_cpu[-1]), x.query_start_loc_cpu.to(out.lens.device)
-        decode_lens = torch.diff(start)
-        offsets = torch.repeat_interleave(x.seq_lens - decode_lens - start[:-1], decode_lens, output_size=actual)
-        out.lens[:actual].copy_((offsets + arange[:actual] + 1).clamp_(min=0))
-        out.lens[actual:].fill_(0)
-        rows = torch.repeat_interleave(x.block_table[:, :columns], decode_lens, dim=0, output_size=actual)
-        out.block_table[:actual, :columns].copy_(rows)
-        out.block_table[actual : x.num_decode_tokens, 0].fill_(NULL_BLOCK_ID)
-        out.decode_lens[: x.num_decode_tokens].fill_(1)
-
-    return launch
-
-
-@variant(
-    "decode_flatten",
-    defect="lengths past T keep those of a larger step, which a graph captured at it reads (xllm #1939)",
-    skip=needs_exact_host_lens,
-    waives="no_alloc",
-)
-def tail_not_cleared(point, x, out):
-    tokens = x.num_decode_tokens
-    return flatten_chain(x, Outputs(out.lens[:tokens], out.decode_lens[:tokens], out.block_table))
-
-
-@variant(
-    "decode_flatten",
-    defect="the arange has max_num_seqs x next_n entries, a padded step has more tokens (vLLM #39277, #40983)",
-    skip=needs_exact_host_lens,
-    waives="no_alloc",
-)
-def arange_of_requests(point, x, out):
-    """max_num_seqs is B here. Upstream raised; clamped to the table's end, the tokens behind it are written by
-    nobody.
-    """
-    covered = arange_of(out)[: point.batch_size * point.next_n][: x.num_decode_tokens]
-    return flatten_chain(replace(x, num_decode_tokens=len(covered)), out)
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Inputs once (used blocks of each request), outputs once (used blocks of each token, all lengths, T ones)."""
+    start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
+    entries = len(start) + len(seq_lens)
+    for b, seq_len in enumerate(seq_lens):
+        decode_len = start[b + 1] - start[b]
+        if decode_len:
+            entries += cdiv(seq_len, point.block_size)
+        for j in range(decode_len):
+            entries += cdiv(max(seq_len - decode_len + j + 1, 0), point.block_size)
+    entries += x.num_decode_tokens - start[-1]  # one NULL entry per padding token
+    return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
 
 
 operator = Operator(
     name="decode_flatten",
-    summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests spread over T tokens",
+    summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
+    "spread over T tokens",
     axes=(
         *axes.DECODE_STEP,
         axes.TOKEN_PADDING,
@@ -176,16 +150,16 @@ operator = Operator(
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
-    reference=flattened,
-    bytes_moved=bytes_flattened,
+    reference=reference,
+    bytes_moved=bytes_moved,
     baseline="op_chain",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,
         Rule(
-            "the step's tokens (batch_size {batch_size} x max_decode_len {max_decode_len} + token_padding {token_padding}) "
-            "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
+            "the step's tokens (batch_size {batch_size} x max_decode_len {max_decode_len} + token_padding "
+            "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
             lambda p: num_tokens(p) <= p.max_num_batched_tokens,
         ),
     ),

@@ -2,19 +2,21 @@
 
 What a step of an MLA model with a sparse indexer builds before its first layer, on one of two paths:
 
-    decode_path: flatten    lens, decode_lens, block_table    a row for each of T tokens, as decode_flatten
-                            schedule                          paged-MQA schedule over those T rows, one atom each
-    decode_path: native     lens, decode_lens                 (B, L) context lengths, as decode_native, and the rows per request
-                            schedule                          paged-MQA schedule over B requests of ceil(L / 2) atoms
-    either                  tile_scheduler_metadata, num_splits     FlashMLA's schedule over B requests, as mla_tile_schedule
+    decode_path: flatten    lens, decode_lens, block_table    decode_flatten: a row for each of T tokens
+                            schedule                          paged_mqa_schedule over those T rows, one atom each
+    decode_path: native     lens                              decode_native: (B, L) context lengths
+                            decode_lens                       the rows per request, [B]
+                            schedule                          paged_mqa_schedule over B requests of ceil(L / 2) atoms
+    either                  tile_scheduler_metadata, num_splits     mla_tile_schedule over B requests
 
-The paths share their buffers, as a server may take one and the other in turn (vLLM decides per step whether L is a
-native next_n): lens is flat, and a view of its start is handed on. Flattening clears its whole tail; the native path
-leaves it, the expanded block table and the rest of decode_lens as they are, because its consumers read views of (B, L)
+The paths share their buffers, because a server may alternate between them (vLLM decides per step whether L is a native
+next_n): lens is flat, and consumers get a view of its start. Flattening clears its whole tail. The native path leaves
+the tail, the expanded block table and the rest of decode_lens as they are, because its consumers read views of (B, L)
 and [B].
 
-A schedule belongs to the mode of the kernel that reads it. One over flat tokens numbers tokens, one over requests numbers
-atoms: read in the other mode, a table is of the right shape and sends SMs to the wrong work, or on without end (vLLM #55270).
+A schedule belongs to the mode of the kernel that reads it: one over flat tokens numbers tokens, one over requests
+numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or into an endless
+loop (vLLM #55270).
 
 All that the schedules need follows from seq_lens and query_start_loc, so nothing has to wait for the flattened lengths.
 """
@@ -27,229 +29,140 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baselines.decode_flatten._batches import (
-    Inputs,
-    bytes_flattened,
-    flattened,
-    make_inputs,
-    make_token_buffers,
-    num_tokens,
-)
-from baselines.decode_flatten._chains import flatten_chain, needs_exact_host_lens
-from baselines.decode_native._forms import context_lens, native_chain
-from baselines.decode_step._points import DECODE_PATH, HARD_POINTS, RULES, SEQUENCES, atoms_of, same_step_elsewhere
-from baselines.mla_tile_schedule._forms import copied, fresh_tiles, tile_views
-from baselines.mla_tile_schedule._loop import scheduled
-from baselines.mla_tile_schedule._points import LAYOUT, MAX_NUM_SEQS, NUM_HEADS_Q, NUM_SM_PARTS, NUM_SMS, OVERHEAD
-from baselines.paged_mqa_schedule._forms import REMAINDER, schedule_chain, schedule_rows
+from baselines.decode_flatten import operator as decode_flatten
+from baselines.decode_flatten.operator import Inputs, make_inputs, num_tokens
+from baselines.decode_native import operator as decode_native
+from baselines.decode_step.cases import HARD_POINTS, SEQUENCES
+from baselines.mla_tile_schedule import operator as mla_tile_schedule
+from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
 from baselines.workloads.integers import cdiv
-from harness.contract import Expected, Operator, Point, variant
+from harness.contract import Axis, Expected, Operator, Point, Rule
+
+DECODE_PATH = Axis(
+    "decode_path",
+    axes.choice("flatten", "native"),
+    "flatten",
+    "whether every token becomes a row of its own, or a request keeps its L tokens",
+)
 
 
 @dataclass(frozen=True)
-class Outputs:
-    lens: Tensor  # [capacity] int32
-    decode_lens: Tensor  # [capacity] int32
-    block_table: Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T; of the flatten path
+class Outputs(decode_flatten.Outputs):
+    """The buffers of decode_flatten, two of which the native path uses too, and those of the schedules:
+
+    lens and decode_lens, [max_num_batched_tokens] int32; block_table, [rows, ceil(max_model_len / block_size)] int32.
+    """
+
     schedule: Tensor  # [num_sms + 1, 2] int32
     tile_scheduler_metadata: Tensor  # [num_sms, 8] int32
     num_splits: Tensor  # [max_num_seqs + 1] int32
 
 
+def num_queries(point: Point) -> int:
+    """Entries of lens that a consumer reads: T, or B * L."""
+    return num_tokens(point) if point.decode_path == "flatten" else point.batch_size * point.max_decode_len
+
+
+def schedule_point(point: Point, decode_path: str) -> Point:
+    """The paged-MQA schedule of a path as a point of paged_mqa_schedule. Flat tokens have one length and atom each."""
+    return paged_mqa_schedule.operator.complete({**point, "lens_layout": "1d" if decode_path == "flatten" else "2d"})
+
+
 def make_outputs(point: Point) -> Outputs:
     return Outputs(
-        *make_token_buffers(point),
-        schedule=torch.empty(point.num_sms + 1, 2, dtype=torch.int32),
-        tile_scheduler_metadata=torch.empty(point.num_sms, 8, dtype=torch.int32),
-        num_splits=torch.empty(point.max_num_seqs + 1, dtype=torch.int32),
+        **vars(decode_flatten.make_outputs(point)),
+        **vars(paged_mqa_schedule.make_outputs(point)),
+        **vars(mla_tile_schedule.make_outputs(point)),
     )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
-    """What the indexer and the attention kernel are handed; block_table on the flatten path alone."""
-    return _length_views(point, out) | {"schedule": out.schedule} | tile_views(point, out)
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    """What the indexer and the attention kernel read; block_table on the flatten path alone."""
+    if point.decode_path == "flatten":
+        lengths = decode_flatten.views(point, out)
+    else:
+        lens = decode_native.views(point, decode_native.Outputs(out.lens))["context_lens"]
+        lengths = {"lens": lens, "decode_lens": out.decode_lens[: point.batch_size]}
+    return lengths | {"schedule": out.schedule} | mla_tile_schedule.views(point, out)
 
 
-def _length_views(point: Point, out: Outputs) -> dict[str, Tensor]:
-    if point.decode_path == "native":
-        size, width = point.batch_size, point.max_decode_len
-        return {"lens": out.lens[: size * width].view(size, width), "decode_lens": out.decode_lens[:size]}
-    tokens = num_tokens(point)
-    return {"lens": out.lens[:tokens], "decode_lens": out.decode_lens[:tokens], "block_table": out.block_table[:tokens]}
-
-
-def _native(point: Point, x: Inputs) -> dict[str, Expected]:
-    """Lengths and rows per request; the rest of those two buffers and the table keep what they held."""
-    capacity, start = point.max_num_batched_tokens, x.query_start_loc.tolist()
-    decode_lens = [start[b + 1] - start[b] for b in range(point.batch_size)]
-    written = {"lens": context_lens(x.seq_lens.tolist(), decode_lens, point.max_decode_len), "decode_lens": decode_lens}
-    expected = {
-        name: Expected(
-            torch.tensor(v + [0] * (capacity - len(v)), dtype=torch.int32), untouched=torch.arange(capacity) >= len(v)
-        )
-        for name, v in written.items()
+def _native_reference(point: Point, x: Inputs) -> dict[str, Expected]:
+    """Lengths and rows per request. The rest of the two buffers, and the table, keep their contents."""
+    size, capacity = point.batch_size, point.max_num_batched_tokens
+    start = x.query_start_loc.tolist()
+    rows = [start[b + 1] - start[b] for b in range(size)]
+    decode_lens = torch.tensor(rows + [0] * (capacity - size), dtype=torch.int32)
+    table = torch.zeros_like(make_outputs(point).block_table)
+    native = decode_native.reference(
+        decode_native.operator.complete(point), decode_native.Inputs(x.seq_lens, decode_lens[:size])
+    )
+    return {
+        "lens": native["buffer"],
+        "decode_lens": Expected(decode_lens, untouched=torch.arange(capacity) >= size),
+        "block_table": Expected(table, untouched=torch.ones_like(table, dtype=torch.bool)),
     }
-    table = torch.zeros_like(make_token_buffers(point)[2])
-    return expected | {"block_table": Expected(table, untouched=torch.ones_like(table, dtype=torch.bool))}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    if point.decode_path == "native":
-        expected, queries = _native(point, x), x.seq_lens.tolist()
+    """The references of the parts. The schedule is over the flat lengths, or over one length per request."""
+    if point.decode_path == "flatten":
+        expected = dict(decode_flatten.reference(point, x))
+        queries = expected["lens"].value[: x.num_decode_tokens]
     else:
-        expected = dict(flattened(point, x))
-        queries = expected["lens"].value[: x.num_decode_tokens].tolist()
-    rows = schedule_rows(queries, point.num_sms, atoms_of(point), point.remainder == "back")
-    return expected | {"schedule": Expected(torch.tensor(rows, dtype=torch.int32))} | scheduled(point, x.seq_lens)
+        expected, queries = _native_reference(point, x), x.seq_lens
+    schedule = paged_mqa_schedule.reference(
+        schedule_point(point, point.decode_path), paged_mqa_schedule.Inputs(queries)
+    )
+    tiles = mla_tile_schedule.reference(point, mla_tile_schedule.Inputs(x.seq_lens))
+    return {**expected, **schedule, **tiles}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
     """Inputs once, whatever is built from them; every table once."""
-    size, fields = point.batch_size, 7 if point.layout == "new" else 5
+    size, fields = point.batch_size, mla_tile_schedule.FIELDS[point.layout]
     tables = 2 * (point.num_sms + 1) + fields * point.num_sm_parts + size + 1
     if point.decode_path == "native":
         return 4 * (2 * size + 1 + size * point.max_decode_len + size + tables)
-    return bytes_flattened(point, x) + 4 * tables
+    return decode_flatten.bytes_moved(point, x) + 4 * tables
 
 
-# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
+def same_step_elsewhere(point: Point) -> str | None:
+    """Why another point measures the same step."""
+    if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
+        return "the native path knows no token padding and reads no host lengths"
+    return axes.same_batch_elsewhere(point)
 
 
-def _stale_on_the_flatten_path(point: Point) -> str | None:
-    return needs_exact_host_lens(point) if point.decode_path == "flatten" else None
+# --- what the variants of the single operators take: point, inputs, outputs -------------------------------------------
+# Those of decode_flatten take the step's own.
 
 
-def _lengths(point: Point, x: Inputs, out: Outputs):
-    """The chain of the path's own operator; on the native path also the rows per request."""
-    if point.decode_path == "flatten":
-        return flatten_chain(x, out)
-    target = _length_views(point, out)
-    chain = native_chain(x.seq_lens, target["lens"], point.next_n)
-
-    def launch():
-        torch.diff(x.query_start_loc, out=target["decode_lens"])
-        chain()
-
-    return launch
+def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_native.Inputs, decode_native.Outputs]:
+    """The (B, L) lengths of the native path for decode_native. ``out.decode_lens`` must hold the rows per request."""
+    inputs = decode_native.Inputs(x.seq_lens, out.decode_lens[: point.batch_size])
+    return decode_native.operator.complete(point), inputs, decode_native.Outputs(out.lens)
 
 
-def _queries(point: Point, out: Outputs) -> Tensor:
-    """One length per row of the paged-MQA kernel's batch: of each flat token, or the last column of each request."""
-    lens = _length_views(point, out)["lens"]
-    return lens if point.decode_path == "flatten" else lens[:, -1]
+def schedule_part(point: Point, out: Outputs) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
+    """The paged-MQA schedule over the lengths that the step has written before, for paged_mqa_schedule."""
+    lens = paged_mqa_schedule.Inputs(views(point, out)["lens"])
+    return schedule_point(point, point.decode_path), lens, paged_mqa_schedule.Outputs(out.schedule)
 
 
-def _step(point: Point, x: Inputs, out: Outputs, queries: Tensor, atoms: int):
-    """Chains in sequence; ``queries`` and ``atoms`` are what the paged-MQA schedule is built for."""
-    lengths = _lengths(point, x, out)
-    schedule = schedule_chain(queries, out.schedule, point.num_sms, atoms, point.remainder == "back")
-    tiles = copied(tile_views(point, out), fresh_tiles(point, x.seq_lens))
-
-    def launch():
-        lengths()
-        schedule()
-        tiles()
-
-    return launch
-
-
-# There is no compiled_chain: the tile schedule, most of the launches, gains nothing from torch.compile (see
-# mla_tile_schedule).
-@variant("decode_step", skip=_stale_on_the_flatten_path, waives="no_alloc")
-def op_chain(point, x, out):
-    """The operator chains of lengths and tables, paged-MQA schedule and tile schedule one after another, copies
-    included.
-    """
-    return _step(point, x, out, _queries(point, out), atoms_of(point))
-
-
-# --- historic defects -------------------------------------------------------------------------------------------------
-
-
-def _flatten_only(point: Point) -> str | None:
-    return "the flatten path alone" if point.decode_path == "native" else needs_exact_host_lens(point)
-
-
-def _native_only(point: Point) -> str | None:
-    return "the native path alone" if point.decode_path == "flatten" else None
-
-
-@variant(
-    "decode_step",
-    defect="lengths are flattened, the schedule is built for requests",
-    skip=_flatten_only,
-    waives="no_alloc",
-)
-def schedule_of_requests(point, x, out):
-    """The schedule's mode follows the configuration, that of the lengths the step."""
-    return _step(point, x, out, x.seq_lens, cdiv(point.max_decode_len, 2))
-
-
-@variant(
-    "decode_step",
-    defect="the schedule is built for flat tokens, the launch takes (B, L) rows (vLLM #55270)",
-    skip=_native_only,
-    waives="no_alloc",
-)
-def schedule_of_tokens(point, x, out):
-    """A varlen schedule, a launch that is not."""
-    return _step(point, x, out, _length_views(point, out)["lens"].view(-1), 1)
-
-
-@variant(
-    "decode_step",
-    defect="fresh tile tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
-    skip=_stale_on_the_flatten_path,
-    waives="no_alloc",
-)
-def fresh_tensors(point, x, out):
-    """Lengths, table and schedule persist. A graph that was captured reads the first step's tiles."""
-    lengths, tiles = _lengths(point, x, out), fresh_tiles(point, x.seq_lens)
-    schedule = schedule_chain(
-        _queries(point, out), out.schedule, point.num_sms, atoms_of(point), point.remainder == "back"
-    )
-
-    def launch():
-        lengths()
-        schedule()
-        return {**views(point, out), **tiles()}
-
-    return launch
-
-
-@variant(
-    "decode_step",
-    defect="tiles are not planned anew while the longest request stays as it is (vLLM #39546)",
-    skip=_stale_on_the_flatten_path,
-    waives="no_alloc",
-)
-def skipped_planning(point, x, out):
-    """The plan's consumer runs on with tiles of lengths that are gone."""
-    lengths, compute, persistent = _lengths(point, x, out), fresh_tiles(point, x.seq_lens), tile_views(point, out)
-    schedule = schedule_chain(
-        _queries(point, out), out.schedule, point.num_sms, atoms_of(point), point.remainder == "back"
-    )
-    planned_for, plan = (
-        torch.full_like(x.seq_lens[:1], -1),
-        {name: torch.zeros_like(view) for name, view in persistent.items()},
-    )
-
-    def launch():
-        lengths()
-        schedule()
-        longest = x.seq_lens.max()
-        for name, tiles in compute().items():
-            plan[name].copy_(torch.where(longest == planned_for, plan[name], tiles))
-            persistent[name].copy_(plan[name])
-        planned_for.copy_(longest)
-
-    return launch
+def tile_part(
+    point: Point, x: Inputs, out: Outputs
+) -> tuple[Point, mla_tile_schedule.Inputs, mla_tile_schedule.Outputs]:
+    """The tile schedule for mla_tile_schedule."""
+    outputs = mla_tile_schedule.Outputs(out.tile_scheduler_metadata, out.num_splits)
+    return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
 operator = Operator(
     name="decode_step",
-    summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, flattened or native",
+    summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, "
+    "flattened or native",
     axes=(
         *axes.DECODE_STEP,
         DECODE_PATH,
@@ -259,13 +172,13 @@ operator = Operator(
         axes.TABLE_COLUMNS,
         axes.TABLE_PADDING,
         axes.MAX_NUM_BATCHED_TOKENS,
-        NUM_HEADS_Q,
-        NUM_SMS,
-        NUM_SM_PARTS,
-        LAYOUT,
-        OVERHEAD,
-        MAX_NUM_SEQS,
-        REMAINDER,
+        mla_tile_schedule.NUM_HEADS_Q,
+        mla_tile_schedule.NUM_SMS,
+        mla_tile_schedule.NUM_SM_PARTS,
+        mla_tile_schedule.LAYOUT,
+        mla_tile_schedule.OVERHEAD,
+        mla_tile_schedule.MAX_NUM_SEQS,
+        paged_mqa_schedule.REMAINDER,
     ),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
@@ -275,6 +188,18 @@ operator = Operator(
     baseline="op_chain",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=RULES,
+    rules=(
+        *mla_tile_schedule.operator.rules,
+        Rule(
+            "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding "
+            "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
+            lambda p: max(num_queries(p), p.batch_size) <= p.max_num_batched_tokens,
+        ),
+        Rule(
+            "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in rows of {max_decode_len} "
+            f"must make fewer than {MAX_UNITS} segments of {SEGMENT} tokens",
+            lambda p: num_queries(p) * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
+        ),
+    ),
     redundant=same_step_elsewhere,
 )

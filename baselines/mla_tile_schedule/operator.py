@@ -1,14 +1,13 @@
-"""mla_tile_schedule: FlashMLA's split-KV schedule, B requests over P persistent parts, so that long ones are split and short packed.
+"""mla_tile_schedule: FlashMLA's split-KV schedule, B requests over P persistent parts: long ones split, short packed.
 
-A request of length s costs blocks(s) + overhead; part p takes work in request order until its payload is spent:
+A request of length s costs blocks(s) + overhead, with blocks of 64 tokens. Parts take work in request order:
 
     payload = ceil(sum over requests of (blocks + overhead) / P) + overhead
     for every part:  while a request is left and payload allows: finish it, and pay blocks left + overhead
                      else if more than the overhead is left: take that many blocks of the request, and stop
 
-tile_scheduler_metadata[p] int32 (P, 8), one row per part; num_splits int32 (B + 1), exclusive prefix of the number of
-parts that work on each request, which the combine kernel reads. blocks are of 64 tokens. Two layouts of a row are
-about:
+tile_scheduler_metadata[p], int32 (P, 8), is the row of part p. num_splits, int32 (B + 1), is the exclusive prefix sum
+of the number of parts that work on each request; the combine kernel reads it. Two layouts of a row are in use:
 
     int    old (FlashMLA's FP8 extension in vLLM)              new (FlashMLA since January 2026)
     0      begin request                                       begin request
@@ -20,17 +19,17 @@ about:
     6      not written                                         last request is split
     7      not written                                         not written
 
-The new one counts a zero length as one block, the old one as none. Parts without work start at request B; of their rows
-a consumer reads int 0 alone. Rows past P and entries past B + 1 keep what they held.
+The new layout counts a zero length as one block, the old one as none. Parts without work start at request B; consumers
+read only int 0 of their rows. Rows past P and entries past B + 1 keep their contents.
 
 P depends on SMs, heads and query rows alone, hence is constant for a CUDA graph. The extension returns fresh tensors,
-which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that now
-belongs to somebody else (vLLM #35175: right tokens at first, garbage after about fifty).
+which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that has been
+given to somebody else (vLLM #35175: right tokens at first, garbage after about fifty).
 
-Another way to say it: let pre[i] be the cost of all requests before i and w = payload - overhead. A part that starts at
-block c of request i starts at x = pre[i] + c. The next one starts at x + w, or at the last pre[j] in [x + w, x + w +
-overhead] if there is one: a walk in steps of w that snaps forward onto request boundaries. fresh_copy and the fused
-kernels are built on that.
+An equivalent form, on which fresh_copy and the fused kernels are built: let pre[i] be the cost of all requests before i
+and w = payload - overhead. A part that starts at block c of request i starts at x = pre[i] + c. The next part starts at
+x + w, or at the last pre[j] in [x + w, x + w + overhead] if there is one: a walk in steps of w that snaps forward onto
+request boundaries.
 """
 
 from __future__ import annotations
@@ -41,23 +40,46 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baselines.mla_tile_schedule._forms import copied, fresh_tiles, greedy_schedule, tile_views
-from baselines.mla_tile_schedule._loop import scheduled
-from baselines.mla_tile_schedule._points import (
-    HARD_POINTS,
-    LAYOUT,
-    MAX_NUM_SEQS,
-    NUM_HEADS_Q,
-    NUM_SM_PARTS,
-    NUM_SMS,
-    OVERHEAD,
-    RULES,
-    SEQUENCES,
-    unbounded_parts,
-)
+from baselines.mla_tile_schedule.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
-from harness.contract import Expected, Operator, Point, variant
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, Expected, Operator, Point, Rule
+
+#: KV tokens of a block of work, whatever the page size of the cache.
+BLOCK_N = 64
+#: Query rows (tokens x heads) that one CTA of the attention kernel takes.
+BLOCK_M = 64
+#: Leading ints of a row that are written; consumers read no others.
+FIELDS = {"old": 5, "new": 7}
+
+
+def unbounded_parts(point: Point) -> int:
+    """SMs over CTAs per token tile, as the FP8 extension derives P: 0 where there are more CTAs than SMs."""
+    return point.num_sms // cdiv(point.max_decode_len * point.num_heads_q, BLOCK_M)
+
+
+NUM_HEADS_Q = Axis("num_heads_q", axes.whole(1), 128, "query heads per rank; one latent KV head")
+NUM_SMS = axes.num_sms("SMs of the GPU the schedule is for; rows of the persistent metadata", maximum=512)
+NUM_SM_PARTS = Axis(
+    "num_sm_parts",
+    axes.whole(1),
+    lambda p: max(unbounded_parts(p), 1),
+    "parts (P): max(num_sms // ceil(L * heads / 64), 1) unless given",
+)
+LAYOUT = Axis(
+    "layout",
+    axes.choice("old", "new"),
+    "new",
+    "fields of a row: old (FP8 extension) or new (FlashMLA since January 2026)",
+)
+OVERHEAD = Axis(
+    "overhead",
+    axes.whole(1, 64),
+    5,
+    "cost of a request in a part besides its blocks: 5; 3 in the SM100 sparse kernel for 128 heads",
+)
+MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "requests the server admits; num_splits holds one entry more")
 
 
 @dataclass(frozen=True)
@@ -82,119 +104,59 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    """What FlashMLA reads: a row for each part, split counts of B requests."""
+    return {
+        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
+        "num_splits": out.num_splits[: point.batch_size + 1],
+    }
+
+
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    return scheduled(point, x.seq_lens)
+    """The serial greedy loop, as the single thread of FlashMLA's kernel runs it."""
+    lengths, overhead, new = x.seq_lens.tolist(), point.overhead, point.layout == "new"
+    blocks = [cdiv(max(s, 1) if new else s, BLOCK_N) for s in lengths]
+    payload = cdiv(sum(blocks) + len(blocks) * overhead, point.num_sm_parts) + overhead
+    rows = torch.zeros(point.num_sms, 8, dtype=torch.int32)
+    unread = torch.zeros(point.num_sms, 8, dtype=torch.bool)
+    unread[:, FIELDS[point.layout] :] = True
+    splits, request, block, split = [0], 0, 0, 0
+    for part in range(point.num_sm_parts):
+        begin, begin_block, begin_split, left = request, block, split, payload
+        while request < len(lengths):
+            needed = blocks[request] - block + overhead
+            if left < needed:
+                if left > overhead:
+                    block, split = block + left - overhead, split + 1
+                break
+            splits.append(splits[-1] + split + 1)
+            request, block, split, left = request + 1, 0, 0, left - needed
+        last = request if block else request - 1
+        if new:
+            end_block = block or (blocks[last] if lengths[last] else 0)
+            first_split, last_split = begin_block > 0, lengths[last] > 0 and end_block != blocks[last]
+            if begin == last:
+                first_split = last_split = first_split or last_split
+            row = [begin, last, begin_block, end_block, begin_split, first_split, last_split, 0]
+        else:
+            row = [begin, begin_block * BLOCK_N, last, block * BLOCK_N or lengths[last], begin_split, 0, 0, 0]
+        rows[part] = torch.tensor(row, dtype=torch.int32)
+        unread[part, 1:] |= begin == len(lengths)
+    assert (request, block, split) == (len(lengths), 0, 0)
+    capacity = point.max_num_seqs + 1
+    past_parts = torch.arange(point.num_sms) >= point.num_sm_parts
+    return {
+        "tile_scheduler_metadata": Expected(rows, slack=unread, untouched=past_parts[:, None].expand(rows.shape)),
+        "num_splits": Expected(
+            torch.tensor(splits + [0] * (capacity - len(splits)), dtype=torch.int32),
+            untouched=torch.arange(capacity) >= len(splits),
+        ),
+    }
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
     """Lengths once, the fields of P rows, B + 1 split counts."""
-    return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * (7 if point.layout == "new" else 5))
-
-
-# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
-
-
-@variant("mla_tile_schedule", waives=("no_sync", "graph_safe", "no_alloc"))
-def host_loop(point, x, out):
-    """Lengths to the CPU, the greedy loop in Python, two fresh tensors, two copies into the persistent buffers."""
-    persistent = tile_views(point, out)
-
-    def launch():
-        rows, counts = greedy_schedule(x.seq_lens.tolist(), point.num_sm_parts, point.overhead, point.layout == "new")
-        persistent["tile_scheduler_metadata"].copy_(torch.tensor(rows, dtype=torch.int32))
-        persistent["num_splits"].copy_(torch.tensor(counts, dtype=torch.int32))
-
-    return launch
-
-
-# There is no compiled_chain: the rounds follow from P, so torch.compile makes a graph for every power of two of P and
-# every layout, six seconds each on two cores; and searchsorted, gather, scatter and cumsum, which are most of the
-# chain, do not fuse.
-@variant("mla_tile_schedule", waives="no_alloc")
-def fresh_copy(point, x, out):
-    """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of
-    its kernel.
-    """
-    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens))
-
-
-# --- historic defects -------------------------------------------------------------------------------------------------
-
-
-@variant(
-    "mla_tile_schedule",
-    defect="fresh tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
-    waives="no_alloc",
-)
-def fresh_tensors(point, x, out):
-    return fresh_tiles(point, x.seq_lens)
-
-
-def _derived_parts_only(point: Point) -> str | None:
-    return None if point.num_sm_parts == max(unbounded_parts(point), 1) else "P is given here, not derived"
-
-
-@variant(
-    "mla_tile_schedule",
-    defect="P = num_sms // CTAs without a lower bound: no part, nothing scheduled (FP8 extension)",
-    skip=_derived_parts_only,
-    waives="no_alloc",
-)
-def parts_without_lower_bound(point, x, out):
-    """On a GPU the payload divides by zero unnoticed, the loop over no part ends at once and leaves num_splits[0]."""
-    if unbounded_parts(point):
-        return fresh_copy(point, x, out)
-
-    def launch():
-        out.num_splits[0] = 0
-
-    return launch
-
-
-def _new_layout(point: Point) -> str | None:
-    return "the old layout counts a zero length as no block" if point.layout == "old" else None
-
-
-@variant(
-    "mla_tile_schedule",
-    defect="a zero length counts as no block: the last block of a padding request is -1 (vLLM #33664, #35969)",
-    skip=_new_layout,
-    waives="no_alloc",
-)
-def zero_length_without_block(point, x, out):
-    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens, shortest=0))
-
-
-@variant(
-    "mla_tile_schedule",
-    defect="rows of parts without work are left as they were (vLLM's FlashMLA #3, #7)",
-    waives="no_alloc",
-)
-def idle_parts_unwritten(point, x, out):
-    """Their begin must be B, or a part runs what an earlier step left there."""
-    persistent, compute = tile_views(point, out), fresh_tiles(point, x.seq_lens)
-    held = persistent["tile_scheduler_metadata"]
-
-    def working_parts():
-        fresh = compute()
-        rows = fresh["tile_scheduler_metadata"]
-        return fresh | {"tile_scheduler_metadata": torch.where(rows[:, :1] < point.batch_size, rows, held)}
-
-    return copied(persistent, working_parts)
-
-
-def _one_part_new_layout(point: Point) -> str | None:
-    return None if point.num_sm_parts == 1 and point.layout == "new" else "one part and the new layout only"
-
-
-@variant(
-    "mla_tile_schedule",
-    defect="the only row of the batch-invariant path has the old field order (suspected in vLLM)",
-    skip=_one_part_new_layout,
-    waives="no_alloc",
-)
-def old_field_order(point, x, out):
-    return copied(tile_views(point, out), fresh_tiles(point, x.seq_lens, new=False))
+    return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * FIELDS[point.layout])
 
 
 operator = Operator(
@@ -216,12 +178,28 @@ operator = Operator(
     ),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
-    views=tile_views,
+    views=views,
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="fresh_copy",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=(*axes.DECODE_STEP_RULES, *RULES),
+    rules=(
+        *axes.DECODE_STEP_RULES,
+        Rule(
+            "num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms
+        ),
+        Rule(
+            "batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096
+        ),
+        Rule(
+            "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
+            lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
+        ),
+        Rule(
+            "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})",
+            lambda p: p.batch_size <= p.max_num_seqs,
+        ),
+    ),
     redundant=axes.same_batch_elsewhere,
 )

@@ -1,10 +1,11 @@
-"""The axes that decode operators share, in the words of the engines. Each operator lists the ones it has.
+"""Axes that several decode operators have, named as the engines name them, with parsers and rules.
 
-Defaults are DeepSeek-V3.2 served with MTP-3: block 64, max_model_len 163840, 8192 batched tokens.
+Defaults describe DeepSeek-V3.2 served with MTP-3: block size 64, max_model_len 163840, 8192 batched tokens.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,33 +14,36 @@ from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
 
-def whole(minimum: int) -> Callable[[Any], int]:
-    """Parser of integers >= minimum; booleans and floats are refused."""
+def whole(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
+    """Parser of integers in [minimum, maximum]. It raises ValueError for anything else, booleans and floats too."""
+    legal = f"an integer >= {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
 
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise ValueError(f"must be an integer >= {minimum}")
+            raise ValueError(f"must be {legal}")
+        if maximum is not None and value > maximum:
+            raise ValueError(f"must be {legal}")
         return value
 
     return parse
 
 
 def fraction(value: Any) -> float:
-    """Parser of numbers in [0, 1)."""
+    """Parser of numbers in [0, 1), for shares that leave at least one element. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise ValueError("must be a number in [0, 1)")
     return float(value)
 
 
 def probability(value: Any) -> float:
-    """Parser of numbers in [0, 1]: chances and shares."""
+    """Parser of numbers in [0, 1]. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError("must be a number in [0, 1]")
     return float(value)
 
 
 def choice(*names: str) -> Callable[[Any], str]:
-    """Parser of one of these words."""
+    """Parser of one of these words. It raises ValueError for any other value."""
 
     def parse(value: Any) -> str:
         if value not in names:
@@ -78,6 +82,12 @@ TABLE_COLUMNS = Axis(
 TABLE_PADDING = Axis("table_padding", whole(0), 0, "int32 between two rows of the source block table (stride - width)")
 COMPRESS_RATIO = Axis("compress_ratio", whole(1), 1, "tokens per index-cache entry; lengths are floor-divided by it")
 
+
+def num_sms(doc: str, maximum: int | None = None) -> Axis:
+    """SMs that a schedule distributes work over, 132 (H200) by default. ``doc`` says what they are to the operator."""
+    return Axis("num_sms", whole(1, maximum), 132, doc)
+
+
 DECODE_LEN_FITS = Rule(
     "max_decode_len ({max_decode_len}) must not exceed next_n ({next_n})", lambda p: p.max_decode_len <= p.next_n
 )
@@ -90,20 +100,21 @@ LENGTHS_FIT = Rule(
     lambda p: max(p.max_model_len, p.get("block_size", 1)) < 2**31,
 )
 
-#: What every operator over a decode step has in common.
+#: The axes and rules of every operator over a decode step.
 DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)
 DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
 
 
 def num_padding_requests(point: Point) -> int:
-    """ceil(padding * B), the whole batch only where padding is 1. Rounded first: 0.07 * 100 is a little more than 7."""
+    """ceil(padding * batch_size), at most batch_size - 1 unless padding is 1."""
     if point.padding == 1:
         return point.batch_size
-    return min(-int(-round(point.padding * point.batch_size, 6) // 1), point.batch_size - 1)
+    # Rounded first: 0.07 * 100 is a little more than 7 in floating point.
+    return min(math.ceil(round(point.padding * point.batch_size, 6)), point.batch_size - 1)
 
 
 def same_batch_elsewhere(point: Point) -> str | None:
-    """Why this point's batch equals one that another point of a full grid describes; None where it is its own."""
+    """Why another point of a full grid has the same batch as this one, as the reason to skip it; None if none has."""
     if point.padding and num_padding_requests(point) == 0:
         return f"padding {point.padding:g} of {point.batch_size} request is none"
     real = point.batch_size - num_padding_requests(point)

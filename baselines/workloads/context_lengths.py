@@ -1,4 +1,4 @@
-"""Context lengths: a number, a distribution, a mixture of both, or a recorded production trace.
+"""The ``context_len`` axis: a number, a distribution, a recorded production trace, or a mixture of these.
 
     8192                                        every request the same
     {uniform: [1024, 32768]}                    integers, both ends included
@@ -7,8 +7,8 @@
                                                 JSONL with input_length and output_length
     {mix: [[0.8, {uniform: [20000, 60000]}], [0.2, 512]]}      weights need not add up to one
 
-A trace holds whole requests; a decode step meets each of them at a random moment, so its length is drawn as
-prompt + U{1..output}.
+Units are KV tokens. A trace lists whole requests, and a decode step sees each of them at a random moment of its
+generation: a length is drawn as prompt + U{1..output}.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ from urllib.parse import quote
 
 import numpy as np
 
-#: Lengths are int32 on the device.
+#: The largest length: lengths are int32 on the device.
 LONGEST = 2**31 - 1
 _COLUMNS = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"))
-_FORMS = "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} or {mix: [[weight, lengths], ...]}"
+_FORMS = (
+    "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} "
+    "or {mix: [[weight, lengths], ...]}"
+)
 
 
 def parse_lengths(value: Any) -> Any:
-    """Check one ``context_len`` value and return it in canonical form. Reads a trace once to prove it is usable."""
+    """The canonical, JSON-able form of one ``context_len`` value as YAML gives it.
+
+    Reads a trace to check it. Raises ValueError with the legal forms, or with the fault of the trace.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     if isinstance(value, dict) and len(value) == 1:
@@ -49,7 +55,10 @@ def parse_lengths(value: Any) -> Any:
 
 
 def label_lengths(value: Any) -> str:
-    """Short form for keys and tables, e.g. ``4096``, ``lognormal(4096;1)``, ``trace(azure.csv)``; holds no comma."""
+    """Short form for keys and tables: ``4096``, ``lognormal(4096;1)``, ``trace(azure.csv)``.
+
+    Different values have different labels. A label contains no comma and no "=", which separate axes in a key.
+    """
     if isinstance(value, int):
         return str(value)
     ((kind, argument),) = value.items()
@@ -63,12 +72,12 @@ def label_lengths(value: Any) -> str:
 
 
 def plain(number: float) -> str:
-    """All digits of a number, without a trailing ``.0``: labels must tell values apart."""
+    """The shortest exact form of a float, without a trailing ``.0``."""
     return repr(number).removesuffix(".0")
 
 
 def longest(value: Any) -> int | None:
-    """The largest length a spec names outright; None where it has no upper end and draws are clipped."""
+    """The largest length that a canonical value can yield; None if it has no stated bound (lognormal, trace)."""
     if isinstance(value, int):
         return value
     ((kind, argument),) = value.items()
@@ -80,7 +89,7 @@ def longest(value: Any) -> int | None:
 
 
 def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` lengths as int64 [count], each >= 1."""
+    """``count`` lengths >= 1 drawn from a canonical value; int64 [count]."""
     if isinstance(value, int):
         return np.full(count, value, dtype=np.int64)
     ((kind, argument),) = value.items()
@@ -101,7 +110,7 @@ def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray
 
 @lru_cache(maxsize=8)
 def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """(prompt tokens, output tokens), int64 [requests]."""
+    """Prompt tokens and output tokens of all requests of a trace, both int64 [requests]. Raises ValueError."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             if path.endswith(".jsonl"):
@@ -131,7 +140,7 @@ def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tokens(value: Any) -> int:
-    """A count of tokens from a CSV or JSONL field."""
+    """A token count from a CSV or JSONL field. Raises ValueError or TypeError."""
     if isinstance(value, (bool, float)) or not 0 <= int(value) <= LONGEST:
         raise ValueError(f"{value!r} is no count of tokens")
     return int(value)
@@ -150,4 +159,5 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_weighted(part: Any) -> bool:
+    """Whether ``part`` is [weight > 0, anything], an element of a mix."""
     return isinstance(part, list) and len(part) == 2 and _is_number(part[0]) and part[0] > 0

@@ -1,7 +1,7 @@
-"""Legal decode batches: ragged or uniform, padded, with contexts from numbers, distributions or traces.
+"""Decode batches: lengths, query boundaries and block tables of one step.
 
-Shapes and host integers follow from the point alone; the seed moves contents: which request has which decode length,
-its context, its block ids. So a captured graph can be replayed on a batch of another seed.
+Shapes and host integers depend on the point alone. The seed decides contents: which request has which decode length,
+its context length, its block ids. A graph captured on one seed can therefore be replayed on another.
 """
 
 from __future__ import annotations
@@ -18,28 +18,33 @@ from baselines.workloads.context_lengths import draw_lengths
 from harness.contract import Point
 
 NULL_BLOCK_ID = 0
-#: Stands in the unused columns of a block table: a valid-looking id would hide a read past the used blocks.
+#: Content of the unused columns of a block table. A plausible id would hide a read past the used blocks.
 UNUSED_BLOCK_ID = 0x7FFFFF00
 
 
 @dataclass(frozen=True)
 class Batch:
-    """CPU tensors. Padding requests stand last: decode length 0, sequence length 0."""
+    """CPU tensors of B requests. Padding requests come last, with decode length 0 and sequence length 0."""
 
-    seq_lens: Tensor  # [B] int32
-    decode_lens: Tensor  # [B] int32
-    query_start_loc: Tensor  # [B + 1] int32, exclusive prefix of decode_lens
-    host_query_start_loc: Tensor  # [B + 1] int32, what the CPU believes
+    seq_lens: Tensor  # [B] int32, KV tokens including this step's
+    decode_lens: Tensor  # [B] int32, query rows
+    query_start_loc: Tensor  # [B + 1] int32, exclusive prefix sum of decode_lens
+    host_query_start_loc: Tensor  # [B + 1] int32, the CPU's copy; outdated where host_lens = stale
 
 
 def max_tokens(point: Point) -> int:
-    """Tokens the host counts before token padding: sum of decode lengths, or L per real request where it is stale."""
+    """Tokens of the step as the host counts them, without token padding: the sum of the decode lengths, or
+    max_decode_len per real request where host_lens = stale.
+    """
     if point.get("host_lens", "exact") == "stale":
         return (point.batch_size - num_padding_requests(point)) * point.max_decode_len
     return int(_decode_len_multiset(point).sum())
 
 
 def make_batch(point: Point, seed: int) -> Batch:
+    """The batch of a point. A real request has decode_len <= seq_len <= min(max_model_len, tokens of a table row);
+    drawn lengths are clipped to that.
+    """
     rng = np.random.default_rng(seed)
     real = point.batch_size - num_padding_requests(point)
     decode_lens = np.zeros(point.batch_size, dtype=np.int64)
@@ -58,10 +63,10 @@ def make_batch(point: Point, seed: int) -> Batch:
 
 
 def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
-    """int32 [B, table_columns] with row stride table_columns + table_padding.
+    """The block table of sequence lengths [B]: int32 [B, table_columns], row stride table_columns + table_padding.
 
-    Block ids of all requests are distinct and random in [1, num_blocks); columns past a request's used blocks hold
-    UNUSED_BLOCK_ID, rows of padding requests NULL_BLOCK_ID. The padding between rows is filled like unused columns.
+    A request of n tokens uses ceil(n / block_size) columns. Ids are 1 .. (used blocks of the batch) in random order,
+    each once. Unused columns and the padding between rows hold UNUSED_BLOCK_ID, rows of padding requests NULL_BLOCK_ID.
     """
     rng = np.random.default_rng([seed, 1])
     stride = point.table_columns + point.table_padding
@@ -74,14 +79,14 @@ def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
 
 
 def _decode_len_multiset(point: Point) -> np.ndarray:
-    """Decode lengths of the real requests in no particular order; L occurs at least once."""
+    """Decode lengths of the real requests in no particular order, int64; max_decode_len occurs at least once."""
     real, top = point.batch_size - num_padding_requests(point), point.max_decode_len
     pattern = point.get("decode_len", "uniform")
     if pattern == "ragged":
         return top - np.arange(real) % top
     lengths = np.full(real, top)
     if pattern == "mixed":
-        lengths[real - max(real // 10, min(real - 1, 1)) :] = 1
+        lengths[real - (max(real // 10, 1) if real > 1 else 0) :] = 1
     return lengths
 
 
@@ -90,5 +95,5 @@ def _prefix(lengths: np.ndarray) -> np.ndarray:
 
 
 def int32(values: Sequence[int] | np.ndarray) -> Tensor:
-    """A CPU tensor of the same shape."""
+    """An int32 CPU tensor of the same shape. Values beyond 32 bits wrap."""
     return torch.from_numpy(np.asarray(values).astype(np.int32))

@@ -1,21 +1,23 @@
-"""Integer arithmetic on the host, for grids and for kernels that divide by a number no compiler knows."""
+"""Integer arithmetic on the host, for grid sizes and for kernels that divide by a run-time constant."""
 
 from __future__ import annotations
 
 
 def cdiv(a: int, b: int) -> int:
+    """ceil(a / b)."""
     return -(-a // b)
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:
-    """(multiplier, shift) with n // divisor == n * multiplier >> shift for 0 <= n < 2^30, in 64 bits; both fit an int.
+    """(multiplier, shift) with n // divisor == n * multiplier >> shift for 0 <= n < 2^30, computed in 64 bits.
 
-    A 32-bit division by a divisor the compiler does not know takes some twenty dependent instructions.
+    Both fit an int32. A kernel then replaces a 32-bit division by a divisor unknown to the compiler, some twenty
+    dependent instructions, with one multiplication and one shift.
     """
     shift = 30 + (divisor - 1).bit_length()
     return cdiv(1 << shift, divisor), shift
 
 
 def tile(size: int, tiles: tuple[int, ...]) -> int:
-    """The smallest of ``tiles``, in ascending order, that holds ``size``."""
+    """The smallest of ``tiles`` (ascending) that is >= ``size``. Raises StopIteration if none is."""
     return next(tile for tile in tiles if size <= tile)

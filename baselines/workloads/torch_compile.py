@@ -1,8 +1,9 @@
-"""torch.compile of chains of operators, so that what runs does not depend on the points that came before.
+"""torch.compile of operator chains, such that the code which runs at a point does not depend on earlier points.
 
-Dynamo compiles for what it meets first and takes equal sizes for one, Inductor chooses tiles by them, and of all that
-was compiled the code that fits and ran last is run. The process that times and the one that counts meet other points
-first, so they would run other code under one name. Here both meet the same examples before anything else.
+Dynamo specialises on the first sizes it sees and treats equal sizes as one symbol, and Inductor picks tiles from them.
+Of all compiled versions whose guards hold, the one that ran last is chosen. The process that times a variant and the
+process that counts its launches visit different points, so they could run different code under one name. Here every
+process compiles for the same examples first.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from torch import Tensor
 
 from harness.contract import HOST, Operator, Point
 
-#: Sizes 0 and 1, branches and host constants are compiled apart, more often than Dynamo's default of 8 allows. Past the
-#: limit it would run the plain operators unsaid, and those must not be timed as compiled: it raises instead.
+#: Sizes 0 and 1, branches and host constants each get a version of their own, more than Dynamo's default of 8. Past the
+#: limit Dynamo would silently run the eager operators, which must not be timed as compiled code: it is set to raise.
 RECOMPILE_LIMIT = 64
 
-#: Bytes of the storage of an example's tensor before its first one. As wide as the harness's guards: to Dynamo an
-#: offset is a size among others.
+#: Bytes of an example tensor's storage before its first element. Equal to the harness's guard width, because Dynamo
+#: treats a storage offset like any other size.
 MARGIN = 16384
 
-_learnt: dict[tuple[Callable, torch.device], Callable] = {}
+_functions: dict[tuple[Callable, torch.device], Callable] = {}
 
 
 def compiled(
@@ -34,15 +35,17 @@ def compiled(
     examples: Sequence[Mapping[str, Any]],
     device: torch.device,
 ) -> Callable:
-    """torch.compile (Inductor, dynamic shapes) of ``chain``: one function per process, as an engine would hold it.
+    """torch.compile (Inductor, dynamic shapes) of ``chain``: one function per process and device, as in an engine.
 
-    setup:    (point, x, out, chain) -> launch, which runs the chain given.
-    examples: points of ``operator`` that it runs before it is handed out, in this order. The first one is general: no two of
-              its sizes are equal, none is 0 or 1, rows stand further apart than they are wide. Others follow for what is
-              compiled apart all the same.
+    setup:    (point, x, out, chain) -> launch; the launch must run the chain it was given.
+    examples: points of ``operator`` to compile for, in this order, before the function is returned. The first is
+              general: no two sizes are equal, none is 0 or 1, and rows are strided. The others cover what Dynamo
+              compiles separately anyway.
+
+    Raises what Dynamo raises, also in a later call if more than RECOMPILE_LIMIT versions are needed.
     """
     key = (chain, device)
-    if key not in _learnt:
+    if key not in _functions:
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         function = torch.compile(chain, dynamic=True)
@@ -50,13 +53,14 @@ def compiled(
             point = operator.complete(example)
             x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
             setup(point, _placed(x, device), _placed(out, device), function)()
-        _learnt[key] = function
-    return _learnt[key]
+        _functions[key] = function
+    return _functions[key]
 
 
 def _placed(tensors: Any, device: torch.device) -> Any:
-    """A dataclass of tensors on the device, strides as they were, each a view of a wider storage as the harness makes
-    them, for Dynamo tells those from tensors of their own. Host arrays stay where they are.
+    """The dataclass with its tensors on the device, strides kept, each a view into a larger storage.
+
+    The harness passes such views, and Dynamo distinguishes them from tensors that own their storage. Host tensors stay.
     """
     return dataclasses.replace(
         tensors,

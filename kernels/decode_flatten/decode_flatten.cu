@@ -1,8 +1,8 @@
-// decode_flatten in one launch: the kernels. How they work stands in decode_flatten.cuh.
+// decode_flatten in one launch: the kernels. decode_flatten.cuh explains them.
 
 #include "decode_flatten.cuh"
 
-// __restrict__ belongs on the kernel's own parameters: without it the compiler sinks the early load below the exit.
+// __restrict__ is needed on the kernel's own parameters: without it the compiler sinks the early load below the exit.
 #define PARAMETERS                                                                                                    \
     const int *__restrict__ seq_lens, const int *__restrict__ query_start_loc, const int *__restrict__ source,        \
         int *__restrict__ lens, int *__restrict__ decode_lens, int *__restrict__ table, int batch_size,               \

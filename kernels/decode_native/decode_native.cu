@@ -1,5 +1,5 @@
 // decode_native in one launch: context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) / compress_ratio, contiguous (B, L).
-// One thread per entry. front != 0 aligns ragged rows at their front instead; columns past the row are then 0.
+// One thread per entry. front != 0: rows are aligned at their front, and columns past a row are 0.
 
 #include "decode_native.cuh"
 

@@ -1,5 +1,5 @@
-// An entry of decode_native: the context length of column j of a row with `row` tokens, 0 past it. seq_len is a reference so that
-// it is loaded only where it is needed.
+// Context length at column j of a row of `row` tokens, 0 past the row. seq_len is a reference, so that it is loaded only
+// where it is needed.
 #pragma once
 
 namespace decode_native {

@@ -1,18 +1,18 @@
 // All tables of a decode step in one launch, in which no block waits for another.
 //
-// The schedules seem to depend on the lengths, but all they need of a request is its weight, which follows from seq_lens and
-// query_start_loc. So every block works from the step's inputs, and blocks differ in what they build. First in the grid stand
-// the schedules, the longest chains of dependent instructions:
+// The schedules seem to depend on the lengths, but all they need of a request is its weight, which follows from seq_lens
+// and query_start_loc. So every block works from the step's inputs, and blocks differ only in what they build. The
+// schedules come first in the grid, because they are the longest chains of dependent instructions:
 //
 //   blockIdx.x = 0                      tile schedule, one block whatever the batch
 //   blockIdx.x = 1 .. schedulers - 1    paged-MQA schedule, one block per 256 rows of its table (one on any GPU of today)
 //   from schedulers on                  flatten: a request and a strip of its table row, or a stretch of the tail to clear
 //                                       native: THREADS entries of the (B, L) lengths
 //
-// The bodies are those of the operators' own kernels. Over flat tokens the paged-MQA schedule takes the weight of a request
-// in tokens (Tokens in paged_mqa_schedule.cuh): a scan over B requests instead of one over T lengths.
+// The bodies are those of the operators' own kernels. Over flat tokens the paged-MQA schedule uses the weight of a whole
+// request (Tokens in paged_mqa_schedule.cuh): a scan over B requests instead of one over T lengths.
 //
-// Grid: x as above; y = strips for flatten, where the schedulers of y > 0 end at once, else 1. Block: THREADS.
+// Grid: x as above; y = strips for flatten, where the schedulers with y > 0 end at once, else 1. Block: THREADS.
 
 #include "decode_flatten/decode_flatten.cuh"
 #include "decode_native/decode_native.cuh"
@@ -31,7 +31,7 @@ static_assert(THREADS == decode_flatten::THREADS && THREADS == mla_tile_schedule
     seq_lens, query_start_loc, table_of_sms, metadata, num_splits, schedulers, batch_size, rows_per_thread, num_sms,      \
         sms_multiplier, sms_shift, back, num_parts, overhead, parts_multiplier, parts_shift, old
 
-// The blocks in front. work: what a request weighs for the paged-MQA kernel.
+// The schedulers. work: the weight of a request for the paged-MQA kernel.
 template <bool MANY, class Work>
 __device__ __forceinline__ void schedule(const Work work, SCHEDULERS_PARAMETERS) {
     if (blockIdx.x == 0) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void flatten_step(SCHEDULERS_PARAMETERS, FLATTEN_PARA
     }
 }
 
-// lens: (B, width). decode_lens: the rows of each request. atoms: of each request.
+// lens: (B, width). decode_lens: rows per request, [B]. atoms: per request.
 #define NATIVE_PARAMETERS int *__restrict__ lens, int *__restrict__ decode_lens, int width, int atoms
 #define NATIVE_ARGUMENTS lens, decode_lens, width, atoms
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void native_step(SCHEDULERS_PARAMETERS, NATIVE_PARAME
     if (j == 0) decode_lens[b] = query_start_loc[b + 1] - query_start_loc[b];
 }
 
-// one, many: requests per thread of the paged-MQA schedule.
+// one, many: whether a thread of the paged-MQA schedule has one request or several.
 #define FLATTEN_KERNEL(NAME, VECTOR, MANY)                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(SCHEDULERS_PARAMETERS, FLATTEN_PARAMETERS) {               \
         flatten_step<VECTOR, MANY>(SCHEDULERS_ARGUMENTS, FLATTEN_ARGUMENTS);                                              \

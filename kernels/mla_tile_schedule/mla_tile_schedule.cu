@@ -1,4 +1,4 @@
-// mla_tile_schedule in one launch of one block: the kernel. How it works stands in mla_tile_schedule.cuh. Grid: 1.
+// mla_tile_schedule in one launch of one block: the kernel. mla_tile_schedule.cuh explains it. Grid: 1.
 
 #include "mla_tile_schedule.cuh"
 

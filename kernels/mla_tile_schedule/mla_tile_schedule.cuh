@@ -1,17 +1,18 @@
 // mla_tile_schedule by one block, straight into the persistent buffers.
 //
-// Let ends[i] be the cost of requests 0 .. i, one block per 64 tokens and `overhead` each, and stride = ceil(total / P). A part
-// that starts at cost y leaves the next one at y + stride, or at the last end in [y + stride, y + stride + overhead] if there
-// is one. So the starts are an arithmetic progression that snaps forward now and then, not a chain of P dependent searches:
+// Let ends[i] be the cost of requests 0 .. i, one block per 64 tokens and `overhead` each, and stride = ceil(total / P).
+// After a part that starts at cost y the next one starts at y + stride, or at the last end in
+// [y + stride, y + stride + overhead] if there is one. So the starts are an arithmetic progression that sometimes snaps
+// forward, not a chain of P dependent searches:
 //
-//   1. all threads: costs, their prefix sum
-//   2. a thread per part: the last end that its start would reach without any snap (binary search)
-//   3. one warp, 32 parts at a time: all lanes look for a snap at once; the first lane that snaps is right, as nothing
-//      before it did, and moves itself and all later lanes. As many rounds as parts that are stretched, plus one
+//   1. all threads: costs and their prefix sum
+//   2. a thread per part: the last end that its start would reach if nothing snapped (binary search)
+//   3. one warp, 32 parts at a time: all lanes look for a snap at once; the first lane that snaps is right, because
+//      nothing before it did, and moves itself and all later lanes. As many rounds as stretched parts, plus one
 //   4. a thread per part: its row. A team of threads per part: num_splits of the requests it finishes
 //
 // Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
-// multiplier and shift divide by num_parts exactly. No pointer needs more than an int's alignment.
+// multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
 
 #pragma once
 
@@ -39,7 +40,7 @@ __device__ __forceinline__ void tile_schedule(
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
-    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; NEVER stands in ends from the batch up to here
+    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds NEVER from the batch up to here
 
     int total = 0;
 #pragma unroll 1
@@ -85,13 +86,13 @@ __device__ __forceinline__ void tile_schedule(
     const int stride =
         (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
 
-    // How many ends lie at or below the reach of part p if nothing snaps. Part 0 starts at cost 0 and never snaps.
+    // How many ends are at or below the reach of part p if nothing snaps. Part 0 starts at cost 0 and never snaps.
     int reached = batch_size;
 #pragma unroll 1
     for (int p = threadIdx.x; p < num_parts; p += THREADS) {
         const int reach = p * stride + (p ? overhead : 0);
         int found = 0;
-        // Every probe lies inside ends: a guarded load would have its address built anew in each turn of the loop.
+        // Every probe is inside ends: the compiler would compute the address of a guarded load again in each turn.
 #pragma unroll 1
         for (int step = capacity >> 1; step; step >>= 1) {
             if (ends[found + step - 1] <= reach) found += step;
@@ -123,7 +124,7 @@ __device__ __forceinline__ void tile_schedule(
                 if (first == NO_SNAP) break;
                 const int snapping = first >> SNAP_BITS;
                 if (lane >= snapping) start += first & ((1 << SNAP_BITS) - 1);
-                if (lane <= snapping) slack = 0;  // settled: with requests of no block the next end may lie within reach again
+                if (lane <= snapping) slack = 0;  // settled: with requests without blocks the next end may be within reach again
             }
 
             const int block = reached < batch_size ? start - end : 0;
@@ -132,7 +133,7 @@ __device__ __forceinline__ void tile_schedule(
             const unsigned inside = __ballot_sync(ALL, block > 0);
             const unsigned heads = __ballot_sync(ALL, reached != before);
             const unsigned up_to_here = ALL >> (31 - lane);
-            // The split index counts from the first part that starts in the request; it is 0 for one that starts at its begin.
+            // The split index counts from the first part that starts in the request; it is 0 for a part at the request's begin.
             const int head = 31 - __clz(heads & up_to_here);
             const int origin = head < 0 ? previous_origin : chunk + head - (int)(inside >> head & 1);
             if (p < num_parts) {

@@ -1,4 +1,4 @@
-// paged_mqa_schedule in one launch: the kernels. How they work stands in paged_mqa_schedule.cuh.
+// paged_mqa_schedule in one launch: the kernels. paged_mqa_schedule.cuh explains them.
 
 #include "paged_mqa_schedule.cuh"
 

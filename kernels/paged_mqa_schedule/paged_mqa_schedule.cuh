@@ -1,16 +1,18 @@
-// paged_mqa_schedule by one block per 256 rows of the table, straight into the persistent one; any batch in 1 KB of shared memory.
+// paged_mqa_schedule by one block per 256 rows of the table, straight into the persistent one; any batch in 1 KB of
+// shared memory.
 //
-// A thread adds up the units of rows_per_thread consecutive requests (one up to a batch of 256), a warp scans its 32 sums
-// and leaves the 32 prefixes and its total in shared memory. After the only barrier every thread adds up the warp totals in
-// registers, and owns a row of the table: it finds the warp in registers, the thread by five steps of a binary search in
-// shared memory, and the request and atom from the lengths of that thread, read again (they lie in L1).
+//   1. A thread adds up the units of rows_per_thread consecutive requests (one up to a batch of 256), a warp scans its 32
+//      sums and leaves the 32 prefixes and its total in shared memory. Then the only barrier.
+//   2. Every thread adds up the warp totals in registers. It owns a row of the table: it finds the warp in registers, the
+//      thread by five steps of a binary search in shared memory, and the request and atom from the lengths of that
+//      thread, read again (they are in L1).
 //
-// Searches go for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry, so that entry
-// holds the unit, a request without units is never found, and the prefix found is what has to be subtracted.
+// A search looks for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry. So the
+// entry found holds the unit, a request without units is never found, and the prefix found is what to subtract.
 //
-// Instruction fetches show at this size: up to 256 requests have a kernel without loops over a thread's requests, and the
-// grid has a block per 256 rows of the table (one on any GPU of today) instead of a loop over rows, which the compiler
-// writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
+// Instruction fetches show in launches this short. Up to 256 requests have a kernel without loops over the requests of a
+// thread, and the grid has a block per 256 rows of the table (one on any GPU of today) instead of a loop over rows, which
+// the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
 
 #pragma once
 
@@ -23,7 +25,7 @@ constexpr int LOADS = 4;  // in flight per thread where it has many requests
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
 
-// What a request weighs: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths, rows
+// The weight of a request: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths, rows
 // row_stride apart.
 struct Requests {
     const int* lens;
@@ -54,8 +56,8 @@ struct Requests {
     }
 };
 
-// What a request of a flattened batch weighs: the segments of its tokens, each of them a query with a length of its own. No
-// token is looked at for that, and no flattened length is read. Token padding has no segments.
+// The weight of a request of a flattened batch: the segments of its tokens, each of them a query with a length of its own.
+// It has a closed form, so no token is visited and no flattened length is read. Token padding has no segments.
 struct Tokens {
     const int* seq_lens;
     const int* query_start_loc;
@@ -64,7 +66,8 @@ struct Tokens {
     __device__ __forceinline__ int factor() const { return 1; }
     __device__ __forceinline__ int end(int) const { return num_tokens; }
 
-    // Segments of the lengths 1 .. length together, modulo 2^32: 256 of each of 1 .. length / 256, the rest of one more.
+    // Segments of the lengths 1 .. length together, modulo 2^32: 256 lengths have k segments, for each k up to
+    // length / 256; the rest have one more.
     static __device__ __forceinline__ unsigned up_to(int length) {
         const unsigned whole = length >> 8, rest = length & 255;
         return (whole + 1) * (128 * whole + rest);
@@ -87,7 +90,7 @@ struct Tokens {
         for (int k = 0; k < LOADS; ++k) weight[k] = of(seq_len[k], start[k + 1] - start[k]);
     }
 
-    // Ends at the request's last token at the latest, as the unit is one of the request's.
+    // Ends at the request's last token at the latest, because the unit is one of the request's.
     __device__ __forceinline__ int query(int request, int, int& segment) const {
         int query = query_start_loc[request];
         int length = seq_lens[request] - (query_start_loc[request + 1] - query) + 1;
@@ -100,8 +103,8 @@ struct Tokens {
     }
 };
 
-// MANY: a thread has rows_per_thread requests instead of one. table: int32 (num_sms + 1, 2). block: which THREADS rows of it.
-// back != 0: the last SMs instead of the first get the units that num_sms does not divide.
+// MANY: a thread has rows_per_thread requests instead of one. table: int32 (num_sms + 1, 2). block: which THREADS rows of
+// it. back != 0: the last SMs instead of the first get the N mod num_sms remaining units.
 template <bool MANY, class Work>
 __device__ __forceinline__ void schedule(
     const Work work, int* __restrict__ table, int block, int batch_size, int rows_per_thread, int num_sms, int multiplier, int shift,

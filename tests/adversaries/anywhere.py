@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from harness.contract import variant
 
 #: They skip what the honest chain skips.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from harness.contract import GPU, variant
 from harness.cuda import launcher
 

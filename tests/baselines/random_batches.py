@@ -1,7 +1,7 @@
-"""Random legal batches: every healthy variant that runs here against the scalar reference, bit for bit.
+"""Random legal batches: every variant without a defect that runs here, against the scalar reference, bit for bit.
 
-In the interpreter where there is no GPU, on the GPU where there is one; there with a fresh seed, which the end of the
-session prints: ``RANDOM_SEED=... pytest -k on_random`` draws the same batches again.
+Without a GPU the kernels run in Triton's interpreter. On a GPU each session draws from a new seed and prints it at its
+end; ``RANDOM_SEED=... pytest -k on_random`` draws the same batches again.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from harness.runner.measure import ContextLost, check_context
 from harness.verify.fixture import Fixture, verify_cell
 from tests.runnable import DEVICE, healthy
 
-#: Random batches for each operator; set RANDOM_BATCHES for a quicker or a longer look.
+#: Random batches per operator; the environment variable RANDOM_BATCHES overrides it.
 EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "1000"))
-#: What everything here is drawn from; on a GPU tests/conftest.py chooses one. None: hypothesis' own way, which
-#: remembers failures between sessions.
+#: The seed of all draws; on a GPU tests/conftest.py chooses one. None: hypothesis decides, and remembers failures
+#: between sessions.
 SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None
-#: Some variants take part in one batch of so many: on a GPU operator chains, whose code is the CPU's, where they take
-#: part in each; in the interpreter those that a test names.
+#: Some variants run only on one batch in this many. On a GPU: the operator chains, whose code a CPU tests on every
+#: batch. In the interpreter: those that a test names.
 SELDOM = 8
-#: Places at which buffers start: an aligned address and the elements behind it, up to 16 bytes of int32.
+#: Offsets at which buffers start: 0 to 3 int32 past an aligned address, all positions within 16 bytes.
 SHIFTS = 4
-#: On a GPU this many values of an axis that Triton compiles for; with all of them compilation would take minutes.
+#: Values drawn on a GPU for an axis that Triton compiles for. Compiling for all of them would take minutes.
 COMPILED_VALUES = 2
-#: One batch of so many is a crowd: more requests than a kernel takes at a time.
+#: One batch in this many is a crowd, with more requests than a kernel handles at a time.
 CROWDED = 50
-#: What destroyed the CUDA context of this process, and where.
-_lost: list[str] = []
+#: Variant and batch that destroyed the CUDA context of this process, as a sentence; empty while it works.
+_context_destroyed_by: list[str] = []
 
 
 def run_examples(count: int | None = None) -> Callable[[Callable], Callable]:
-    """Hypothesis settings for tests that launch kernels: ``count`` examples (default: EXAMPLES), no deadline, SEED."""
+    """Hypothesis settings for tests that launch kernels: ``count`` examples (default EXAMPLES), no deadline, SEED."""
     chosen = settings(max_examples=count or EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     if SEED is None:
         return chosen
@@ -48,14 +48,16 @@ def run_examples(count: int | None = None) -> Callable[[Callable], Callable]:
 
 
 def compiled_values(*values: Any) -> st.SearchStrategy:
-    """Values of an axis that kernels are compiled for: all in the interpreter, on a GPU a few that SEED chooses."""
+    """Strategy for an axis that kernels are compiled for: all values in the interpreter, on a GPU COMPILED_VALUES of
+    them, which SEED chooses.
+    """
     if DEVICE == "cuda":
         values = random.Random(f"{SEED} {values}").sample(values, min(COMPILED_VALUES, len(values)))
     return st.sampled_from(values)
 
 
 def legal_point(operator: Operator, axes: Mapping[str, Any]) -> Point:
-    """The full point; a strategy that draws an illegal one is a fault of the test."""
+    """The point with all axes. Asserts that it is legal: a strategy must not draw illegal ones."""
     point = operator.complete(axes)
     assert operator.broken_rule(point) is None
     return point
@@ -73,27 +75,26 @@ def check_random(
     edit: Callable[[Any], None] | None = None,
     crowds: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Verify the healthy variants of an operator on one batch, or those that take part in every one (SELDOM). Raises
-    Mismatch.
+    """Verify the variants without a defect of an operator on one batch. Raises Mismatch.
 
-    Its buffers start 0 to 3 elements past an aligned address, as the seed says.
-    seldom: variants that need not be interpreted in each batch, as their kernels have random batches with another operator.
+    The buffers start 0 to 3 elements past an aligned address; the seed decides.
+
+    seldom: variants to interpret on one batch in SELDOM only, because other operators' tests run their kernels too.
     edit:   changes the batch in place, as in a HardPoint.
-    crowds: one batch of CROWDED, as the seed says, takes the axes of one of these instead of its own.
+    crowds: one batch in CROWDED takes the axes of one of these over its own.
     """
-    if not _lost:
+    if not _context_destroyed_by:
         chosen = random.Random(batch_seed)
         if crowds and chosen.randrange(CROWDED) == 0:
             axes = {**axes, **chosen.choice(crowds)}
         _verify_all(operator, legal_point(operator, axes), batch_seed, seldom, edit)
-    # Nothing runs in this process any more: hypothesis would shrink to a batch that is innocent, so name the guilty
-    # one.
-    assert not _lost, _lost[0]
+    # Nothing runs in this process any more, so hypothesis would shrink to an innocent batch: name the one to blame.
+    assert not _context_destroyed_by, _context_destroyed_by[0]
 
 
 def shift_of(batch_seed: int) -> int:
-    """Elements by which the buffers of a batch start past an aligned address; in batches of SELDOM variants too all
-    of them.
+    """Elements past an aligned address at which the buffers of a batch start. Every value also occurs among the batches
+    that run the SELDOM variants.
     """
     return batch_seed // SELDOM % SHIFTS
 
@@ -113,7 +114,9 @@ def _verify_all(
         except Exception as error:
             if not _context_lost():
                 raise
-            _lost.append(f"{variant.id} destroyed the CUDA context at {point!r}, batch seed {batch_seed}: {error}")
+            _context_destroyed_by.append(
+                f"{variant.id} destroyed the CUDA context at {point!r}, batch seed {batch_seed}: {error}"
+            )
             return
 
 

@@ -1,6 +1,4 @@
-"""decode_step: worked examples, its parts against the operators they come from, what any step must satisfy, random
-batches.
-"""
+"""decode_step: worked examples, its parts against their operators, properties of any step, random batches."""
 
 from itertools import pairwise
 
@@ -10,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.decode_flatten import operator as decode_flatten
-from baselines.decode_flatten._batches import Inputs
 from baselines.decode_native import operator as decode_native
-from baselines.decode_step.operator import Outputs, operator, reference
+from baselines.decode_step.operator import Inputs, Outputs, operator, reference
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from harness.cuda import compile_all
@@ -26,7 +23,7 @@ CATALOG = discover()
 
 
 def example(**axes):
-    """Requests of 258, 0 and 64 tokens, of which this step brings 3, 0 and 1, on 4 SMs and 2 parts."""
+    """The reference for requests of 258, 0 and 64 tokens with 3, 0 and 1 tokens of this step, on 4 SMs and 2 parts."""
     start = torch.tensor([0, 3, 3, 4], dtype=torch.int32)
     x = Inputs(
         seq_lens=torch.tensor([258, 0, 64], dtype=torch.int32),
@@ -47,7 +44,7 @@ def example(**axes):
 
 
 def test_worked_example_flattened():
-    """Tokens of 256, 257, 258 and 64 tokens of context have 1, 2, 2 and 1 segments."""
+    """The four tokens have contexts of 256, 257, 258 and 64 tokens: 1, 2, 2 and 1 segments."""
     expected = example()
     assert expected["lens"].value.tolist() == [256, 257, 258, 64] + [0] * 8
     assert expected["block_table"].value[:4].tolist() == [[1, 2, 3, 4, 5]] * 3 + [[11, 12, 13, 14, 15]]
@@ -55,8 +52,8 @@ def test_worked_example_flattened():
 
 
 def test_worked_example_native():
-    """Requests of 2, 0 and 1 segments, two atoms each; rows end-aligned, so that a short row's first lengths are not
-    its own.
+    """Requests of 2, 0 and 1 segments, two atoms each. Rows are end-aligned: the first lengths of a short row belong to
+    no token of this step.
     """
     expected = example(decode_path="native")
     assert expected["lens"].value[:9].tolist() == [256, 257, 258, 0, 0, 0, 62, 63, 64]
@@ -68,14 +65,14 @@ def test_worked_example_native():
 
 @pytest.mark.parametrize("path", ["flatten", "native"])
 def test_worked_example_of_the_tiles(path):
-    """5, 1 and 1 blocks, 5 of overhead each: 11 per part. The first ends with the request of no token."""
+    """5, 1 and 1 blocks, overhead 5 each: 11 per part. The first part ends with the request without tokens."""
     expected = example(decode_path=path)
     assert expected["tile_scheduler_metadata"].value[:2, :7].tolist() == [[0, 1, 0, 0, 0, 0, 0], [2, 2, 0, 1, 0, 0, 0]]
     assert expected["num_splits"].value[:4].tolist() == [0, 1, 2, 3]
 
 
 def test_token_padding_moves_the_end_of_the_schedule():
-    """Its rows have no segment, but the kernel's batch has them."""
+    """Its rows have no segments, but they are rows of the kernel's batch."""
     expected = example(token_padding=2)
     assert expected["schedule"].value.tolist() == [[0, 0], [1, 1], [2, 1], [3, 0], [6, 0]]
     assert expected["decode_lens"].value[:6].tolist() == [1] * 6
@@ -99,8 +96,7 @@ BATCHES = st.fixed_dictionaries(
         "block_size": st.sampled_from([16, 64]),
         "table_columns": st.integers(38, 160),
         "table_padding": st.integers(0, 10),
-        # 8 rows of the schedule are a program of Triton's: few draws with more than one, as each of them is
-        # interpreted.
+        # A Triton program makes 8 rows of the schedule. Mostly one program, because interpreting is slow.
         "num_sms": st.sampled_from([1, 2, 3, 4, 6, 7, 9, 20]),
         "num_heads_q": st.sampled_from([16, 64, 128]),
         "layout": st.sampled_from(["old", "new"]),
@@ -109,7 +105,7 @@ BATCHES = st.fixed_dictionaries(
     }
 )
 
-#: Flattened, each request takes a program of its own, which is interpreted: 1025 of them on the native path alone.
+#: The flatten path interprets a program per request: 1025 requests on the native path only.
 CROWDS = [
     {"batch_size": 257, "max_num_seqs": 257, "max_num_batched_tokens": 1300},
     {"batch_size": 1025, "max_num_seqs": 1025, "max_num_batched_tokens": 5200, "decode_path": "native"},
@@ -117,20 +113,23 @@ CROWDS = [
 
 
 def same(one, other):
-    masks = lambda e: [
-        m if m is not None else torch.zeros_like(e.value, dtype=torch.bool) for m in (e.untouched, e.slack)
-    ]  # noqa: E731
+    """Whether two Expected demand the same."""
+
+    def masks(expected):
+        nothing = torch.zeros_like(expected.value, dtype=torch.bool)
+        return [nothing if mask is None else mask for mask in (expected.untouched, expected.slack)]
+
     return torch.equal(one.value, other.value) and all(map(torch.equal, masks(one), masks(other)))
 
 
 def part(single, point, **axes):
-    """The same point of a single operator."""
+    """The step's point as one of a single operator."""
     return legal_point(single, {a.name: point[a.name] for a in single.axes if a.name in point} | axes)
 
 
 @run_examples(150)
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
-def test_the_parts_are_what_the_operators_demand(axes, seed):
+def test_the_parts_equal_the_references_of_the_operators(axes, seed):
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
     step = operator.reference(point, x)
@@ -154,9 +153,7 @@ def test_the_parts_are_what_the_operators_demand(axes, seed):
 @run_examples(150)
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
 def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
-    """The schedule in the numbering of the mode the lengths are in: a consumer walks queries and segments in that
-    order.
-    """
+    """The schedule numbers queries as the lengths do: a consumer walks over queries and segments in that order."""
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
     step, out = operator.reference(point, x), Outputs(*(e.value for e in operator.reference(point, x).values()))
@@ -165,8 +162,8 @@ def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
         atoms = (lens.shape[1] + 1) // 2
         lens = lens[:, -1].repeat_interleave(atoms)  # all atoms of a request go over its whole length
     units = [[query, segment] for query, length in enumerate(lens.tolist()) for segment in range(-(-length // 256))]
-    places = {tuple(unit): i for i, unit in enumerate([*units, [len(lens), 0]])}
-    bounds = [places[tuple(row)] for row in step["schedule"].value.tolist()]
+    index = {tuple(unit): i for i, unit in enumerate([*units, [len(lens), 0]])}
+    bounds = [index[tuple(row)] for row in step["schedule"].value.tolist()]
     shares = [end - begin for begin, end in pairwise(bounds)]
     assert (bounds[0], bounds[-1]) == (0, len(units))
     assert max(shares) - min(shares) <= 1
@@ -176,7 +173,7 @@ def test_every_segment_that_the_launch_reads_is_handled_once(axes, seed):
 @run_examples(60)
 @given(axes=BATCHES, seed=st.integers(0, 2**32 - 1))
 def test_full_rows_have_the_same_lengths_on_both_paths(axes, seed):
-    """Where every request brings L tokens, (B, L) flattened is T rows; the tile schedule never depends on the path."""
+    """If every request has L tokens, (B, L) has the T flat lengths. The tile schedule never depends on the path."""
     full = {"decode_len": "uniform", "padding": 0.0, "token_padding": 0, "host_lens": "exact"}
     flat = legal_point(operator, SMALL | axes | full | {"decode_path": "flatten"})
     native = legal_point(operator, SMALL | axes | full | {"decode_path": "native"})
@@ -201,7 +198,7 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
     ],
 )
 def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, path, harmless):
-    """One token per request: a row, an atom and a token are the same."""
+    """With one token per request, a row, an atom and a token are the same."""
     findings = list(check_variant(operator, CATALOG.find("decode_step", name), "cpu", seed=11))
     assert {f.name for f in findings if f.outcome == "passed"} == harmless
     assert {f.check for f in findings if f.outcome == "rejected"} == {"exact"}
@@ -266,9 +263,7 @@ def test_steps_beyond_the_buffers_are_illegal(axes):
 
 
 def test_traffic_counts_every_input_once():
-    """B = 1, 64 tokens: no more than a flattened row of one block per token, the tables and the capacity that is
-    cleared.
-    """
+    """B = 1, 64 tokens of context: one block per token, the tables, and the capacity that is cleared."""
     at = {
         "batch_size": 1,
         "next_n": 2,

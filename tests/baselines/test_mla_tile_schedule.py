@@ -1,4 +1,4 @@
-"""mla_tile_schedule: worked examples, what any schedule must satisfy, random batches, how P is derived."""
+"""mla_tile_schedule: worked examples, properties of any schedule, random batches, the derivation of P."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.runnable import DEVICE
 
 
 def schedule(lengths, **axes):
-    """The reference's rows and split counts, as lists, without what no step has written."""
+    """The reference's rows of P parts and its B + 1 split counts, as lists."""
     point = tiles.complete({"batch_size": len(lengths), "context_len": 4, **axes})
     expected = tiles.reference(point, Inputs(torch.tensor(lengths, dtype=torch.int32)))
     rows = expected["tile_scheduler_metadata"].value[: point.num_sm_parts].tolist()
@@ -22,9 +22,7 @@ def schedule(lengths, **axes):
 
 
 def test_worked_example_in_both_layouts():
-    """Of the third part all 30 blocks lie inside request 3; the zero length is one block of cost but ends at block
-    0.
-    """
+    """All 30 blocks of the third part are inside request 3. The zero length costs one block but ends at block 0."""
     rows, num_splits = schedule([1000, 64, 0, 5000], num_sm_parts=4)
     assert rows == [
         [0, 2, 0, 0, 0, 0, 0, 0],
@@ -51,7 +49,7 @@ def test_parts_without_work_start_past_the_last_request():
     assert num_splits == [0, 1]
 
 
-def test_what_the_reference_leaves_open():
+def test_elements_that_the_reference_does_not_constrain():
     point = tiles.complete({"batch_size": 1, "num_sm_parts": 2, "num_sms": 3, "max_num_seqs": 2, "context_len": 64})
     expected = tiles.reference(point, Inputs(torch.tensor([64], dtype=torch.int32)))
     metadata = expected["tile_scheduler_metadata"]
@@ -117,7 +115,7 @@ def test_every_block_is_scheduled_once_and_no_part_exceeds_its_payload(axes, see
             continue
         begin, last = (row[0], row[2] if new else row[1] // 64), row[1] if new else row[2]
         assert begin == following
-        # The end of a request is its last block, 0 where the length is 0; the old layout ends in tokens.
+        # A finished request ends at its last block, 0 if its length is 0; in the old layout at its last token.
         finished = row[3] == (-(-lengths[last] // 64) if new else lengths[last])
         end = blocks[last] if finished else (row[3] if new else row[3] // 64)
         following = (last + 1, 0) if finished else (last, end)
@@ -163,6 +161,6 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
         ("zero_length_without_block", "exact"),
     ],
 )
-def test_defects_are_rejected_for_what_they_are(name, check):
+def test_defects_are_rejected_by_the_right_check(name, check):
     findings = list(check_variant(tiles, discover().find("mla_tile_schedule", name), DEVICE, seed=11))
     assert {finding.check for finding in findings if finding.outcome not in ("passed", "skipped")} == {check}

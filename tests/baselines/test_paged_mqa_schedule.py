@@ -1,4 +1,4 @@
-"""paged_mqa_schedule: worked examples, what any schedule must satisfy without a reference, random batches."""
+"""paged_mqa_schedule: worked examples, properties of any schedule, random batches."""
 
 from itertools import pairwise
 from math import ceil
@@ -76,7 +76,7 @@ def test_traffic_is_a_length_per_request_and_the_table():
 
 
 def test_the_defects_are_rejected_where_upstream_failed():
-    """Nothing but padding below zero, nothing but empty batches that fill their last chunk of 32."""
+    """By negative lengths alone, and by empty batches that fill their last chunk of 32 alone."""
     rejected = {
         name: {
             f.name
@@ -98,13 +98,13 @@ def test_the_defects_are_rejected_where_upstream_failed():
 
 
 def walk(table, segments, atoms):
-    """The units every SM handles, as the consumer finds them: from its row to the next, skipping empty requests."""
+    """The units of every SM as the consumer finds them: from its row to the next, skipping empty requests."""
     shares = []
     for (query, segment), end in pairwise(table):
         share = []
         while (query, segment) != end:
             if query >= len(segments) * atoms:
-                raise AssertionError(f"an SM runs past the last query on its way to {end}")
+                raise AssertionError(f"an SM runs past the last query, looking for {end}")
             if segment < segments[query // atoms]:
                 share.append((query, segment))
                 segment += 1
@@ -149,7 +149,7 @@ BATCHES = st.fixed_dictionaries(
         "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
         "compress_ratio": st.sampled_from([1, 4, 128]),
         "lens_layout": st.sampled_from(["1d", "2d"]),
-        # Few: interpreted kernels take their time over table rows, and hard points have up to 261 of them.
+        # Few, because interpreting table rows is slow; hard points have up to 261 of them.
         "num_sms": st.sampled_from([1, 2, 3, 4, 5, 6, 7, 15]),
         "remainder": st.sampled_from(["front", "back"]),
     }

@@ -1,10 +1,11 @@
-"""The property tests' own machinery: a seed draws the same batches again, and a failure names who is to blame."""
+"""tests/baselines/random_batches.py: a seed draws the same batches again, and a failure names the variant."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.decode_native.operator import chain_clamp, operator
+from baselines.decode_native.chains import chain_clamp
+from baselines.decode_native.operator import operator
 from harness.checks import Mismatch
 from harness.contract import Variant
 from tests.baselines import random_batches
@@ -40,27 +41,27 @@ def test_values_that_kernels_are_compiled_for_are_few_on_a_gpu_and_follow_from_t
     assert set().union(*(values("cuda", seed) for seed in range(200))) == set(range(10))
 
 
-def test_batches_start_at_every_place_with_seldom_variants_too(monkeypatch):
-    met = {0: set(), 1: set()}
+def test_buffers_start_at_every_offset_with_seldom_variants_too(monkeypatch):
+    offsets = {0: set(), 1: set()}
 
     def setup(point, x, out):
-        met[seed % random_batches.SELDOM > 0].add(x.seq_lens.data_ptr() % 16)
+        offsets[seed % random_batches.SELDOM > 0].add(x.seq_lens.data_ptr() % 16)
         return chain_clamp(point, x, out)
 
-    only(monkeypatch, "looks", setup)
+    only(monkeypatch, "recording", setup)
     for seed in range(8 * random_batches.SELDOM):
         check_random(operator, {"batch_size": 2}, seed)
-    assert met == {0: {0, 4, 8, 12}, 1: {0, 4, 8, 12}}
+    assert offsets == {0: {0, 4, 8, 12}, 1: {0, 4, 8, 12}}
 
 
 def test_a_few_batches_are_crowds(monkeypatch):
-    met = []
+    sizes = []
 
     def setup(point, x, out):
-        met.append((point.batch_size, point.next_n))
+        sizes.append((point.batch_size, point.next_n))
         return chain_clamp(point, x, out)
 
-    only(monkeypatch, "looks", setup)
+    only(monkeypatch, "recording", setup)
     for seed in range(400):
         check_random(
             operator,
@@ -68,12 +69,12 @@ def test_a_few_batches_are_crowds(monkeypatch):
             seed,
             crowds=[{"batch_size": 257}, {"batch_size": 300, "next_n": 1}],
         )
-    assert set(met) == {(2, 3), (257, 3), (300, 1)}
-    assert 4 <= sum(size > 2 for size, _ in met) <= 16
+    assert set(sizes) == {(2, 3), (257, 3), (300, 1)}
+    assert 4 <= sum(size > 2 for size, _ in sizes) <= 16
 
 
 def only(monkeypatch, name, setup):
-    """Make ``setup`` the one variant that random batches meet."""
+    """Make ``setup`` the only variant that random batches run."""
     mine = Variant(operator.name, name, setup, doc="", origin="kernels.mine")
     monkeypatch.setattr(random_batches, "_healthy", lambda operator: (mine,))
 
@@ -84,14 +85,14 @@ def test_a_mismatch_names_the_variant(monkeypatch):
         check_random(operator, {"batch_size": 2}, 1)
 
 
-def test_a_lost_context_is_blamed_on_the_batch_that_lost_it(monkeypatch):
-    """The batches after it fail with its name, whatever they are."""
+def test_a_lost_context_is_blamed_on_the_batch_that_destroyed_it(monkeypatch):
+    """All later batches fail with its name."""
 
     def setup(point, x, out):
         raise RuntimeError("an illegal memory access was encountered")
 
     only(monkeypatch, "wild", setup)
-    monkeypatch.setattr(random_batches, "_lost", [])
+    monkeypatch.setattr(random_batches, "_context_destroyed_by", [])
     with pytest.raises(RuntimeError, match="illegal memory access"):
         check_random(operator, {"batch_size": 2}, 1)
     monkeypatch.setattr(random_batches, "_context_lost", lambda: True)

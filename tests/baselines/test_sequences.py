@@ -1,6 +1,4 @@
-"""Sequences of steps: their contents differ enough that a graph which replays what its capture computed comes out
-wrong.
-"""
+"""Sequences of steps: their contents differ enough that a graph which replays what its capture computed is rejected."""
 
 import pytest
 import torch
@@ -14,12 +12,12 @@ from harness.verify.graph_replay import replay_sequence
 from harness.verify.hard_points import DeviceChecks, check_variant
 
 CATALOG = discover()
-#: What the proof of all operators uses, and two more.
+#: The seed that verification uses, and two more.
 SEEDS = (11, 0, 5)
-#: Buffer -> the steps, as (sequence, number from 0), in which it holds the same whatever the seed; FLATTENED: all on
-#: the flatten path.
-FLATTENED = "a flat token has one row"
-ALIKE = {
+#: In SAME_ON_ALL_SEEDS: every step on the flatten path, where a token has one row.
+FLATTENED = "flattened"
+#: Operator -> buffer -> the steps, as (sequence, index), in which the buffer has the same contents on every seed.
+SAME_ON_ALL_SEEDS = {
     "decode_flatten": {"decode_lens": FLATTENED},
     "decode_step": {
         "decode_lens": FLATTENED,
@@ -39,23 +37,23 @@ ALIKE = {
 
 
 def read(expected):
-    """What a consumer reads of an output, as one row; the rest left out as -1 in place."""
+    """The elements that a consumer reads, flattened; -1 in place of the others."""
     return torch.where(required(expected), expected.value.long(), -1).flatten()
 
 
-def alike(operator, name, number, seed):
-    """Outputs of one step that all three contents of a proof leave the same, those that hold nothing to read aside."""
+def same_on_all_contents(operator, name, number, seed):
+    """Outputs of one step that are the same on the three contents which verification uses. Outputs of which nothing is
+    read are left out.
+    """
     point = operator.complete(operator.sequences[name][number])
-    said = [operator.reference(point, operator.make_inputs(point, seed + number + case)) for case in range(3)]
-    there = [buffer for buffer in said[0] if any(bool(required(one[buffer]).any()) for one in said)]
-    return {
-        buffer for buffer in there if all(torch.equal(read(one[buffer]), read(said[0][buffer])) for one in said[1:])
-    }
+    first, *others = [operator.reference(point, operator.make_inputs(point, seed + number + i)) for i in range(3)]
+    used = [buffer for buffer in first if any(bool(required(one[buffer]).any()) for one in (first, *others))]
+    return {buffer for buffer in used if all(torch.equal(read(one[buffer]), read(first[buffer])) for one in others)}
 
 
 def excused(operator, name, number):
     flat = operator.complete(operator.sequences[name][number]).get("decode_path", "flatten") == "flatten"
-    steps = ALIKE.get(operator.name, {}).items()
+    steps = SAME_ON_ALL_SEEDS.get(operator.name, {}).items()
     return {buffer for buffer, where in steps if (flat if where == FLATTENED else (name, number) in where)}
 
 
@@ -63,13 +61,13 @@ def excused(operator, name, number):
 def test_no_output_of_a_step_is_the_same_on_all_contents(operator):
     steps = [(name, number) for name, points in operator.sequences.items() for number in range(len(points))]
     for seed in SEEDS:
-        found = {step: alike(operator, *step, seed) for step in steps}
-        assert found == {step: excused(operator, *step) for step in steps}
+        same = {step: same_on_all_contents(operator, *step, seed) for step in steps}
+        assert same == {step: excused(operator, *step) for step in steps}
 
 
 def baked(operator, buffer):
-    """A healthy variant, and a capture whose graph writes into ``buffer`` what it held after the captured launch."""
-    inner = next(v for v in CATALOG.of(operator.name) if v.name == GRAPHED.get(operator.name, operator.baseline))
+    """A correct variant, and a capture whose graph writes to ``buffer`` what it held after the captured launch."""
+    inner = next(v for v in CATALOG.of(operator.name) if v.name == CAPTURABLE.get(operator.name, operator.baseline))
 
     def setup(point, x, out):
         launch = inner.setup(point, x, out)
@@ -81,30 +79,30 @@ def baked(operator, buffer):
         return with_outputs
 
     def capture(launch):
-        kept, seen = launch.frozen, []
-        if kept is None:
+        frozen, contents = launch.frozen, []
+        if frozen is None:
             return launch
         for poison in (0x7F, 0x71):
-            kept.fill_(poison)
+            frozen.fill_(poison)
             launch()
-            seen.append(kept.clone())
-        written = seen[0] == seen[1]
+            contents.append(frozen.clone())
+        written = contents[0] == contents[1]
 
         def replay():
             launch()
-            kept[written] = seen[0][written]
+            frozen[written] = contents[0][written]
 
         return replay
 
     return Variant(operator.name, "baked", setup, doc="", origin="tests", skip=inner.skip), capture
 
 
-#: Where the baseline decides on the host, a chain that does not.
-GRAPHED = {"mamba_state_copy": "masked_chain", "mla_tile_schedule": "fresh_copy"}
+#: A chain that can be captured, for operators whose baseline decides on the host.
+CAPTURABLE = {"mamba_state_copy": "masked_chain", "mla_tile_schedule": "fresh_copy"}
 
 
 def buffers_of(operator):
-    """Outputs on the device that the first sequence makes anew in each of its steps."""
+    """Outputs on the device that change in each step of the first sequence."""
     name, points = next(iter(operator.sequences.items()))
     point = operator.complete(points[0])
     return [
@@ -119,7 +117,7 @@ FIRST = [(operator, buffer) for operator in CATALOG.operators.values() for buffe
 
 @pytest.mark.parametrize(("operator", "buffer"), FIRST, ids=lambda v: getattr(v, "name", v))
 def test_a_graph_that_replays_an_output_of_its_capture_is_rejected_in_the_first_sequence(operator, buffer):
-    """In front of a timed run that sequence is the only one whose graphs are replayed."""
+    """Before a timed run only the first sequence's graphs are replayed."""
     variant, capture = baked(operator, buffer)
     points = [operator.complete(step) for step in next(iter(operator.sequences.values()))]
     with pytest.raises(Mismatch, match=buffer) as caught:

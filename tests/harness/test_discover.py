@@ -73,7 +73,7 @@ def test_a_point_of_proof_names_axes_that_the_operator_has(tmp_path, field, plac
 
 def test_imported_variants_are_not_the_file_s_own(tmp_path):
     file(
-        tmp_path, f"from baselines.decode_native.operator import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}"
+        tmp_path, f"from baselines.decode_native.chains import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}"
     )
     assert len(discover(["mine.py"]).variants) == len(discover().variants) + 1
 

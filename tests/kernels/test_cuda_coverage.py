@@ -1,6 +1,4 @@
-"""compute-sanitizer sees what a hard point launches, and nothing else: no CUDA entry point may be left to sequences
-or sweeps.
-"""
+"""Every CUDA kernel is launched by some hard point: compute-sanitizer sees hard points only, no sequences or sweeps."""
 
 import re
 import sys
@@ -13,7 +11,7 @@ CATALOG = discover()
 
 
 def entry_points(source):
-    """Kernels of a source by the sections of its cubin, so macros that make kernels are no exception."""
+    """The kernels of a source, from the sections of its cubin, so that kernels made by macros count."""
     return {
         name.decode()
         for name in re.findall(rb"\.text\.(\w+)\x00", bytes(cuda.compile_source(source, cuda.ARCHITECTURES[0]).code))
@@ -21,18 +19,16 @@ def entry_points(source):
 
 
 def launched(monkeypatch, variants):
-    """(source, kernel) of all launches that tests/hard_points.py would make of these variants, with tensors of the
-    CPU.
-    """
-    seen, original = set(), cuda.launcher
+    """(source, kernel) of all launches that tools/sanitizer_run.py would make of these variants, with CPU tensors."""
+    launches, original = set(), cuda.launcher
 
-    def note(source, kernel, grid, block, *arguments):
-        seen.add((source, kernel))
+    def record(source, kernel, grid, block, *arguments):
+        launches.add((source, kernel))
         return lambda: None
 
     for module in list(sys.modules.values()):
         if getattr(module, "launcher", None) is original:
-            monkeypatch.setattr(module, "launcher", note)
+            monkeypatch.setattr(module, "launcher", record)
     for operator in CATALOG.operators.values():
         own = [variant for variant in variants if variant.operator == operator.name]
         for hard in operator.hard_points if own else ():
@@ -45,11 +41,11 @@ def launched(monkeypatch, variants):
                 for variant in own:
                     if not variant.skip(point):
                         variant.setup(point, x, out)
-    return seen
+    return launches
 
 
 def test_every_cuda_kernel_is_launched_at_a_hard_point(monkeypatch):
-    # cuda_mapped wants memory that only a GPU pins; its kernel is cuda_fused's.
+    # cuda_mapped needs pinned memory, hence a GPU; its kernel is that of cuda_fused.
     variants = [v for v in CATALOG.variants if v.sources and v.defect is None and v.name != "cuda_mapped"]
     sources = set((cuda.ROOT / "kernels").glob("*/*.cu"))
     kernels = {(source, name) for source in sources for name in entry_points(source)}

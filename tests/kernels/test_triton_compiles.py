@@ -1,6 +1,4 @@
-"""The Triton kernels pass the compiler, not only the interpreter, for every architecture the CUDA sources are
-compiled for.
-"""
+"""The Triton kernels compile for every architecture that the CUDA sources are compiled for."""
 
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from harness.discover import discover
 
 @pytest.mark.parametrize("arch", [arch.removeprefix("sm_") for arch in ARCHITECTURES])
 def test_triton_kernels_compile(arch, tmp_path, monkeypatch):
-    """All hard points for the Hopper of the reference records, the first few for the others."""
+    """All hard points for Hopper, which the reference records are from; the first two for the others."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     most = [] if arch == "90" else ["2"]
     done = subprocess.run([sys.executable, "-m", "tools.compile_triton", arch, *most], capture_output=True, text=True)

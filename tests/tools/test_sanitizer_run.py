@@ -37,7 +37,7 @@ def test_wrong_and_failing_kernels_end_in_one(tmp_path, capsys):
     mine.write_text(
         textwrap.dedent(
             """
-            from baselines.decode_native.operator import chain_clamp
+            from baselines.decode_native.chains import chain_clamp
             from harness.contract import variant
 
             end_aligned = lambda p: "end-aligned rows only" if p.row_alignment == "front" else None

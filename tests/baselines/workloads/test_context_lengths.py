@@ -1,4 +1,4 @@
-"""Context lengths: what is legal, what is drawn from it, and how it is labelled."""
+"""The context_len axis: legal values, draws, labels."""
 
 import itertools
 
@@ -70,13 +70,13 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize("value", ILLEGAL, ids=repr)
-def test_what_is_not_a_length_is_refused_with_a_sentence(value):
+def test_an_illegal_value_is_refused_with_the_legal_forms(value):
     with pytest.raises(ValueError, match=r"must be .*positive integer"):
         parse_lengths(value)
 
 
 @given(SPECS)
-def test_the_canonical_form_is_its_own_and_its_label_holds_no_separator(value):
+def test_the_canonical_form_parses_to_itself_and_its_label_holds_no_separator(value):
     parsed = parse_lengths(value)
     assert parse_lengths(parsed) == parsed
     label = label_lengths(parsed)
@@ -91,31 +91,31 @@ def test_draws_follow_from_the_seed_and_stay_in_bounds(value, seed, count):
     drawn = draw_lengths(parsed, count, np.random.default_rng(seed))
     assert (drawn.dtype, drawn.shape) == (np.int64, (count,))
     assert np.array_equal(drawn, draw_lengths(parsed, count, np.random.default_rng(seed)))
-    assert drawn.min() >= least(parsed)
-    assert drawn.max() <= most(parsed)
+    assert drawn.min() >= smallest(parsed)
+    assert drawn.max() <= largest(parsed)
     if "lognormal" not in repr(parsed):
-        assert longest(parsed) == most(parsed)
+        assert longest(parsed) == largest(parsed)
 
 
-def least(value):
+def smallest(value):
     if isinstance(value, int):
         return value
     ((kind, argument),) = value.items()
     return {
         "uniform": lambda: argument[0],
         "lognormal": lambda: 1,
-        "mix": lambda: min(least(part) for _, part in argument),
+        "mix": lambda: min(smallest(part) for _, part in argument),
     }[kind]()
 
 
-def most(value):
+def largest(value):
     if isinstance(value, int):
         return value
     ((kind, argument),) = value.items()
     return {
         "uniform": lambda: argument[1],
         "lognormal": lambda: 2**31 - 1,
-        "mix": lambda: max(most(part) for _, part in argument),
+        "mix": lambda: max(largest(part) for _, part in argument),
     }[kind]()
 
 
@@ -144,7 +144,10 @@ def test_another_seed_gives_another_draw():
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,374,44\n2023-11-16 18:17:04,396,109\n2023-11-16 18:17:05,7,1\n"
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2023-11-16 18:17:03,374,44\n2023-11-16 18:17:04,396,109\n2023-11-16 18:17:05,7,1\n"
+)
 MOONCAKE = (
     '{"timestamp": 27482, "input_length": 374, "output_length": 44, "hash_ids": [46, 47]}\n'
     '{"timestamp": 30535, "input_length": 396, "output_length": 109, "hash_ids": []}\n\n'
@@ -153,7 +156,7 @@ MOONCAKE = (
 
 
 @pytest.mark.parametrize(("name", "text"), [("azure.csv", AZURE), ("mooncake.jsonl", MOONCAKE)])
-def test_a_trace_is_met_at_a_random_moment_of_each_request(name, text, tmp_path):
+def test_a_trace_is_sampled_at_a_random_moment_of_each_request(name, text, tmp_path):
     path = tmp_path / name
     path.write_text(text)
     value = parse_lengths({"trace": str(path)})
@@ -164,8 +167,8 @@ def test_a_trace_is_met_at_a_random_moment_of_each_request(name, text, tmp_path)
     requests = [range(374 + 1, 374 + 44 + 1), range(396 + 1, 396 + 109 + 1), range(7 + 1, 7 + 1 + 1)]
     possible = set(itertools.chain(*requests))
     assert set(drawn) <= possible
-    assert len(set(drawn)) > 100  # not the prompts alone
-    assert (drawn == 8).mean() == pytest.approx(1 / 3, abs=0.03)  # each request is as likely as the others
+    assert len(set(drawn)) > 100  # not only the prompts
+    assert (drawn == 8).mean() == pytest.approx(1 / 3, abs=0.03)  # all requests are equally likely
     assert np.array_equal(drawn, draw_lengths(value, 5000, np.random.default_rng(0)))
 
 
@@ -224,7 +227,7 @@ def test_no_file_name_brings_a_separator_into_a_label(tmp_path):
 
 
 def test_labels_tell_lengths_apart(tmp_path):
-    """A label is all that a cell key and a comparison of two runs know of a context length."""
+    """Cell keys and comparisons of runs see nothing of a context length but its label."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "trace.csv").write_text(AZURE)

@@ -1,13 +1,13 @@
-"""The integer arithmetic that kernels' hosts share."""
+"""Integer arithmetic for grids and divisions."""
 
 from baselines.workloads.integers import cdiv, reciprocal, tile
 
-#: Numbers of SMs and parts, sizes of Mamba blocks, and what lies at the ends.
+#: Numbers of SMs and parts, sizes of Mamba blocks, and the ends of the range.
 DIVISORS = (*range(1, 1025), 2**15 - 1, 2**20, 2**29 + 1, 2**30 - 1)
 
 
 def test_the_reciprocal_divides():
-    """Around every kind of boundary: the first multiple, one in the middle and the last below 2^30."""
+    """Around the first multiple, one in the middle and the last below 2^30."""
     for divisor in DIVISORS:
         multiplier, shift = reciprocal(divisor)
         assert 0 < multiplier < 2**31

@@ -1,5 +1,5 @@
-"""The compiled chains run the same code at a point whatever points came before: the process that times one has proved
-it first, the one that counts its launches has not.
+"""The code that a compiled chain runs at a point does not depend on the points before: the process that times a variant
+has verified it before, the one that counts its launches has not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from baselines.workloads import torch_compile as _compiled
+from baselines.workloads import torch_compile
 from harness.config.load import load
 from harness.config.sweep import plan
 from harness.discover import discover
@@ -18,21 +18,22 @@ from harness.verify.buffers import Guard
 CATALOG = discover()
 CHAINS = [variant for variant in CATALOG.variants if variant.name == "compiled_chain"]
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
-#: Tokens of a chunk that a CPU copies in milliseconds.
+#: Tokens of a chunk that a CPU still copies in milliseconds.
 MOST_TOKENS = 32768
 
 
 class Recorder:
-    """A backend for torch.compile that runs plain operators and notes for every call the code, and the sizes it was
-    made for.
+    """A backend for torch.compile that runs eager operators and records the code of every compilation and call.
+
+    A code is the module's source with the sizes that Dynamo compiled it for.
     """
 
     def __init__(self):
-        self.made, self.ran = [], []
+        self.compiled, self.ran = [], []
 
     def __call__(self, module, examples):
-        code = (module.code, tuple(self._told(value) for value in examples))
-        self.made.append(code)
+        code = (module.code, tuple(self._sizes(value) for value in examples))
+        self.compiled.append(code)
 
         def run(*arguments):
             self.ran.append(code)
@@ -41,25 +42,25 @@ class Recorder:
         return run
 
     @staticmethod
-    def _told(value):
+    def _sizes(value):
         sizes = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-        # Not int(size): that would make the code fit this size alone.
+        # Not int(size), which would specialise the code on this size.
         return tuple((str(size), size if isinstance(size, int) else size.node.hint) for size in sizes)
 
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """torch.compile records; what is compiled before or after is not of this test."""
+    """Makes torch.compile record. Compilations of other tests are neither seen nor kept."""
     recorder, compile_ = Recorder(), torch.compile
     monkeypatch.setattr(torch, "compile", lambda chain, dynamic: compile_(chain, dynamic=dynamic, backend=recorder))
-    monkeypatch.setattr(_compiled, "_learnt", {})
+    monkeypatch.setattr(torch_compile, "_functions", {})
     torch._dynamo.reset()
     yield recorder
     torch._dynamo.reset()
 
 
 def points_of(operator, variant):
-    """Every point of the shipped configurations that differs from the others."""
+    """The distinct points of the shipped configurations that the variant runs at."""
     groups = [
         group
         for path in CONFIGS
@@ -71,7 +72,7 @@ def points_of(operator, variant):
     return [point for point in fit if not operator.redundant(point) and not variant.skip(point)]
 
 
-def ran_at(recorder, operator, variant, point, edit=None):
+def codes_at(recorder, operator, variant, point, edit=None):
     inputs, outputs = operator.make_inputs(point, 0), operator.make_outputs(point)
     if edit is not None:
         edit(inputs)
@@ -85,20 +86,20 @@ def ran_at(recorder, operator, variant, point, edit=None):
 def test_the_code_of_a_point_does_not_depend_on_what_ran_before(variant, recorder):
     operator = CATALOG.operators[variant.operator]
     points = points_of(operator, variant)
-    fresh = [ran_at(recorder, operator, variant, point) for point in points]
+    fresh = [codes_at(recorder, operator, variant, point) for point in points]
     assert points
     assert all(fresh)
-    taught = len(recorder.made)
+    compilations = len(recorder.compiled)
 
     torch._dynamo.reset()
-    _compiled._learnt.clear()
-    recorder.made.clear()
+    torch_compile._functions.clear()
+    recorder.compiled.clear()
     for hard in operator.hard_points:
         point = operator.complete(hard.point)
         if not variant.skip(point):
-            ran_at(recorder, operator, variant, point, hard.edit)
+            codes_at(recorder, operator, variant, point, hard.edit)
     for sizes in operator.sequences.values():
         for axes in sizes:
-            ran_at(recorder, operator, variant, operator.complete(axes))
-    assert [ran_at(recorder, operator, variant, point) for point in points] == fresh
-    assert len(recorder.made) >= taught
+            codes_at(recorder, operator, variant, operator.complete(axes))
+    assert [codes_at(recorder, operator, variant, point) for point in points] == fresh
+    assert len(recorder.compiled) >= compilations

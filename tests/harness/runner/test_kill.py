@@ -35,7 +35,7 @@ measure: {{time_budget_s: 3, min_rounds: 200, max_rounds: 200, seed: 5}}
 #: Honest variants that note when they are set up at a point of the sweep: whether a cell had begun when the kill came.
 VARIANTS = """\
 import os
-from baselines.decode_native.operator import chain_clamp, flat_view
+from baselines.decode_native.chains import chain_clamp, flat_view
 from harness.contract import variant
 
 def noted(name, work):

@@ -180,7 +180,7 @@ def test_a_graph_that_computes_nothing_is_rejected(tmp_path):
         textwrap.dedent(
             """
             import torch
-            from baselines.decode_native.operator import chain_clamp
+            from baselines.decode_native.chains import chain_clamp
             from harness.contract import variant
 
             @variant("decode_native", waives="no_alloc", skip=lambda p: "end-aligned only" if p.row_alignment == "front" else None)

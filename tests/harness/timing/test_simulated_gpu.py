@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.analysis.estimators import calibration_errors, estimates, untrusted
 from harness.analysis.stats import samples, slopes
@@ -385,7 +385,7 @@ def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
 STOPS = """
 import itertools
 import torch
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from tests.adversaries.on_a_gpu import cheat
 
 @cheat
@@ -512,7 +512,7 @@ def test_a_current_stream_that_was_moved_is_put_back(timed):
 
 FAULTS = """
 import sys
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from harness.cuda import launcher
 from tests.adversaries.on_a_gpu import NOWHERE, cheat
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import bench
-from baselines.decode_flatten.operator import merged_chain
+from baselines.decode_flatten.chains import merged_chain
 from baselines.decode_flatten.operator import operator as flatten
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, WAIVABLE, Mismatch
 from harness.contract import Variant
@@ -323,7 +323,7 @@ def test_the_mutation_table_names_the_check_that_rejected_each_defect(config):
 
 SLIPS = """
 from harness.contract import GPU, variant
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 
 skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from baselines.decode_flatten.operator import merged_chain
+from baselines.decode_flatten.chains import merged_chain
 from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.operator import operator as native
 from harness.checks import Mismatch

@@ -8,7 +8,7 @@ import pytest
 import torch
 from cuda.bindings import driver
 
-from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from baselines.mla_tile_schedule.operator import operator as tiles
 from harness.contract import Variant

@@ -1,65 +1,17 @@
-"""The axes of mla_tile_schedule, the batches that break implementations, and sequences of steps through the same
-buffers.
+"""Hard points of mla_tile_schedule, and sequences of steps through the same buffers.
+
+An edit changes the contents of the inputs (CPU tensors) in place.
 """
 
 from __future__ import annotations
 
-from baselines.mla_tile_schedule._forms import BLOCK_N
-from baselines.workloads.axes import choice, whole
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, HardPoint, Point, Rule
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-#: Query rows (tokens x heads) that one CTA of the attention kernel takes.
-BLOCK_M = 64
+from harness.contract import HardPoint
 
-
-def _up_to(top: int):
-    """Parser of integers from 1 to top."""
-
-    def parse(value):
-        if whole(1)(value) > top:
-            raise ValueError(f"must be an integer from 1 to {top}")
-        return value
-
-    return parse
-
-
-def unbounded_parts(point: Point) -> int:
-    """SMs over CTAs per token tile, as the FP8 extension derives P: 0 where there are more CTAs than SMs."""
-    return point.num_sms // cdiv(point.max_decode_len * point.num_heads_q, BLOCK_M)
-
-
-NUM_HEADS_Q = Axis("num_heads_q", whole(1), 128, "query heads per rank; one latent KV head")
-NUM_SMS = Axis("num_sms", _up_to(512), 132, "SMs of the GPU the schedule is for; rows of the persistent metadata")
-NUM_SM_PARTS = Axis(
-    "num_sm_parts",
-    whole(1),
-    lambda p: max(unbounded_parts(p), 1),
-    "parts (P): max(num_sms // ceil(L * heads / 64), 1) unless given",
-)
-LAYOUT = Axis(
-    "layout", choice("old", "new"), "new", "fields of a row: old (FP8 extension) or new (FlashMLA since January 2026)"
-)
-OVERHEAD = Axis(
-    "overhead",
-    _up_to(64),
-    5,
-    "cost of a request in a part besides its blocks: 5; 3 in the SM100 sparse kernel for 128 heads",
-)
-MAX_NUM_SEQS = Axis("max_num_seqs", whole(1), 1024, "requests the server admits; num_splits holds one entry more")
-
-RULES = (
-    Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
-    Rule("batch_size ({batch_size}) must be at most 4095, as in FlashMLA's extension", lambda p: p.batch_size < 4096),
-    Rule(
-        "batch_size ({batch_size}) requests of max_model_len {max_model_len} cost too many blocks for 32 bits",
-        lambda p: p.batch_size * (cdiv(p.max_model_len, BLOCK_N) + p.overhead) + p.num_sm_parts < 2**30,
-    ),
-    Rule(
-        "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})",
-        lambda p: p.batch_size <= p.max_num_seqs,
-    ),
-)
+if TYPE_CHECKING:
+    from baselines.mla_tile_schedule.operator import Inputs
 
 #: 16 heads per rank (tensor parallelism 8) on 132 SMs: a part for every SM.
 _TP8 = {"num_heads_q": 16}
@@ -67,36 +19,37 @@ _OLD = {"layout": "old"}
 _LONG = {"lognormal": {"median": 4096, "sigma": 1.0}}
 
 
-def _all_padding(x) -> None:
+def _all_padding(x: Inputs) -> None:
     x.seq_lens.zero_()
 
 
-def _zeros_between(x) -> None:
-    """Every second request and both ends are padding, two of them in a row."""
+def _zeros_between(x: Inputs) -> None:
+    """Every second request and both ends are padding; the last two are."""
     x.seq_lens[::2] = 0
     x.seq_lens[-2:] = 0
 
 
-def _one_long_row(x) -> None:
+def _one_long_row(x: Inputs) -> None:
     x.seq_lens.fill_(1)
     x.seq_lens[len(x.seq_lens) // 2] = 163840
 
 
-def _long_row_first(x) -> None:
+def _long_row_first(x: Inputs) -> None:
     x.seq_lens.fill_(64)
     x.seq_lens[0] = 163840
 
 
-def _long_row_last(x) -> None:
+def _long_row_last(x: Inputs) -> None:
     x.seq_lens.zero_()
     x.seq_lens[-1] = 163840
 
 
-def _specified(x) -> None:
+def _specified(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([1000, 64, 0, 5000]))
 
 
-def _both(name: str, point: dict, edit=None) -> list[HardPoint]:
+def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[HardPoint]:
+    """The hard point in the new and in the old layout."""
     return [HardPoint(name, point, edit), HardPoint(f"{name}, old layout", point | _OLD, edit)]
 
 
@@ -146,7 +99,7 @@ HARD_POINTS = [
     *_both("B = 4095", {"batch_size": 4095, "max_num_seqs": 4095, "context_len": _LONG}),
 ]
 
-# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+# Random lengths: a graph that replays the lengths of its capture must come out wrong.
 _BIG = {"batch_size": 40, "max_decode_len": 1, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 3, "context_len": {"uniform": [4, 200]}}
 SEQUENCES = {

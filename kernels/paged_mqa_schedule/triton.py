@@ -1,22 +1,30 @@
-"""The kernels of paged_mqa_schedule with their launches, and the Triton function that also serves a flattened batch."""
+"""paged_mqa_schedule in Triton: one launch, straight into the persistent table, nothing compiled per batch size.
+
+    triton_fused   a few rows of the table per program: every program scans all lengths and counts the requests that end
+                   before each of its rows
+    cuda_fused     one block for 256 rows (cuda.py): a scan, one barrier, a binary search per row
+
+Triton cannot index shared memory, and a search by tl.gather costs a barrier per step, while counting costs one
+reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
+shared-memory load: a third faster at B = 128, equal at B = 1024.
+
+``schedule_rows`` also serves decode_step, over a batch of flattened tokens that it never looks at one by one.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
 from baselines.workloads.integers import cdiv, reciprocal
-from harness.cuda import launcher
+from harness.contract import Point, variant
 
-SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
-#: As in the CUDA source.
-THREADS = 256
-#: Lengths scanned at once; a batch of more than the larger tile goes tile by tile.
+#: Lengths scanned at once. Batches larger than the larger tile take several turns.
 SMALL_TILE, LARGE_TILE = 256, 1024
-#: Lengths times table rows per program: fewer make more programs that read all lengths, more keep each of them longer.
+#: Lengths times table rows per program. Fewer: more programs that read all lengths. More: each of them takes longer.
 COMPARISONS = 2048
 
 
@@ -28,14 +36,16 @@ def _segments(length):
 
 @triton.jit
 def _up_to(length):
-    """Segments of the lengths 1 .. length together: 256 of each of 1 .. length / 256, the rest of one more. int64."""
+    """Segments of the lengths 1 .. length together, int64: 256 lengths have k segments, for each k up to length / 256;
+    the rest have one more.
+    """
     whole, rest = length >> 8, length & 255
     return (whole + 1).to(tl.int64) * (128 * whole.to(tl.int64) + rest)
 
 
 @triton.jit
 def _weight(lens, query_start_loc, row, batch_size, row_stride, TOKENS: tl.constexpr):
-    """Segments of a request, 0 past the batch. TOKENS: of each token of the request, which is a query of its own."""
+    """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each of which is a query of its own."""
     inside = row < batch_size
     length = tl.load(lens + row * row_stride, mask=inside, other=0)
     if TOKENS:
@@ -50,8 +60,8 @@ def _weight(lens, query_start_loc, row, batch_size, row_stride, TOKENS: tl.const
 
 @triton.jit
 def _passed(segments, before, start, atoms):
-    """Of a tile of requests, those that end at or before ``start``: their number in the upper half, their segments in
-    the lower. before: segments of earlier tiles.
+    """The requests of a tile that end at or before ``start``: their number in the upper 32 bits, their segments in the
+    lower. before: segments of earlier tiles.
     """
     ended = (before + tl.cumsum(segments, 0))[None, :] * atoms <= start[:, None]
     return tl.sum(tl.where(ended, segments.to(tl.int64)[None, :] + (1 << 32), 0), 1)
@@ -75,8 +85,10 @@ def schedule_rows(
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """SLOTS rows of the table. A request is ``factor`` queries of one length, its atoms. TOKENS: of a flattened batch,
-    a query per token, at most ``factor`` of a request, and no atoms. queries: where the last one ends.
+    """SLOTS rows of the table.
+
+    A request is ``factor`` queries of one length, its atoms. TOKENS: the batch is flattened; a request is one query per
+    token, at most ``factor``, and has no atoms. queries: number of all queries.
     """
     atoms = 1 if TOKENS else factor
     rows = tl.arange(0, ROWS)
@@ -98,7 +110,7 @@ def schedule_rows(
         passed += _passed(tile, before, start, atoms)
         before += tl.sum(tile, 0)
 
-    # Where no unit is left the entries past the batch were counted too, and the segment comes out as 0.
+    # Where no unit is left, entries past the batch were counted too; the segment comes out as 0.
     request = tl.minimum((passed >> 32).to(tl.int32), batch_size)
     segment = start - passed.to(tl.int32) * atoms
     live = request < batch_size
@@ -163,18 +175,23 @@ def _schedule(
     )
 
 
-def grid_of(batch_size: int, num_sms: int) -> tuple[int, int, int]:
-    """(programs, lengths scanned at once, table rows of a program). Two tile sizes are compiled."""
-    tile = SMALL_TILE if batch_size <= SMALL_TILE else LARGE_TILE
-    slots = COMPARISONS // tile
-    return cdiv(num_sms + 1, slots), tile, slots
+def tiling(batch_size: int, num_sms: int) -> tuple[int, dict[str, int]]:
+    """Programs, and the compile-time sizes of ``schedule_rows``: lengths scanned at once, table rows per program."""
+    rows = SMALL_TILE if batch_size <= SMALL_TILE else LARGE_TILE
+    slots = COMPARISONS // rows
+    return cdiv(num_sms + 1, slots), {"ROWS": rows, "SLOTS": slots}
 
 
-def triton_schedule(lens: Tensor, table: Tensor, num_sms: int, atoms: int, back: bool):
-    """A closure that fills ``table``, int32 [num_sms + 1, 2], from one length per request, int32 [B] of any stride."""
+@variant("paged_mqa_schedule")
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch; every program scans the lengths and counts the requests before its rows. Two tile sizes are
+    compiled.
+    """
+    lens, table = request_lens(x), out.schedule
     batch_size, row_stride = len(lens), lens.stride(0)
+    num_sms, atoms, back = point.num_sms, point.atoms, int(point.remainder == "back")
     multiplier, shift = reciprocal(num_sms)
-    programs, tile, slots = grid_of(batch_size, num_sms)
+    programs, sizes = tiling(batch_size, num_sms)
 
     def launch():
         _schedule[(programs,)](
@@ -186,30 +203,9 @@ def triton_schedule(lens: Tensor, table: Tensor, num_sms: int, atoms: int, back:
             multiplier,
             shift,
             atoms,
-            int(back),
-            ROWS=tile,
-            SLOTS=slots,
+            back,
+            **sizes,
             num_warps=4,
         )
 
     return launch
-
-
-def cuda_schedule(lens: Tensor, table: Tensor, num_sms: int, atoms: int, back: bool):
-    """The same in CUDA C++."""
-    batch_size = len(lens)
-    return launcher(
-        SOURCE,
-        "schedule_one" if batch_size <= THREADS else "schedule_many",
-        cdiv(num_sms + 1, THREADS),
-        THREADS,
-        lens,
-        table,
-        batch_size,
-        lens.stride(0),
-        cdiv(batch_size, THREADS),
-        num_sms,
-        *reciprocal(num_sms),
-        atoms,
-        int(back),
-    )

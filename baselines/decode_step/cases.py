@@ -1,68 +1,28 @@
-"""The path and the rules of decode_step, the batches that break whole steps, and sequences of steps through the same
-buffers.
+"""Hard points of decode_step, and sequences of steps through the same buffers.
 
-Each edit gets the step's Inputs as CPU tensors and changes their contents in place.
+An edit changes the contents of the inputs (CPU tensors) in place.
 """
 
 from __future__ import annotations
 
-from baselines.decode_flatten._batches import num_tokens
-from baselines.decode_flatten._points import (
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from baselines.decode_flatten.cases import (
     all_padding,
     drafts_overhang,
     minus_one_padding_rows,
     padding_in_the_middle,
     seq_len_below_decode_len,
 )
-from baselines.mla_tile_schedule._points import RULES as TILE_RULES
-from baselines.paged_mqa_schedule._forms import MAX_UNITS, SEGMENT
-from baselines.workloads import axes
-from baselines.workloads.integers import cdiv
-from harness.contract import Axis, HardPoint, Point, Rule
+from harness.contract import HardPoint
 
-DECODE_PATH = Axis(
-    "decode_path",
-    axes.choice("flatten", "native"),
-    "flatten",
-    "whether every token becomes a row of its own, or a request keeps its L tokens",
-)
-
-
-def num_queries(point: Point) -> int:
-    """Entries of lens that the step hands on: T, or B x L."""
-    return num_tokens(point) if point.decode_path == "flatten" else point.batch_size * point.max_decode_len
-
-
-def atoms_of(point: Point) -> int:
-    """Query atoms per row of the paged-MQA batch: two tokens make an atom in DeepGEMM 2.5.0, a flat token is one."""
-    return 1 if point.decode_path == "flatten" else cdiv(point.max_decode_len, 2)
-
-
-def same_step_elsewhere(point: Point) -> str | None:
-    if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
-        return "the native path knows no token padding and reads no host lengths"
-    return axes.same_batch_elsewhere(point)
-
-
-RULES = (
-    *axes.DECODE_STEP_RULES,
-    *TILE_RULES,
-    Rule(
-        "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding {token_padding}) must not exceed "
-        "max_num_batched_tokens ({max_num_batched_tokens})",
-        lambda p: max(num_queries(p), p.batch_size) <= p.max_num_batched_tokens,
-    ),
-    Rule(
-        "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in rows of {max_decode_len} must make fewer than "
-        f"{MAX_UNITS} segments of {SEGMENT} tokens",
-        lambda p: num_queries(p) * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
-    ),
-)
+if TYPE_CHECKING:
+    from baselines.decode_flatten.operator import Inputs
 
 _NATIVE = {"decode_path": "native"}
 _OLD = {"layout": "old"}
-#: Fewer SMs, columns and entries than a real GPU and server have: an interpreted kernel takes its time over all of
-#: them.
+#: Fewer SMs, columns and entries than a real GPU and server have, because Triton's interpreter is slow on them.
 _SMALL = {
     "num_sms": 7,
     "max_model_len": 16384,
@@ -72,35 +32,36 @@ _SMALL = {
 }
 _RAGGED = {"decode_len": "ragged", "padding": 0.3}
 _LONGEST = {"max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
-#: For batches whose size is the point.
+#: For large batches.
 _LARGE = _SMALL | {"max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": {"uniform": [4, 1024]}}
 
 
-def _both(name: str, point: dict, edit=None) -> list[HardPoint]:
+def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[HardPoint]:
+    """The hard point on both paths."""
     return [HardPoint(name, _SMALL | point, edit), HardPoint(f"{name}, native", _SMALL | _NATIVE | point, edit)]
 
 
-def _one_long_row(x) -> None:
+def _one_long_row(x: Inputs) -> None:
     x.seq_lens.clamp_(max=4)
     x.seq_lens[len(x.seq_lens) // 2] = 16384
 
 
-def _longest_first(x) -> None:
-    """The longest request is as long on all contents, the others are not."""
+def _longest_first(x: Inputs) -> None:
+    """The longest request has the same length on all seeds, the others have not."""
     x.seq_lens[0] = 9000
 
 
-def _around_a_segment(x) -> None:
-    """Lengths of a request's tokens that cross a segment of 256 tokens, and of its blocks that end on one."""
+def _around_a_segment(x: Inputs) -> None:
+    """Lengths around a multiple of 256, so that the tokens of a request cross a segment, and around a block of 64."""
     for b in range(len(x.seq_lens)):
         x.seq_lens[b] = (255, 256, 257, 258, 259, 512, 515, 64, 65)[b % 9]
 
 
-def _rows_over_segments(x) -> None:
+def _rows_over_segments(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([300, 770, 513]))
 
 
-def _all_but_the_last_short(x) -> None:
+def _all_but_the_last_short(x: Inputs) -> None:
     x.seq_lens[:-1].clamp_(max=2)
 
 
@@ -170,13 +131,12 @@ HARD_POINTS = [
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
 
-# Lengths, and on the native path rows, that differ from batch to batch: a graph that kept those of its capture must not
-# come out right.
+# Random lengths, and random rows on the native path: a graph that replays those of its capture must come out wrong.
 _BIG = _SMALL | {"batch_size": 12, "context_len": {"uniform": [4, 2000]}}
 _LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 1500]}}
 _ROWS = _NATIVE | {"decode_len": "ragged"}
 _BIG_ROWS, _LITTLE_ROWS = _BIG | _ROWS, _LITTLE | _ROWS | {"batch_size": 5}
-#: All lengths are 1, whatever the seed.
+#: All lengths are 1 on every seed.
 _DUMMY = _SMALL | {"batch_size": 12, "max_decode_len": 1, "context_len": 1}
 SEQUENCES = {
     "big-small-big": (_BIG, _LITTLE, _BIG),
@@ -188,6 +148,6 @@ SEQUENCES = {
     "fewer parts each step": tuple(
         _BIG | {"max_decode_len": rows, "num_sms": 23, "num_heads_q": 128} for rows in (1, 2, 4)
     ),
-    # As steps, which are launched once, because an interpreted kernel takes seconds over so many rows.
+    # Large batches as a sequence, whose steps are launched once: interpreting so many rows takes seconds.
     "1024-257-128 requests": tuple(_LARGE | {"batch_size": size, "decode_len": "ragged"} for size in (1024, 257, 128)),
 }

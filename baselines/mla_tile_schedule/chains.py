@@ -1,32 +1,38 @@
-"""Two forms of the tile schedule: the greedy loop in Python over a list, and a chain of torch operators on the device.
+"""mla_tile_schedule in Python on the host, and in PyTorch operators on the device.
 
-The chain is a prefix sum, the walk of the parts in log2(P) rounds, and the fields. With pre[i] = the cost of all
-requests before i and w = ceil(pre[B] / P), part p starts at x = pre[i] + c: block c of request i. The next part starts
-at x + w, or at the last pre[j] within [x + w, x + w + overhead] where there is one.
+The device chain is a prefix sum of costs, the walk over the parts in log2(P) rounds, and the fields of the rows. It
+uses the equivalent form at the end of operator.py's docstring: with pre[i] = the cost of all requests before i and
+w = ceil(pre[B] / P), the part after one that starts at x starts at x + w, or at the last pre[j] in
+[x + w, x + w + overhead] if there is one.
+
+There is no compiled_chain: the rounds follow from P, so torch.compile makes a graph for every power of two of P and for
+every layout, seconds of compilation each. And it would gain little, because searchsorted, gather, scatter and cumsum,
+most of the chain, do not fuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.contract import Point
+from baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs, views
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
 
-#: KV tokens of a block of work, whatever the page size of the cache.
-BLOCK_N = 64
+# --- on the host ------------------------------------------------------------------------------------------------------
 
 
-def greedy_schedule(
+def _greedy_schedule(
     lengths: list[int], parts: int, overhead: int, new: bool
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """P rows of 8 fields and B + 1 split counts, request by request."""
-    blocks = [((s if s or not new else 1) + BLOCK_N - 1) // BLOCK_N for s in lengths]
-    share = (sum(blocks) + overhead * len(blocks) + parts - 1) // parts
+    """P rows of 8 fields and B + 1 split counts. A state is (request, block, split) where a part begins."""
+    shortest = 1 if new else 0
+    blocks = [-(-(length or shortest) // BLOCK_N) for length in lengths]
+    share = cdiv(sum(blocks) + overhead * len(blocks), parts)
     states, counts, (i, c, n) = [(0, 0, 0)], [0], (0, 0, 0)
     for _ in range(parts):
         budget = share + overhead
@@ -41,6 +47,7 @@ def greedy_schedule(
 
 
 def _fields(begin: tuple, end: tuple, lengths: list[int], blocks: list[int], new: bool) -> tuple[int, ...]:
+    """The row of the part that begins at the state ``begin``; the next part begins at ``end``."""
     (i, c, n), (j, d, _) = begin, end
     finished = d == 0
     j -= finished
@@ -51,6 +58,22 @@ def _fields(begin: tuple, end: tuple, lengths: list[int], blocks: list[int], new
     if i == j:
         cut_first = cut_last = cut_first or cut_last
     return i, j, c, until, n, int(cut_first), int(cut_last), 0
+
+
+@variant("mla_tile_schedule", waives=("no_sync", "graph_safe", "no_alloc"))
+def host_loop(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Lengths to the CPU, the greedy loop in Python, two fresh tensors, two copies into the persistent buffers."""
+    persistent = views(point, out)
+
+    def launch():
+        rows, counts = _greedy_schedule(x.seq_lens.tolist(), point.num_sm_parts, point.overhead, point.layout == "new")
+        persistent["tile_scheduler_metadata"].copy_(torch.tensor(rows, dtype=torch.int32))
+        persistent["num_splits"].copy_(torch.tensor(counts, dtype=torch.int32))
+
+    return launch
+
+
+# --- on the device ----------------------------------------------------------------------------------------------------
 
 
 def _starts(ends: Tensor, prefix: Tensor, index: Tensor, drift: Tensor, overhead: int) -> Tensor:
@@ -72,11 +95,12 @@ def _starts(ends: Tensor, prefix: Tensor, index: Tensor, drift: Tensor, overhead
     return torch.minimum(starts, ends[-1:])
 
 
-def tile_schedule(
+def _tile_schedule(
     seq_lens: Tensor, index: Tensor, drift: Tensor, overhead: int, new: bool, shortest: int
 ) -> tuple[Tensor, Tensor]:
-    """Fresh int32 (P, 8) and (B + 1). index = 0 .. P - 1, drift = 0 .. overhead * (P - 1), both int64. ``shortest``:
-    the length that shorter ones are counted as.
+    """Fresh int32 (P, 8) and (B + 1).
+
+    index: 0 .. P - 1, int64. drift: 0 .. overhead * (P - 1), int64. shortest: shorter lengths count as this one.
     """
     batch_size = len(seq_lens)
     blocks = -(seq_lens.clamp(min=shortest) // -BLOCK_N)  # rounded up, without a sum that overflows near 2^31
@@ -104,38 +128,40 @@ def tile_schedule(
     return torch.stack(row, 1).to(torch.int32), num_splits.to(torch.int32)
 
 
-def fresh_tiles(point: Point, seq_lens: Tensor, shortest: int | None = None, new: bool | None = None):
+def fresh_tiles(
+    point: Point, x: Inputs, shortest: int | None = None, new: bool | None = None
+) -> Callable[[], dict[str, Tensor]]:
     """A closure that returns tile_scheduler_metadata and num_splits as fresh tensors, by name.
 
-    shortest, new: blocks of a zero length and order of the fields, where they are not to be those of the point's
-    layout.
+    shortest: the length that shorter ones count as (default: 1 in the new layout, 0 in the old). new: the field order
+    (default: that of the point's layout).
     """
-    device, is_new = seq_lens.device, point.layout == "new"
+    device, overhead, is_new = x.seq_lens.device, point.overhead, point.layout == "new"
     index = torch.arange(point.num_sm_parts, device=device)
-    drift = torch.arange(point.overhead * (point.num_sm_parts - 1) + 1, device=device)
+    drift = torch.arange(overhead * (point.num_sm_parts - 1) + 1, device=device)
     shortest = int(is_new) if shortest is None else shortest
     new = is_new if new is None else new
 
     def compute():
-        metadata, num_splits = tile_schedule(seq_lens, index, drift, point.overhead, new, shortest)
+        metadata, num_splits = _tile_schedule(x.seq_lens, index, drift, overhead, new, shortest)
         return {"tile_scheduler_metadata": metadata, "num_splits": num_splits}
 
     return compute
 
 
-def tile_views(point: Point, out: Any) -> dict[str, Tensor]:
-    """What FlashMLA is handed of a step's buffers: a row for each part, split counts of B requests."""
-    return {
-        "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],
-        "num_splits": out.num_splits[: point.batch_size + 1],
-    }
-
-
-def copied(persistent: Mapping[str, Tensor], compute):
-    """A closure that copies what ``compute`` returns into the persistent views."""
+def copied(persistent: Mapping[str, Tensor], compute: Callable[[], Mapping[str, Tensor]]) -> Callable[[], None]:
+    """A closure that copies what ``compute`` returns into the persistent tensors of the same names."""
 
     def launch():
         for name, tensor in compute().items():
             persistent[name].copy_(tensor)
 
     return launch
+
+
+@variant("mla_tile_schedule", waives="no_alloc")
+def fresh_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of
+    its kernel.
+    """
+    return copied(views(point, out), fresh_tiles(point, x))

@@ -1,21 +1,26 @@
-"""The batches that break implementations of decode_flatten, and sequences of steps through the same buffers.
+"""Hard points of decode_flatten, and sequences of steps through the same buffers.
 
-Each edit gets the operator's Inputs as CPU tensors and changes their contents in place.
+An edit changes the contents of the inputs (CPU tensors) in place.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
 from harness.contract import HardPoint
 
+if TYPE_CHECKING:
+    from baselines.decode_flatten.operator import Inputs
 
-def seq_len_below_decode_len(x) -> None:
+
+def seq_len_below_decode_len(x: Inputs) -> None:
     x.seq_lens.clamp_(max=1)
 
 
-def padding_in_the_middle(x) -> None:
-    """The last real request gives its tokens to the first one's neighbour: request 1 becomes the padding row."""
+def padding_in_the_middle(x: Inputs) -> None:
+    """The last request becomes request 1. It is the padding request, which otherwise comes last."""
     order = torch.tensor([0, len(x.seq_lens) - 1, *range(1, len(x.seq_lens) - 1)])
     lens = torch.diff(x.query_start_loc)[order]
     for start in (x.query_start_loc, x.query_start_loc_cpu):
@@ -24,17 +29,17 @@ def padding_in_the_middle(x) -> None:
     x.block_table.copy_(x.block_table[order])
 
 
-def all_padding(x) -> None:
+def all_padding(x: Inputs) -> None:
     for tensor in (x.seq_lens, x.query_start_loc, x.query_start_loc_cpu, x.block_table):
         tensor.zero_()
 
 
-def minus_one_padding_rows(x) -> None:
+def minus_one_padding_rows(x: Inputs) -> None:
     x.block_table[x.seq_lens == 0] = -1
 
 
-def drafts_overhang(x) -> None:
-    """Three drafts lie past max_model_len: a length needs a block more than the table has columns (vLLM #46074)."""
+def drafts_overhang(x: Inputs) -> None:
+    """Three drafts lie past max_model_len: a length needs one block more than the table has columns (vLLM #46074)."""
     x.seq_lens.add_(3)
 
 
@@ -103,11 +108,9 @@ HARD_POINTS = [
     ),
 ]
 
-# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
-_UNIFORM, _SMALL = (
-    {"batch_size": 9, "context_len": {"uniform": [4, 2000]}},
-    {"batch_size": 2, "context_len": {"uniform": [4, 200]}},
-)
+# Random lengths: a graph that replays the lengths of its capture must come out wrong.
+_UNIFORM = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
+_SMALL = {"batch_size": 2, "context_len": {"uniform": [4, 200]}}
 _BIG = _UNIFORM | {"decode_len": "ragged"}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),

@@ -1,18 +1,29 @@
-"""The kernels of mla_tile_schedule with their launches."""
+"""mla_tile_schedule in Triton: one launch into both persistent buffers. Upstream: a serial kernel and two copies.
+
+    triton_fused     one program; a table of two levels finds where the parts start
+    cuda_fused       one block (cuda.py); a binary search per part
+
+Greedy over requests is a serial chain of B + P steps, and one search per part is still a chain of P. Here the starts
+are an arithmetic progression in units of cost, which a part leaves only where it is stretched by up to ``overhead`` to
+end on a request: a part that would have to pay the overhead again would get nothing for it. All parts look for that at
+once, the first that is stretched shifts the later ones, and so on: as many rounds as stretched parts. About 6 in 100
+parts are stretched where requests are 100 blocks long, but all P where every request is one block, or where all
+requests are alike and a part falls just short of whole requests.
+
+With 16 parts this version is 10 % faster than CUDA C++, with 132 parts at B = 1024 it is 40 % slower: CUDA settles
+parts 32 at a time in one warp, while Triton reduces over all of them in each round.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from baselines.workloads.integers import reciprocal, tile
-from harness.cuda import launcher
-
-SOURCE = Path(__file__).with_name("mla_tile_schedule.cu")
-THREADS = 256
+from baselines.mla_tile_schedule.operator import Inputs, Outputs
+from baselines.workloads.integers import tile
+from harness.contract import Point, variant
 
 
 @triton.jit
@@ -28,7 +39,7 @@ def _blocks(length, OLD: tl.constexpr):
 
 @triton.jit
 def _first_snap(p, start, slack, end, next_end):
-    """128 * part + distance of the first part that snaps, -1 where a part has ends to pass, 2^31 - 1 where all are
+    """128 * part + distance of the first part that snaps; -1 if a part has ends to pass first; 2^31 - 1 if all are
     settled.
     """
     snap = tl.where(end > start, p * 128 + end - start, 0x7FFFFFFF)
@@ -45,7 +56,7 @@ def tile_schedule(
     overhead,
     OLD: tl.constexpr,
     REQUESTS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    ENDS: tl.constexpr,
     PARTS: tl.constexpr,
     TEAM: tl.constexpr,
 ):
@@ -56,22 +67,23 @@ def tile_schedule(
     stride = (tl.max(ends, 0) + num_parts - 1) // num_parts
     ends = tl.where(real, ends, 0x7FFFFFFF)
 
-    # Starts without a snap, and how many ends lie within the reach of each. Part 0 never snaps.
+    # Starts if nothing snaps, and how many ends are within reach of each: find the row of ENDS ends, then the place in
+    # the row. Part 0 never snaps.
     p = tl.arange(0, PARTS)
     start = tl.minimum(p, num_parts) * stride
     slack = tl.where(p > 0, overhead, 0)
     reach = start + slack
-    rows: tl.constexpr = REQUESTS // COLUMNS
-    row_end = tl.max(tl.reshape(ends, (rows, COLUMNS)), 1)
+    rows: tl.constexpr = REQUESTS // ENDS
+    row_end = tl.max(tl.reshape(ends, (rows, ENDS)), 1)
     row = tl.minimum(tl.sum((row_end[None, :] <= reach[:, None]).to(tl.int32), 1), rows - 1)
-    entries = tl.reshape(row[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :], (PARTS * COLUMNS,))
-    row_ends = tl.reshape(tl.gather(ends, entries, 0), (PARTS, COLUMNS))
-    reached = row * COLUMNS + tl.sum((row_ends <= reach[:, None]).to(tl.int32), 1)
+    entries = tl.reshape(row[:, None] * ENDS + tl.arange(0, ENDS)[None, :], (PARTS * ENDS,))
+    row_ends = tl.reshape(tl.gather(ends, entries, 0), (PARTS, ENDS))
+    reached = row * ENDS + tl.sum((row_ends <= reach[:, None]).to(tl.int32), 1)
     end = tl.where(reached > 0, tl.gather(ends, tl.maximum(reached - 1, 0), 0), 0)
     next_end = tl.where(reached < REQUESTS, tl.gather(ends, tl.minimum(reached, REQUESTS - 1), 0), 0x7FFFFFFF)
 
-    # All parts look for a snap at once; the first that snaps is right and moves itself and all later ones. -1: a part
-    # that was moved has ends to pass first.
+    # All parts look for a snap at once. The first that snaps is right, because nothing before it did; it moves itself
+    # and all later ones. -1: a part that was moved has ends to pass first.
     found = _first_snap(p, start, slack, end, next_end)
     while found != 0x7FFFFFFF:
         if found < 0:
@@ -81,9 +93,8 @@ def tile_schedule(
             next_end = tl.where(reached < REQUESTS, tl.gather(ends, tl.minimum(reached, REQUESTS - 1), 0), 0x7FFFFFFF)
         else:
             start += tl.where(p >= found // 128, found % 128, 0)
-            slack = tl.where(
-                p <= found // 128, 0, slack
-            )  # settled: a request of no block may put another end within reach
+            # Settled: a request without blocks may put another end within reach.
+            slack = tl.where(p <= found // 128, 0, slack)
         found = _first_snap(p, start, slack, end, next_end)
 
     block = tl.where(reached < batch_size, start - end, 0)
@@ -116,7 +127,7 @@ def tile_schedule(
         tl.store(row + 5, inside | either, mask=written)
         tl.store(row + 6, cut_last | either, mask=written)
 
-    # Part p finishes the requests reached .. next_request - 1.
+    # Part p finishes the requests reached .. next_request - 1; TEAM lanes share them.
     member = tl.arange(0, TEAM)
     tl.store(num_splits, 0)
     for skipped in range(0, tl.max(next_request - reached, 0), TEAM):
@@ -124,42 +135,26 @@ def tile_schedule(
         tl.store(num_splits + finished, finished + starts_inside[:, None], mask=finished <= next_request[:, None])
 
 
-def tiles_of(batch_size: int, num_parts: int, old: bool) -> dict:
-    """Compile-time sizes: batches up to 128, 1024 and 4096 requests, up to 32, 256 and 512 parts."""
+def tiling(batch_size: int, num_parts: int, layout: str) -> dict[str, int]:
+    """Compile-time sizes of ``tile_schedule``, for up to 128, 1024 or 4096 requests and up to 32, 256 or 512 parts."""
     requests, parts = tile(batch_size, (128, 1024, 4096)), tile(num_parts, (32, 256, 512))
     return {
-        "OLD": old,
+        "OLD": layout == "old",
         "REQUESTS": requests,
-        "COLUMNS": 64 if requests > 1024 else 32,
+        "ENDS": 64 if requests > 1024 else 32,
         "PARTS": parts,
         "TEAM": 512 // parts,
     }
 
 
-def triton_tiles(seq_lens: Tensor, metadata: Tensor, num_splits: Tensor, num_parts: int, overhead: int, old: bool):
-    """A closure that fills the first P rows of ``metadata``, int32 [>= P, 8], and B + 1 entries of ``num_splits``."""
-    batch_size = len(seq_lens)
-    tiles = tiles_of(batch_size, num_parts, old)
+@variant("mla_tile_schedule")
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One program; compiled for batches up to 128, 1024 and 4096 requests, and up to 32, 256 and 512 parts."""
+    metadata, num_splits, batch_size = out.tile_scheduler_metadata, out.num_splits, len(x.seq_lens)
+    num_parts, overhead = point.num_sm_parts, point.overhead
+    sizes = tiling(batch_size, num_parts, point.layout)
 
     def launch():
-        tile_schedule[(1,)](seq_lens, metadata, num_splits, batch_size, num_parts, overhead, **tiles, num_warps=8)
+        tile_schedule[(1,)](x.seq_lens, metadata, num_splits, batch_size, num_parts, overhead, **sizes, num_warps=8)
 
     return launch
-
-
-def cuda_tiles(seq_lens: Tensor, metadata: Tensor, num_splits: Tensor, num_parts: int, overhead: int, old: bool):
-    """The same in CUDA C++."""
-    return launcher(
-        SOURCE,
-        "tile_schedule",
-        1,
-        THREADS,
-        seq_lens,
-        metadata,
-        num_splits,
-        len(seq_lens),
-        num_parts,
-        overhead,
-        *reciprocal(num_parts),
-        int(old),
-    )

@@ -1,64 +1,69 @@
-"""The batches that break implementations of paged_mqa_schedule, and sequences of steps through the same table.
+"""Hard points of paged_mqa_schedule, and sequences of steps through the same table.
 
-Each edit gets the operator's Inputs as CPU tensors and changes their contents in place.
+An edit changes the contents of the inputs (CPU tensors) in place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from harness.contract import HardPoint
 
+if TYPE_CHECKING:
+    from baselines.paged_mqa_schedule.operator import Inputs
+
 _RAGGED = {"uniform": [1, 9000]}
-#: Enough rows to divide the work unevenly; an interpreted kernel takes its time over 133.
+#: Few SMs, yet enough to divide the work unevenly: Triton's interpreter is slow on 133 table rows.
 _SMALL = {"num_sms": 23, "context_len": _RAGGED}
-#: For batches whose size is the point.
+#: For large batches.
 _FEW = {"next_n": 2, "num_sms": 13, "context_len": _RAGGED}
 _BACK = {"remainder": "back"}
 
 
-def _set(x, lengths) -> None:
+def _set(x: Inputs, lengths: Sequence[int]) -> None:
+    """The lengths in turn, each in all columns of its request."""
     for row in range(len(x.context_lens)):
         x.context_lens[row] = lengths[row % len(lengths)]
 
 
-def _example(x) -> None:
+def _example(x: Inputs) -> None:
     _set(x, (1000, 0, 300, 64))
 
 
-def _all_zero(x) -> None:
+def _all_zero(x: Inputs) -> None:
     x.context_lens.zero_()
 
 
-def _zeros_in_the_middle(x) -> None:
+def _zeros_in_the_middle(x: Inputs) -> None:
     x.context_lens[1:-1] = 0
 
 
-def _only_first(x) -> None:
+def _only_first(x: Inputs) -> None:
     x.context_lens[1:] = 0
 
 
-def _only_last(x) -> None:
+def _only_last(x: Inputs) -> None:
     x.context_lens[:-1] = 0
 
 
-def _every_second_zero(x) -> None:
+def _every_second_zero(x: Inputs) -> None:
     x.context_lens[::2] = 0
 
 
-def _fifteen_segments(x) -> None:
+def _fifteen_segments(x: Inputs) -> None:
     _set(x, (7 * 256, 0, 5 * 256, 3 * 256))
 
 
-def _around_a_segment(x) -> None:
+def _around_a_segment(x: Inputs) -> None:
     _set(x, (1, 255, 256, 257, 511, 512, 513))
 
 
-def _negative_padding(x) -> None:
+def _negative_padding(x: Inputs) -> None:
     """What an unclamped chain leaves in padding rows: -1, -2, ...; and the smallest int32."""
-    rows = [
-        row for row, length in enumerate(x.context_lens.view(len(x.context_lens), -1)[:, -1].tolist()) if length == 0
-    ]
-    for row in rows:
-        x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
+    for row, lens in enumerate(x.context_lens):
+        if lens.view(-1)[-1] == 0:
+            x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
 
 
 HARD_POINTS = [
@@ -136,7 +141,7 @@ HARD_POINTS = [
     HardPoint("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
     HardPoint("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),
     HardPoint("B = 1025", {**_FEW, **_BACK, "batch_size": 1025}),
-    # Static shared memory that grows with the batch is exhausted here (DeepGEMM #322).
+    # A kernel whose static shared memory grows with the batch cannot launch here (DeepGEMM #322).
     HardPoint("B = 8192", {**_FEW, "batch_size": 8192, "next_n": 1, "num_sms": 5}),
     HardPoint(
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 17, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
@@ -146,7 +151,7 @@ HARD_POINTS = [
     ),
 ]
 
-# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
+# Random lengths: a graph that replays the lengths of its capture must come out wrong.
 _LARGE, _LITTLE = {**_SMALL, "batch_size": 40}, {**_SMALL, "batch_size": 2, "max_decode_len": 3}
 SEQUENCES = {
     "big-small-big": (_LARGE, _LITTLE, _LARGE),

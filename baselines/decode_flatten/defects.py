@@ -1,0 +1,78 @@
+"""Historic bugs of decode_flatten that PyTorch operators can show. Two more, of a kernel, are in kernels/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from baselines.decode_flatten.chains import needs_exact_host_lens, op_chain, token_indices
+from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from baselines.workloads.decode_batch import NULL_BLOCK_ID
+from harness.contract import Point, variant
+
+
+@variant(
+    "decode_flatten",
+    defect="the shared block table is clamped in place to hide -1 (vLLM 0.19)",
+    skip=needs_exact_host_lens,
+    waives="no_alloc",
+)
+def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = op_chain(point, x, out)
+
+    def launch():
+        x.block_table.clamp_(min=0)
+        chain()
+
+    return launch
+
+
+@variant(
+    "decode_flatten",
+    defect="the CPU's query boundaries are taken for the device's (vLLM #52795, #56562)",
+    waives=("no_alloc", "no_sync", "graph_safe"),
+)
+def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Right where the host knows; after adaptive verification its boundaries are those of the drafts, not of what
+    was kept.
+    """
+    indices, columns = token_indices(out), copied_columns(x, out)
+
+    def launch():
+        actual, start = int(x.query_start_loc_cpu[-1]), x.query_start_loc_cpu.to(out.lens.device)
+        decode_lens = torch.diff(start)
+        offsets = torch.repeat_interleave(x.seq_lens - decode_lens - start[:-1], decode_lens, output_size=actual)
+        out.lens[:actual].copy_((offsets + indices[:actual] + 1).clamp_(min=0))
+        out.lens[actual:].fill_(0)
+        rows = torch.repeat_interleave(x.block_table[:, :columns], decode_lens, dim=0, output_size=actual)
+        out.block_table[:actual, :columns].copy_(rows)
+        out.block_table[actual : x.num_decode_tokens, 0].fill_(NULL_BLOCK_ID)
+        out.decode_lens[: x.num_decode_tokens].fill_(1)
+
+    return launch
+
+
+@variant(
+    "decode_flatten",
+    defect="lengths past T keep those of a larger step, which a graph captured at it reads (xllm #1939)",
+    skip=needs_exact_host_lens,
+    waives="no_alloc",
+)
+def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return op_chain(point, x, replace(out, lens=out.lens[: x.num_decode_tokens]))
+
+
+@variant(
+    "decode_flatten",
+    defect="the arange has max_num_seqs x next_n entries, a padded step has more tokens (vLLM #39277, #40983)",
+    skip=needs_exact_host_lens,
+    waives="no_alloc",
+)
+def arange_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """max_num_seqs is B here. Upstream raised; clamped to the table's end, the tokens behind it are written by
+    nobody.
+    """
+    covered = min(point.batch_size * point.next_n, x.num_decode_tokens)
+    return op_chain(point, replace(x, num_decode_tokens=covered), out)

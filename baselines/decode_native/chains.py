@@ -1,0 +1,162 @@
+"""decode_native in PyTorch operators, and the historic bugs of these chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from baselines.decode_native.operator import Inputs, Outputs, views
+from harness.contract import Point, variant
+
+
+def _end_aligned(point: Point) -> str | None:
+    return "end-aligned rows only, as upstream" if point.row_alignment == "front" else None
+
+
+def _full_rows_only(point: Point) -> str | None:
+    if point.padding or point.decode_len != "uniform":
+        return "no clamp: wrong for rows shorter than L"
+    return _end_aligned(point)
+
+
+def _fill(
+    point: Point, x: Inputs, target: Tensor, clamp: bool = True, compress_ratio: int | None = None
+) -> Callable[[], None]:
+    """unsqueeze, sub, add, add, [clamp_], [// ratio], copy into ``target``, int32 (B, L) of any stride."""
+    seq_lens, width = x.seq_lens, point.max_decode_len
+    ratio = compress_ratio or point.compress_ratio
+    offsets = torch.arange(point.next_n, dtype=torch.int32, device=target.device)
+
+    def launch():
+        lens = seq_lens.unsqueeze(1) - width + 1 + offsets[:width]
+        if clamp:
+            lens.clamp_(min=0)
+        if ratio > 1:
+            lens //= ratio
+        target.copy_(lens)
+
+    return launch
+
+
+@variant("decode_native", skip=_full_rows_only, waives="no_alloc")
+def chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The operator chain of vLLM 0.22, without the clamp: right only where every row has L tokens."""
+    return _fill(point, x, views(point, out)["context_lens"], clamp=False)
+
+
+@variant("decode_native", skip=_end_aligned, waives="no_alloc")
+def chain_clamp(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The operator chain with the clamp of vLLM #51538: what runs today."""
+    return _fill(point, x, views(point, out)["context_lens"])
+
+
+@variant("decode_native", skip=_end_aligned)
+def flat_view(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The flat buffer's view as ``out=`` of one broadcast add with offsets shifted beforehand, clamped in place."""
+    shifted = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
+    seq_lens, view = x.seq_lens.unsqueeze(1), views(point, out)["context_lens"]
+
+    def launch():
+        torch.add(seq_lens, shifted, out=view)
+        view.clamp_(min=0)
+        if point.compress_ratio > 1:
+            view.floor_divide_(point.compress_ratio)
+
+    return launch
+
+
+# --- historic defects -------------------------------------------------------------------------------------------------
+
+
+def _fill_slice(
+    point: Point, x: Inputs, out: Outputs, returned: Callable[[Tensor], Tensor]
+) -> Callable[[], Mapping[str, Tensor]]:
+    """The chain into a (B, L) slice of the old 2-D storage (max_num_seqs, next_n), whose row stride is next_n.
+
+    The launch returns ``returned(slice)`` to the consumer.
+    """
+    rows = out.buffer.numel() // point.next_n
+    storage = out.buffer[: rows * point.next_n].view(rows, point.next_n)
+    view = storage[: point.batch_size, : point.max_decode_len]
+    fill = _fill(point, x, view)
+
+    def launch():
+        fill()
+        return {"context_lens": returned(view)}
+
+    return launch
+
+
+@variant(
+    "decode_native",
+    defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)",
+    skip=_end_aligned,
+    waives="no_alloc",
+)
+def strided_slice(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+    return _fill_slice(point, x, out, lambda view: view)
+
+
+@variant(
+    "decode_native",
+    defect=".contiguous() per step: the address moves (vLLM #40989, rejected)",
+    skip=_end_aligned,
+    waives="no_alloc",
+)
+def contiguous_per_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+    return _fill_slice(point, x, out, Tensor.contiguous)
+
+
+@variant(
+    "decode_native",
+    defect="no clamp: padding requests get negative lengths (vLLM #51538)",
+    skip=_end_aligned,
+    waives="no_alloc",
+)
+def missing_clamp(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return chain(point, x, out)
+
+
+@variant(
+    "decode_native",
+    defect="rows packed at their front get lengths aligned at their end (suspected in upstream's ragged rows)",
+    skip=lambda p: "front-aligned rows only" if p.row_alignment == "end" else None,
+    waives="no_alloc",
+)
+def end_aligned_front_rows(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return chain_clamp(point, x, out)
+
+
+@variant(
+    "decode_native",
+    defect="the shared seq_lens are divided by compress_ratio in place (the kind of vLLM 0.19's clamped table)",
+    skip=_end_aligned,
+    waives="no_alloc",
+)
+def ratio_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """``lens //= ratio`` where lens is the step's own tensor: the lengths here are right, those of the next reader
+    are not.
+    """
+    fill = chain_clamp(point, x, out)
+
+    def launch():
+        fill()
+        x.seq_lens.floor_divide_(point.compress_ratio)
+
+    return launch
+
+
+_RATIOS: list[int] = []
+
+
+@variant(
+    "decode_native",
+    defect="a host constant is kept from the first capture: here compress_ratio (the kind of TRT-LLM #16219)",
+    skip=_end_aligned,
+    waives="no_alloc",
+)
+def ratio_of_first_capture(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    _RATIOS.append(point.compress_ratio)
+    return _fill(point, x, views(point, out)["context_lens"], compress_ratio=_RATIOS[0])

@@ -1,0 +1,108 @@
+"""Historic bugs of decode_step: parts that do not fit together, and plans that are out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from baselines.decode_flatten.chains import needs_exact_host_lens
+from baselines.decode_step.chains import in_sequence, lengths_chain, stale_on_the_flatten_path
+from baselines.decode_step.operator import (
+    Inputs,
+    Outputs,
+    schedule_part,
+    schedule_point,
+    tile_part,
+    views,
+)
+from baselines.mla_tile_schedule.chains import fresh_copy, fresh_tiles
+from baselines.mla_tile_schedule.operator import views as tile_views
+from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
+from harness.contract import Point, variant
+
+
+def _flatten_only(point: Point) -> str | None:
+    return "the flatten path alone" if point.decode_path == "native" else needs_exact_host_lens(point)
+
+
+def _native_only(point: Point) -> str | None:
+    return "the native path alone" if point.decode_path == "flatten" else None
+
+
+def _with_schedule_of(decode_path: str, point: Point, x: Inputs, out: Outputs, lens: Tensor) -> Callable[[], None]:
+    """The step with the schedule that ``decode_path`` would build, over ``lens``."""
+    inputs, outputs = paged_mqa_schedule.Inputs(lens), paged_mqa_schedule.Outputs(out.schedule)
+    return in_sequence(
+        lengths_chain(point, x, out),
+        schedule_chain(schedule_point(point, decode_path), inputs, outputs),
+        fresh_copy(*tile_part(point, x, out)),
+    )
+
+
+@variant(
+    "decode_step",
+    defect="lengths are flattened, the schedule is built for requests",
+    skip=_flatten_only,
+    waives="no_alloc",
+)
+def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The schedule's mode follows the configuration, that of the lengths the step."""
+    return _with_schedule_of("native", point, x, out, x.seq_lens)
+
+
+@variant(
+    "decode_step",
+    defect="the schedule is built for flat tokens, the launch takes (B, L) rows (vLLM #55270)",
+    skip=_native_only,
+    waives="no_alloc",
+)
+def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """A varlen schedule, a launch that is not."""
+    return _with_schedule_of("flatten", point, x, out, views(point, out)["lens"].view(-1))
+
+
+@variant(
+    "decode_step",
+    defect="fresh tile tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
+    skip=stale_on_the_flatten_path,
+    waives="no_alloc",
+)
+def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+    """Lengths, table and schedule persist. A graph that was captured reads the first step's tiles."""
+    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
+    tile_point, tile_inputs, _ = tile_part(point, x, out)
+    tiles = fresh_tiles(tile_point, tile_inputs)
+
+    def launch():
+        step()
+        return {**views(point, out), **tiles()}
+
+    return launch
+
+
+@variant(
+    "decode_step",
+    defect="tiles are not planned anew while the longest request stays as it is (vLLM #39546)",
+    skip=stale_on_the_flatten_path,
+    waives="no_alloc",
+)
+def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The plan's consumer runs on with tiles of lengths that are gone."""
+    step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
+    tile_point, tile_inputs, tile_outputs = tile_part(point, x, out)
+    tiles, persistent = fresh_tiles(tile_point, tile_inputs), tile_views(tile_point, tile_outputs)
+    planned_for = torch.full_like(x.seq_lens[:1], -1)
+    plan = {name: torch.zeros_like(view) for name, view in persistent.items()}
+
+    def launch():
+        step()
+        longest = x.seq_lens.max()
+        for name, fresh in tiles().items():
+            plan[name].copy_(torch.where(longest == planned_for, plan[name], fresh))
+            persistent[name].copy_(plan[name])
+        planned_for.copy_(longest)
+
+    return launch

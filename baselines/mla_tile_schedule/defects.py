@@ -1,0 +1,88 @@
+"""Historic bugs of mla_tile_schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from baselines.mla_tile_schedule.chains import copied, fresh_copy, fresh_tiles
+from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts, views
+from harness.contract import Point, variant
+
+
+@variant(
+    "mla_tile_schedule",
+    defect="fresh tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
+    waives="no_alloc",
+)
+def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+    return fresh_tiles(point, x)
+
+
+def _derived_parts_only(point: Point) -> str | None:
+    return None if point.num_sm_parts == max(unbounded_parts(point), 1) else "P is given here, not derived"
+
+
+@variant(
+    "mla_tile_schedule",
+    defect="P = num_sms // CTAs without a lower bound: no part, nothing scheduled (FP8 extension)",
+    skip=_derived_parts_only,
+    waives="no_alloc",
+)
+def parts_without_lower_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """On a GPU the payload divides by zero unnoticed, the loop over no part ends at once and leaves num_splits[0]."""
+    if unbounded_parts(point):
+        return fresh_copy(point, x, out)
+
+    def launch():
+        out.num_splits[0] = 0
+
+    return launch
+
+
+def _new_layout(point: Point) -> str | None:
+    return "the old layout counts a zero length as no block" if point.layout == "old" else None
+
+
+@variant(
+    "mla_tile_schedule",
+    defect="a zero length counts as no block: the last block of a padding request is -1 (vLLM #33664, #35969)",
+    skip=_new_layout,
+    waives="no_alloc",
+)
+def zero_length_without_block(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return copied(views(point, out), fresh_tiles(point, x, shortest=0))
+
+
+@variant(
+    "mla_tile_schedule",
+    defect="rows of parts without work are left as they were (vLLM's FlashMLA #3, #7)",
+    waives="no_alloc",
+)
+def idle_parts_unwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Their begin must be B, or a part runs what an earlier step left there."""
+    persistent, compute = views(point, out), fresh_tiles(point, x)
+    held = persistent["tile_scheduler_metadata"]
+
+    def working_parts():
+        fresh = compute()
+        rows = fresh["tile_scheduler_metadata"]
+        return fresh | {"tile_scheduler_metadata": torch.where(rows[:, :1] < point.batch_size, rows, held)}
+
+    return copied(persistent, working_parts)
+
+
+def _one_part_new_layout(point: Point) -> str | None:
+    return None if point.num_sm_parts == 1 and point.layout == "new" else "one part and the new layout only"
+
+
+@variant(
+    "mla_tile_schedule",
+    defect="the only row of the batch-invariant path has the old field order (suspected in vLLM)",
+    skip=_one_part_new_layout,
+    waives="no_alloc",
+)
+def old_field_order(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return copied(views(point, out), fresh_tiles(point, x, new=False))

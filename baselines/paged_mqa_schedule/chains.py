@@ -1,0 +1,84 @@
+"""paged_mqa_schedule in PyTorch operators: scan, search, split offsets into atom and segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views
+from baselines.workloads.torch_compile import compiled
+from harness.contract import COMPILER, Point, variant
+
+#: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, back) -> a fresh table, int32 [num_sms + 1, 2].
+#: slots: 0 .. num_sms. back: whether the last SMs get the remainder.
+MakeTable = Callable[[Tensor, Tensor, int, int, bool], Tensor]
+
+
+def segments_of(lens: Tensor) -> Tensor:
+    """ceil(lens / 256), 0 for negative lengths, without a sum that overflows near 2^31."""
+    return -(-lens.clamp(min=0) >> 8)
+
+
+def starts_of(units: Tensor, slots: Tensor, num_sms: int, back: bool) -> Tensor:
+    """First unit of every SM, and N: [num_sms + 1]. units: N as a 0-d tensor, so that it never leaves the device."""
+    share, rest = units // num_sms, units % num_sms
+    return slots * share + ((slots - num_sms + rest).clamp(min=0) if back else torch.minimum(slots, rest))
+
+
+def table_of_segments(segments: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+    """The schedule from segments per request, [B]."""
+    # ``ends`` is not a slice of ``before``: given a slice, Inductor of torch 2.11 fails or searches from the start of
+    # its storage.
+    ends = torch.cumsum(segments * atoms, 0, dtype=torch.int32)
+    before = pad(ends, (1, 0))
+    start = starts_of(before[-1], slots, num_sms, back)
+    owner = torch.searchsorted(ends, start, right=True, out_int32=True)
+    offset = start - before[owner]
+    if atoms == 1:
+        return torch.stack((owner, offset), dim=1)
+    width = pad(segments, (0, 1), value=1)[owner]
+    return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
+
+
+def table_of_lens(lens: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+    """The schedule from one length per request, [B]."""
+    return table_of_segments(segments_of(lens), slots, num_sms, atoms, back)
+
+
+def copy_fresh(point: Point, x: Inputs, out: Outputs, make_table: MakeTable = table_of_lens) -> Callable[[], None]:
+    """A fresh table, as upstream's call returns it, then a copy into the persistent one."""
+    lens, target = request_lens(x), views(point, out)["schedule"]
+    num_sms, atoms, back = point.num_sms, point.atoms, point.remainder == "back"
+    slots = torch.arange(num_sms + 1, dtype=torch.int32, device=target.device)
+
+    def launch():
+        target.copy_(make_table(lens, slots, num_sms, atoms, back))
+
+    return launch
+
+
+@variant("paged_mqa_schedule", waives="no_alloc")
+def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Scan and searchsorted over whole tensors into a fresh table, copied into the persistent one."""
+    return copy_fresh(point, x, out)
+
+
+#: Points that compiled_chain is compiled for: general sizes, the other remainder, one or two tokens, one request.
+_EXAMPLES = (
+    {"batch_size": 24},
+    {"batch_size": 24, "remainder": "back"},
+    {"batch_size": 24, "next_n": 2},
+    {"batch_size": 24, "next_n": 1},
+    {"batch_size": 1},
+    {"batch_size": 1, "next_n": 2},
+)
+
+
+@variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """torch.compile (Inductor, dynamic shapes) of the chain; the copy stays outside, as in an engine."""
+    chain = compiled(table_of_lens, copy_fresh, operator, _EXAMPLES, x.context_lens.device)
+    return copy_fresh(point, x, out, chain)

@@ -1,0 +1,66 @@
+"""Historic bugs of paged_mqa_schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import pad
+
+from baselines.paged_mqa_schedule.chains import copy_fresh, segments_of, starts_of, table_of_lens, table_of_segments
+from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="negative lengths are read as uint32: 16.7 million segments (vLLM #51538)",
+    waives="no_alloc",
+)
+def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def table(lens, slots, num_sms, atoms, back):
+        segments = ((lens.long() & 0xFFFFFFFF) + (SEGMENT - 1)) >> 8
+        return table_of_segments(segments.int(), slots, num_sms, atoms, back)
+
+    return copy_fresh(point, x, out, table)
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="made for whole requests, launched in atoms (modes mixed up, as in vLLM #55270)",
+    waives="no_alloc",
+)
+def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def table(lens, slots, num_sms, atoms, back):
+        return table_of_lens(lens, slots, num_sms, 1, back)
+
+    return copy_fresh(point, x, out, table)
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="the search goes past the prefix where all lengths are zero and 32 divides B (DeepGEMM #353, vLLM #51970)",
+    waives="no_alloc",
+)
+def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Upstream's search ends at B where no unit is left, and then reads prefix[B] of an array of B rounded up to 32
+    entries: an unused entry, unless B fills its last chunk. There it faults; here 32 zeros that belong to somebody
+    else follow the array, so that nothing outside an allocation is read, and the search runs on through them. The
+    last row is written without a search.
+    """
+    room, size = cdiv(point.batch_size, 32) * 32, point.batch_size
+    prefix = torch.zeros(room + 32, dtype=torch.int32, device=out.schedule.device)
+    prefix[size:room] = torch.iinfo(torch.int32).max
+
+    def table(lens, slots, num_sms, atoms, back):
+        segments = segments_of(lens)
+        torch.cumsum(segments * atoms, 0, dtype=torch.int32, out=prefix[:size])
+        start = starts_of(prefix[size - 1], slots, num_sms, back)
+        owner = (prefix <= start[:, None]).int().cumprod(dim=1).sum(dim=1)
+        owner[-1] = size
+        offset = start - pad(prefix, (1, 0))[owner]
+        width = pad(segments, (0, room + 33 - size), value=1)[owner]
+        return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
+
+    return copy_fresh(point, x, out, table)

@@ -1,0 +1,247 @@
+"""decode_flatten in Triton.
+
+The idea of triton_fused is to work request-major. A program takes one request and one strip of its table row: it reads
+the request's boundaries and length directly, so no token searches for its request, and loads the strip once for all
+tokens of the request. The first strip is loaded before the lengths arrive, which saves one memory latency. Programs
+past the last request clear the lengths from A to capacity.
+
+The ladder, from version to version:
+
+    triton_uniform   one program per token, full rows, a second launch for the tail: uniform batches only (the kernel of
+                     vLLM #39458)
+    triton_fused     one launch for every batch, used blocks only
+    cuda_fused       the same in CUDA C++ (cuda.py): 16-byte copies, compact loops
+
+A row is split over strips only while the requests alone do not fill the GPU (TARGET_BLOCKS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import triton
+import triton.language as tl
+
+from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
+
+COLUMNS_PER_PROGRAM = 512
+#: Blocks of the request part from which on table rows are not split further: four per SM of a large GPU. Half as many
+#: are 2 % faster where all contexts are short, but one request of 134K tokens among 255 short ones then makes the
+#: launch 40 % slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
+TARGET_BLOCKS = 528
+
+
+# --- one program per token, uniform batches ---------------------------------------------------------------------------
+
+
+@triton.jit
+def _uniform_rows(
+    seq_lens, source, lens, decode_lens, table, decode_len, copied, source_stride, table_stride, CHUNK: tl.constexpr
+):
+    token = tl.program_id(0)
+    request = token // decode_len
+    tl.store(lens + token, tl.maximum(tl.load(seq_lens + request) - decode_len + token % decode_len + 1, 0))
+    tl.store(decode_lens + token, 1)
+    columns = tl.arange(0, CHUNK)
+    for begin in range(0, copied, CHUNK):
+        inside = begin + columns < copied
+        entries = tl.load(source + request.to(tl.int64) * source_stride + begin + columns, mask=inside)
+        tl.store(table + token.to(tl.int64) * table_stride + begin + columns, entries, mask=inside)
+
+
+def _exact_uniform_batch(point: Point) -> str | None:
+    if point.decode_len != "uniform" or point.padding or point.host_lens == "stale":
+        return "uniform batches only"
+    if point.token_padding:
+        return "no token padding: writes B * L rows"
+    return None
+
+
+def _launch_uniform(point: Point, x: Inputs, out: Outputs, tokens: int, columns: int) -> Callable[[], None]:
+    """Expand ``tokens`` rows of ``columns`` entries, then zero the lengths behind them."""
+    decode_len = point.max_decode_len
+
+    def launch():
+        _uniform_rows[(tokens,)](
+            x.seq_lens,
+            x.block_table,
+            out.lens,
+            out.decode_lens,
+            out.block_table,
+            decode_len,
+            columns,
+            x.block_table.stride(0),
+            out.block_table.stride(0),
+            CHUNK=1024,
+        )
+        out.lens[tokens:].fill_(0)
+
+    return launch
+
+
+@variant("decode_flatten", skip=_exact_uniform_batch)
+def triton_uniform(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Full rows, one program per token, tail zeroed by a second launch; copies no further than both tables are wide."""
+    return _launch_uniform(point, x, out, x.num_decode_tokens, copied_columns(x, out))
+
+
+@variant(
+    "decode_flatten",
+    defect="the row copy is bounded by the destination's row stride: reads past narrower rows (vLLM #46074)",
+    skip=_exact_uniform_batch,
+)
+def copy_bounded_by_destination(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return _launch_uniform(point, x, out, x.num_decode_tokens, out.block_table.stride(0))
+
+
+@variant(
+    "decode_flatten",
+    defect="T is recomputed as B * L: token padding is dropped (vllm-backport #49)",
+    skip=lambda p: "uniform batches only" if p.decode_len != "uniform" or p.padding else None,
+)
+def tokens_recomputed(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return _launch_uniform(point, x, out, point.batch_size * point.max_decode_len, copied_columns(x, out))
+
+
+# --- one launch for every batch ---------------------------------------------------------------------------------------
+
+
+def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int]:
+    """(x, y) of a grid of blocks that handle ``ints_per_block`` table columns of a request, or entries of the tail.
+
+    y is the number of strips a table row is split over: at most as many as the columns need, fewer where the requests
+    fill the GPU anyway. x counts the requests, then the columns of blocks that clear the lengths behind the last token.
+    """
+    batch_size = len(x.seq_lens)
+    strips = max(1, min(cdiv(copied_columns(x, out), ints_per_block), TARGET_BLOCKS // batch_size))
+    return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
+
+
+@triton.jit
+def flatten_rows(
+    request,
+    strip,
+    strips,
+    seq_lens,
+    query_start_loc,
+    source,
+    lens,
+    decode_lens,
+    table,
+    batch_size,
+    num_tokens,
+    capacity,
+    columns,
+    source_stride,
+    table_stride,
+    BLOCK_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear."""
+    lanes = tl.arange(0, COLUMNS)
+    if request < batch_size:
+        row = source + request.to(tl.int64) * source_stride
+        # Load the first strip before the lengths are known: one memory latency instead of two. Later ones are rare.
+        entries = tl.load(row + lanes, mask=lanes < columns - strip * columns, other=0)
+        start = tl.load(query_start_loc + request)
+        decode_len = tl.load(query_start_loc + request + 1) - start
+        seq_len = tl.load(seq_lens + request)
+        rows = tl.minimum(decode_len, num_tokens - start)
+        first = table + start.to(tl.int64) * table_stride
+        begin = strip * COLUMNS
+        if strip == 0:
+            for j in range(0, rows, COLUMNS):
+                inside = j + lanes < rows
+                tl.store(lens + start + j + lanes, tl.maximum(seq_len - decode_len + j + lanes + 1, 0), mask=inside)
+                tl.store(decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
+            inside = (lanes < columns) & (lanes * BLOCK_SIZE < seq_len)
+            for j in range(rows):
+                tl.store(first + j * table_stride + lanes, entries, mask=inside)
+            begin += strips * COLUMNS
+        # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
+        # harmless: a later strip never begins at column 0.
+        used = tl.minimum(tl.maximum(seq_len - 1, 0) // BLOCK_SIZE + 1, columns)
+        if rows > 0:
+            for column in range(begin, used, strips * COLUMNS):
+                inside = column + lanes < used
+                entries = tl.load(row + column + lanes, mask=inside, other=0)
+                for j in range(rows):
+                    tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
+    else:
+        actual = tl.load(query_start_loc + batch_size)
+        token = ((request - batch_size) * strips + strip) * COLUMNS + lanes
+        padding = (token >= actual) & (token < num_tokens)
+        zeros = tl.zeros((COLUMNS,), tl.int32)
+        tl.store(lens + token, zeros, mask=(token >= actual) & (token < capacity))
+        tl.store(decode_lens + token, zeros + 1, mask=padding)
+        tl.store(table + token.to(tl.int64) * table_stride, zeros, mask=padding)
+
+
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "capacity", "columns"])
+def _fused(
+    seq_lens,
+    query_start_loc,
+    source,
+    lens,
+    decode_lens,
+    table,
+    batch_size,
+    num_tokens,
+    capacity,
+    columns,
+    source_stride,
+    table_stride,
+    BLOCK_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    flatten_rows(
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.num_programs(1),
+        seq_lens,
+        query_start_loc,
+        source,
+        lens,
+        decode_lens,
+        table,
+        batch_size,
+        num_tokens,
+        capacity,
+        columns,
+        source_stride,
+        table_stride,
+        BLOCK_SIZE=BLOCK_SIZE,
+        COLUMNS=COLUMNS,
+    )
+
+
+@variant("decode_flatten")
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing is compiled
+    per batch size or table width, and row strides only by whether 16 divides them."""
+    source, table, block_size = x.block_table, out.block_table, point.block_size
+    batch_size, capacity, columns = len(x.seq_lens), out.lens.numel(), copied_columns(x, out)
+    grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
+
+    def launch():
+        _fused[grid](
+            x.seq_lens,
+            x.query_start_loc,
+            source,
+            out.lens,
+            out.decode_lens,
+            table,
+            batch_size,
+            x.num_decode_tokens,
+            capacity,
+            columns,
+            source.stride(0),
+            table.stride(0),
+            BLOCK_SIZE=block_size,
+            COLUMNS=COLUMNS_PER_PROGRAM,
+            num_warps=4,
+        )
+
+    return launch

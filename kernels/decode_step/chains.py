@@ -1,0 +1,62 @@
+"""decode_step as the fused kernels of its operators, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
+from harness.contract import GPU, Point, variant
+from kernels.decode_flatten import cuda as flatten_cuda
+from kernels.decode_flatten import triton as flatten_triton
+from kernels.decode_native import cuda as native_cuda
+from kernels.decode_native import triton as native_triton
+from kernels.mla_tile_schedule import cuda as tiles_cuda
+from kernels.mla_tile_schedule import triton as tiles_triton
+from kernels.paged_mqa_schedule import cuda as schedule_cuda
+from kernels.paged_mqa_schedule import triton as schedule_triton
+
+#: A variant of one of the operators.
+Setup = Callable[..., Callable[[], None]]
+
+
+def _sequence(
+    point: Point, x: Inputs, out: Outputs, flatten: Setup, native: Setup, schedule: Setup, tiles: Setup
+) -> Callable[[], None]:
+    """The launches of these variants in the order of a step.
+
+    On the native path the rows per request take a launch of their own.
+    """
+    if point.decode_path == "flatten":
+        lengths = [flatten(point, x, out)]
+    else:
+        native_point, inputs, outputs = native_part(point, x, out)
+        start, end = x.query_start_loc[:-1], x.query_start_loc[1:]
+        lengths = [
+            lambda: torch.sub(end, start, out=inputs.decode_lens),
+            native(native_point, inputs, outputs),
+        ]
+    launches = [*lengths, schedule(*schedule_part(point, out)), tiles(*tile_part(point, x, out))]
+
+    def launch():
+        for part in launches:
+            part()
+
+    return launch
+
+
+@variant("decode_step")
+def triton_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The fused Triton kernels of the operators in sequence: three launches, four on the native path."""
+    parts = (flatten_triton, native_triton, schedule_triton, tiles_triton)
+    return _sequence(point, x, out, *(part.triton_fused for part in parts))
+
+
+CUDA_PARTS = (flatten_cuda, native_cuda, schedule_cuda, tiles_cuda)
+
+
+@variant("decode_step", requires=GPU, sources=[part.SOURCE for part in CUDA_PARTS])
+def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The fused CUDA kernels of the operators in sequence: three launches, four on the native path."""
+    return _sequence(point, x, out, *(part.cuda_fused for part in CUDA_PARTS))

@@ -1,0 +1,39 @@
+"""paged_mqa_schedule in CUDA C++: the launch. paged_mqa_schedule.cuh explains the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
+from baselines.workloads.integers import cdiv, reciprocal
+from harness.contract import GPU, Point, variant
+from harness.cuda import launcher
+
+SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
+#: As in the CUDA source: requests of a batch that have a thread each, and table rows of a block.
+THREADS = 256
+
+
+@variant("paged_mqa_schedule", requires=GPU, sources=SOURCE)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch, one block on any GPU of today: a scan, one barrier and a binary search per row; any batch in 1 KB of
+    shared memory.
+    """
+    lens = request_lens(x)
+    batch_size = len(lens)
+    return launcher(
+        SOURCE,
+        "schedule_one" if batch_size <= THREADS else "schedule_many",
+        cdiv(point.num_sms + 1, THREADS),
+        THREADS,
+        lens,
+        out.schedule,
+        batch_size,
+        lens.stride(0),
+        cdiv(batch_size, THREADS),
+        point.num_sms,
+        *reciprocal(point.num_sms),
+        point.atoms,
+        int(point.remainder == "back"),
+    )
