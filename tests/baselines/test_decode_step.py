@@ -119,7 +119,7 @@ CROWDS = [
 def same(one, other):
     masks = lambda e: [
         m if m is not None else torch.zeros_like(e.value, dtype=torch.bool) for m in (e.untouched, e.slack)
-    ]
+    ]  # noqa: E731
     return torch.equal(one.value, other.value) and all(map(torch.equal, masks(one), masks(other)))
 
 
