@@ -1,22 +1,24 @@
-"""mamba_state_copy: states that follow their request over a block boundary (cache mode align). Decided and done per step.
+"""mamba_state_copy: copies recurrent states that follow their request over a block boundary (cache mode align).
 
-With q tokens in this step, nc = seq_lens - q computed ones, a = num_accepted_tokens, BS the Mamba block size:
+With q tokens in this step, nc = seq_lens - q computed tokens, a = num_accepted_tokens, BS the Mamba block size:
 
-    before_forward  the running state moves to the block that holds the step's last token.
-                    from = state_columns, (nc - 1) // BS where unknown;  to = ceil(seq_lens / BS) - 1;  shift = a - 1
-                    copied where from is known and from != to; then num_accepted becomes 1, and state_columns is to
-    after_sampling  the state at a block's end stays behind for the prefix cache.
-                    running = seq_lens - drafts;  aligned = (running + a - 1) // BS * BS;  shift = aligned - running
-                    from = state_columns;  to = aligned / BS - 1;  copied where aligned >= running; num_accepted becomes 1
-                    where both are the same slot
+    before_forward  The running state moves to the block that holds the step's last token.
+                    from = state_columns, or (nc - 1) // BS where unknown
+                    to = ceil(seq_lens / BS) - 1;  shift = a - 1
+                    copied where from is known and from != to; then num_accepted becomes 1. state_columns becomes to.
+    after_sampling  The state at the end of a block stays behind for the prefix cache.
+                    running = seq_lens - drafts;  aligned = (running + a - 1) // BS * BS
+                    from = state_columns;  to = aligned / BS - 1;  shift = aligned - running
+                    copied where aligned >= running; num_accepted becomes 1 where from and to are the same slot
 
-    conv[layer, table[to], 0 : C - shift] = conv[layer, table[from], shift : C]     along time; the rest keeps what it held
+    conv[layer, table[to], 0 : C - shift] = conv[layer, table[from], shift : C]     along time; the rest is unchanged
     ssm[layer, table[to]]                 = ssm[layer, table[from + shift]]         whole
 
-A state is never copied onto itself. Sources are the input pools, destinations the output pools; an engine passes one
-pool as both, so a convolution may be shifted inside its slot (memmove). Layouts: SD (time, channels) and DS (channels,
-time). num_accepted_tokens and state_columns are read by all copies of a request: neither may be one array with its
-output.
+A state is never copied onto itself. Sources are the input pools and destinations the output pools; an engine passes one
+pool as both, so a convolution may be shifted inside its slot (memmove). Layouts of a convolution's state: SD (time,
+channels) and DS (channels, time).
+
+All copies of a request read num_accepted_tokens and state_columns, so neither may be one array with its output.
 
 vLLM 0.22 decides on the host and builds lists of pointers (request x layer x state); later releases have kernels.
 """
@@ -24,51 +26,243 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.mamba_state_copy._batches import (
-    COPY_AXES,
-    Inputs,
-    conv_columns,
-    conv_shape,
-    make_inputs,
-    num_slots,
-    time_first,
-)
-from baselines.mamba_state_copy._chains import in_place, masked, masked_copies, pointer_lists_copies, shifted_by
-from baselines.mamba_state_copy._points import HARD_POINTS, SEQUENCES
+from baselines.mamba_state_copy.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
+from baselines.workloads.decode_batch import NULL_BLOCK_ID, int32, make_batch
 from baselines.workloads.integers import cdiv
-from baselines.workloads.torch_compile import compiled
-from harness.contract import COMPILER, Expected, Operator, Point, Rule, variant
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
-#: The harness holds some ten copies of the pools.
+#: Taps of the causal convolution. Its state holds one column less, and k more for the drafts.
+CONV_WIDTH = 4
+#: Limit of the states of all requests and layers.
 MOST_POOL_BYTES = 4 << 30
+
+
+def whole_words(value: object) -> int:
+    """Parser of positive multiples of 4."""
+    if axes.whole(4)(value) % 4:
+        raise ValueError("must be a multiple of 4")
+    return value
+
+
+COPY_AXES = (
+    Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which of a step's two copies"),
+    Axis(
+        "crossing",
+        axes.probability,
+        0.25,
+        "share of the real requests that copy; q / mamba_block_size in the long run",
+        axes.plain,
+    ),
+    Axis("num_layers", axes.whole(1), 8, "Mamba layers (40 in Nemotron-3 Super)"),
+    Axis("ssm_state_bytes", whole_words, 16384, "SSM state of a slot and layer (2 or 4 MiB in Nemotron-3 Super)"),
+    Axis("conv_dim", axes.whole(1), 512, "channels of the convolution, 2 bytes each (10,240 in Nemotron-3 Super)"),
+    Axis(
+        "conv_layout", axes.choice("SD", "DS"), "SD", "conv state of a slot: SD (time, channels) or DS (channels, time)"
+    ),
+)
+RULES = (
+    *mamba.RULES,
+    mamba.SEQS_FIT,
+    Rule(
+        "the states of batch_size {batch_size} x num_layers {num_layers} must not exceed 4 GiB: lower them, "
+        "ssm_state_bytes ({ssm_state_bytes}) or conv_dim ({conv_dim})",
+        lambda p: p.num_layers * num_slots(p) * state_bytes(p) <= MOST_POOL_BYTES,
+    ),
+)
+
+#: Inputs of which the host holds a copy, at ``<name>_cpu``.
+HOST_COPIES = ("seq_lens", "query_start_loc", "state_columns", "num_draft_tokens", "block_table")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The sampler leaves num_accepted_tokens on the device alone. Everything else follows from it and from what the
+    scheduler decided (block ids, drafts, columns), so a host that has waited for it knows the rest in both phases.
+    """
+
+    seq_lens: Tensor  # [B] int32, including this step's tokens; 0 = padding request
+    query_start_loc: Tensor  # [B + 1] int32
+    num_accepted_tokens: Tensor  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
+    state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
+    num_draft_tokens: Tensor  # [B] int32, of this step
+    block_table: Tensor  # [B, W] int32, slots; NULL where a request holds none
+    conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
+    ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
+    seq_lens_cpu: Tensor = field(metadata=HOST)
+    query_start_loc_cpu: Tensor = field(metadata=HOST)
+    state_columns_cpu: Tensor = field(metadata=HOST)
+    num_draft_tokens_cpu: Tensor = field(metadata=HOST)
+    block_table_cpu: Tensor = field(metadata=HOST)
+
+    def sync_host_copies(self) -> None:
+        """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
+        for name in HOST_COPIES:
+            getattr(self, f"{name}_cpu").copy_(getattr(self, name))
 
 
 @dataclass(frozen=True)
 class Outputs:
     conv_states: Tensor  # as in Inputs; an engine passes one pool as both
-    ssm_states: Tensor  # the same
+    ssm_states: Tensor  # as in Inputs
     num_accepted_tokens: Tensor  # [max_num_seqs] int32
     state_columns: Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
 
+@dataclass(frozen=True)
+class Step:
+    """CPU tensors, int32. Padding requests are the last rows: length 0, accepted 1, column -1, no drafts."""
+
+    seq_lens: Tensor  # [B]
+    query_start_loc: Tensor  # [B + 1]
+    num_accepted: Tensor  # [B]
+    state_columns: Tensor  # [B]
+    num_drafts: Tensor  # [B]
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def conv_columns(point: Point) -> int:
+    """C: tokens that the state of a convolution covers."""
+    return CONV_WIDTH - 1 + point.num_speculative_blocks
+
+
+def conv_shape(point: Point) -> tuple[int, int]:
+    """Convolution state of one slot and layer: (conv columns, conv_dim), swapped in layout DS."""
+    shape = (conv_columns(point), point.conv_dim)
+    return shape if point.conv_layout == "SD" else shape[::-1]
+
+
+def time_first(point: Point, conv_states: Tensor) -> Tensor:
+    """View [layers, slots, conv columns, conv_dim] of conv states in either layout."""
+    return conv_states if point.conv_layout == "SD" else conv_states.transpose(-1, -2)
+
+
+def state_bytes(point: Point) -> int:
+    """Bytes of both states of one slot and layer."""
+    return point.ssm_state_bytes + 2 * point.conv_dim * conv_columns(point)
+
+
+def slots_per_request(point: Point) -> int:
+    """Columns from the running state before a step to the last scratch slot after it."""
+    return 2 * point.num_speculative_blocks + 2
+
+
+def num_slots(point: Point) -> int:
+    """Slots of all requests, and the null slot."""
+    return 1 + point.batch_size * slots_per_request(point)
+
+
+# --- inputs and outputs -----------------------------------------------------------------------------------------------
+
+
+def make_step(point: Point, seed: int) -> Step:
+    """``crossing`` of the real requests get a length at which the phase copies.
+
+    The others get one in the middle of a block if blocks are long enough for that, else they keep the drawn length.
+    """
+    batch, rng = make_batch(point, seed), np.random.default_rng([seed, 5])
+    k, size, count = point.num_speculative_blocks, point.mamba_block_size, point.batch_size
+    before = point.phase == "before_forward"
+    tokens = batch.decode_lens.numpy().astype(np.int64)
+    drawn = batch.seq_lens.numpy().astype(np.int64) - tokens
+    accepted = mamba.num_accepted(rng, point.acceptance, count, k)
+    # The boundary behind which a crossing request copies is at block * size tokens.
+    block = np.maximum(np.minimum(drawn // size, (point.max_model_len - tokens) // size), 1)
+    if before:
+        # Reached by this step, but not by the tokens that the previous one scheduled.
+        scheduled = np.minimum(1 + k, tokens - 1 + accepted)
+        at_boundary = block * size - tokens + 1 + (rng.random(count) * (tokens + accepted - scheduled)).astype(np.int64)
+    else:
+        # Reached by one of the accepted tokens.
+        accepted = np.minimum(accepted, np.maximum(tokens, 1))
+        at_boundary = block * size - 1 - (rng.random(count) * accepted).astype(np.int64)
+    middle = (block - 1) * size + (size + rng.integers(-1, 1, count)) // 2
+    crosses = np.zeros(count, dtype=bool)
+    real = count - axes.num_padding_requests(point)
+    crosses[rng.permutation(real)[: round(point.crossing * real)]] = True
+    computed = np.where(crosses, at_boundary, middle if size >= 4 * (1 + k) else drawn)
+    computed = np.clip(computed, 0, point.max_model_len - tokens) * (tokens > 0)
+    if before:
+        accepted = np.minimum(accepted, np.maximum(computed, 1))
+        scheduled = np.maximum(np.where(crosses, scheduled, 1 + k), accepted)
+        scheduled = np.minimum(scheduled, point.max_model_len - computed + accepted)
+        columns = np.where(computed > 0, (computed - accepted + scheduled - 1) // size, -1)
+        accepted = np.where(computed > 0, accepted, 1)
+    else:
+        columns = np.where(tokens > 0, (computed + tokens - 1) // size, -1)
+        accepted = np.where(tokens > 0, accepted, 1)
+    return Step(
+        seq_lens=int32(computed + tokens),
+        query_start_loc=batch.query_start_loc,
+        num_accepted=int32(accepted),
+        state_columns=int32(columns),
+        num_drafts=int32(np.maximum(tokens - 1, 0)),
+    )
+
+
+def make_table(point: Point, step: Step, seed: int) -> Tensor:
+    """int32 [B, W]: distinct slots in the columns that a request holds, NULL_BLOCK_ID elsewhere (freed blocks)."""
+    rng, width = np.random.default_rng([seed, 6]), mamba.table_columns(point)
+    held = slots_per_request(point)
+    table = np.full((point.batch_size, width), NULL_BLOCK_ID, dtype=np.int32)
+    ids = (1 + rng.permutation(num_slots(point) - 1)).reshape(point.batch_size, held)
+    computed = (step.seq_lens - torch.diff(step.query_start_loc)).tolist()
+    for b, column in enumerate(step.state_columns.tolist()):
+        if step.seq_lens[b] > 0:
+            first = (computed[b] - 1) // point.mamba_block_size
+            if column >= 0:
+                first = min(first, column)
+            first = max(first, 0)
+            shown = min(held, width - first)
+            table[b, first : first + shown] = ids[b, :shown]
+    return torch.from_numpy(table)
+
+
+def make_pools(point: Point, seed: int) -> tuple[Tensor, Tensor]:
+    """(conv states int16, SSM states int32) of all layers and slots, random so that no two states are alike."""
+    rng, layers, slots = np.random.default_rng([seed, 7]), point.num_layers, num_slots(point)
+    conv = rng.integers(-(2**15), 2**15, (layers, slots, *conv_shape(point)), dtype=np.int16)
+    ssm = rng.integers(-(2**31), 2**31, (layers, slots, point.ssm_state_bytes // 4), dtype=np.int32)
+    return torch.from_numpy(conv), torch.from_numpy(ssm)
+
+
+def with_host_copies(**tensors: Tensor) -> Inputs:
+    """Inputs from all tensors but the host's copies, which are made here."""
+    return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in HOST_COPIES})
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step = make_step(point, seed)
+    conv_states, ssm_states = make_pools(point, seed)
+    return with_host_copies(
+        seq_lens=step.seq_lens,
+        query_start_loc=step.query_start_loc,
+        num_accepted_tokens=step.num_accepted,
+        state_columns=step.state_columns,
+        num_draft_tokens=step.num_drafts,
+        block_table=make_table(point, step, seed),
+        conv_states=conv_states,
+        ssm_states=ssm_states,
+    )
+
+
 def make_outputs(point: Point) -> Outputs:
-    conv, ssm = make_pools_empty(point)
-    counts = [torch.empty(point.max_num_seqs, dtype=torch.int32) for _ in range(1 + (point.phase == "before_forward"))]
-    return Outputs(conv, ssm, *counts)
-
-
-def make_pools_empty(point: Point) -> tuple[Tensor, Tensor]:
-    """(conv states int16, ssm states int32) of all layers and slots."""
-    shape = (point.num_layers, num_slots(point))
-    return torch.empty(*shape, *conv_shape(point), dtype=torch.int16), torch.empty(
-        *shape, point.ssm_state_bytes // 4, dtype=torch.int32
+    pools, counts = (point.num_layers, num_slots(point)), point.max_num_seqs
+    before = point.phase == "before_forward"
+    return Outputs(
+        conv_states=torch.empty(*pools, *conv_shape(point), dtype=torch.int16),
+        ssm_states=torch.empty(*pools, point.ssm_state_bytes // 4, dtype=torch.int32),
+        num_accepted_tokens=torch.empty(counts, dtype=torch.int32),
+        state_columns=torch.empty(counts, dtype=torch.int32) if before else None,
     )
 
 
@@ -79,8 +273,11 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
     return {"conv_states": out.conv_states, "ssm_states": out.ssm_states} | counts
 
 
-def _crossing(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
-    """(column from, shift, column to) of request b; None where it stays."""
+# --- reference --------------------------------------------------------------------------------------------------------
+
+
+def copied_columns(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
+    """(column from, shift, column to) of request b; None where nothing is copied."""
     size, seq_len, accepted = point.mamba_block_size, int(x.seq_lens[b]), int(x.num_accepted_tokens[b])
     if seq_len == 0:
         return None
@@ -96,190 +293,54 @@ def _crossing(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    before, capacity, columns = point.phase == "before_forward", point.max_num_seqs, conv_columns(point)
-    pools = {"conv_states": torch.zeros_like(x.conv_states), "ssm_states": torch.zeros_like(x.ssm_states)}
-    kept = {name: torch.ones(pool.shape, dtype=torch.bool) for name, pool in pools.items()}
+    before, capacity, width = point.phase == "before_forward", point.max_num_seqs, conv_columns(point)
+    conv, ssm = torch.zeros_like(x.conv_states), torch.zeros_like(x.ssm_states)
+    conv_kept, ssm_kept = (torch.ones(pool.shape, dtype=torch.bool) for pool in (conv, ssm))
+    # Views through which the loop below addresses a convolution by time, whatever the layout.
+    conv_in, conv_out, conv_out_kept = (time_first(point, pool) for pool in (x.conv_states, conv, conv_kept))
     accepted, state_columns = [0] * capacity, [0] * capacity
     for b in range(len(x.seq_lens)):
         accepted[b] = int(x.num_accepted_tokens[b])
         state_columns[b] = cdiv(int(x.seq_lens[b]), point.mamba_block_size) - 1
-        crossing = _crossing(point, x, b)
-        if crossing is None:
+        columns = copied_columns(point, x, b)
+        if columns is None:
             continue
-        source, shift, target = crossing
-        slots = x.block_table[b].tolist()
-        assert 0 not in (slots[source], slots[source + shift], slots[target]), (
-            "a request copies states it does not hold"
-        )
-        if before or slots[source] == slots[target]:
+        first, shift, last = columns
+        table = x.block_table[b].tolist()
+        conv_from, ssm_from, to = table[first], table[first + shift], table[last]
+        assert NULL_BLOCK_ID not in (conv_from, ssm_from, to), "a request copies states it does not hold"
+        if before or conv_from == to:
             accepted[b] = 1
         for layer in range(point.num_layers):
-            if slots[source] != slots[target] or shift > 0:
-                for tensors, value in (
-                    (pools, time_first(point, x.conv_states)[layer, slots[source], shift:]),
-                    (kept, False),
-                ):
-                    time_first(point, tensors["conv_states"])[layer, slots[target], : columns - shift] = value
-            if slots[source + shift] != slots[target]:
-                pools["ssm_states"][layer, slots[target]] = x.ssm_states[layer, slots[source + shift]]
-                kept["ssm_states"][layer, slots[target]] = False
+            if conv_from != to or shift > 0:
+                conv_out[layer, to, : width - shift] = conv_in[layer, conv_from, shift:]
+                conv_out_kept[layer, to, : width - shift] = False
+            if ssm_from != to:
+                ssm[layer, to] = x.ssm_states[layer, ssm_from]
+                ssm_kept[layer, to] = False
     spare = torch.arange(capacity) >= point.batch_size
-    expected = {name: Expected(pool, untouched=kept[name]) for name, pool in pools.items()}
-    expected["num_accepted_tokens"] = Expected(mamba.int32(accepted), untouched=spare)
+    expected = {
+        "conv_states": Expected(conv, untouched=conv_kept),
+        "ssm_states": Expected(ssm, untouched=ssm_kept),
+        "num_accepted_tokens": Expected(int32(accepted), untouched=spare),
+    }
     if before:
-        expected["state_columns"] = Expected(mamba.int32(state_columns), untouched=spare)
+        expected["state_columns"] = Expected(int32(state_columns), untouched=spare)
     return expected
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """States that move, read and written once; lengths, starts, counts and columns of all; three slots of who
-    copies.
+    """States that move, read and written once; starts, lengths, counts and columns of all requests; three table entries
+    of each that copies.
     """
     moved = 4 * (1 + len(x.seq_lens) * (7 if point.phase == "before_forward" else 6))
     for b in range(len(x.seq_lens)):
-        crossing = _crossing(point, x, b)
-        if crossing:
-            source, shift, target = crossing
+        if columns := copied_columns(point, x, b):
+            source, shift, target = columns
             conv = 2 * point.conv_dim * (conv_columns(point) - shift) if shift or source != target else 0
             ssm = point.ssm_state_bytes if source + shift != target else 0
             moved += 12 + 2 * point.num_layers * (conv + ssm)
     return moved
-
-
-# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
-
-
-#: What a variant waives that decides on the host.
-_ON_HOST = ("no_alloc", "no_sync", "graph_safe")
-
-
-@variant("mamba_state_copy", waives=_ON_HOST)
-def pointer_lists(point, x, out):
-    """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a
-    copy each.
-    """
-    return pointer_lists_copies(point, x, out)
-
-
-@variant("mamba_state_copy", waives="no_alloc")
-def masked_chain(point, x, out):
-    """No host decision, so it can be captured: the states of all requests are gathered, and put back where nothing
-    moves.
-    """
-    return masked_copies(point, x, out)
-
-
-_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
-_KINDS = [
-    {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")
-]
-_EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
-
-
-@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
-def compiled_chain(point, x, out):
-    """torch.compile (Inductor, dynamic shapes) of the masked chain."""
-    return masked_copies(point, x, out, compiled(masked, masked_copies, operator, _EXAMPLES, out.ssm_states.device))
-
-
-# --- historic defects -------------------------------------------------------------------------------------------------
-
-
-def _sd_only(point: Point) -> str | None:
-    return "layout SD only" if point.conv_layout == "DS" else None
-
-
-@variant(
-    "mamba_state_copy",
-    defect="several blocks shift inside one slot, in any order (vLLM #50729)",
-    skip=_sd_only,
-    waives=_ON_HOST,
-)
-def overlapping_shift(point, x, out):
-    """In place on a copy of the pools; a block per column, the last one first, as no order is promised."""
-
-    def shift_columns(conv, source, target, shift):
-        for column in reversed(range(conv_columns(point) - shift)):
-            conv[:, target, column] = conv[:, source, column + shift]
-
-    return in_place(point, x, out, shift_columns)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)",
-    waives=_ON_HOST,
-)
-def accepted_updated_in_place(point, x, out):
-    """In place on a copy of the pools: the block of layer 0 is done before those of the other layers begin."""
-
-    def shift_layers(conv, source, target, shift):
-        for layer in range(point.num_layers):
-            seen = shift if layer == 0 else 0
-            conv[layer, target, : conv_columns(point) - seen] = conv[layer, source, seen:].clone()
-
-    return in_place(point, x, out, shift_layers)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="layout DS is shifted as if its columns lay together (vLLM #45473)",
-    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None,
-    waives=_ON_HOST,
-)
-def shifted_as_contiguous(point, x, out):
-    def shift_flat(conv, source, target, shift):
-        begin = shift * point.conv_dim
-        for layer in range(point.num_layers):
-            flat = [conv[layer, slot].T.contiguous().view(-1) for slot in (target, source)]
-            flat[0][: len(flat[1]) - begin] = flat[1][begin:].clone()
-            conv[layer, target] = flat[0].view(point.conv_dim, -1).T
-
-    return in_place(point, x, out, shift_flat)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
-    waives=_ON_HOST,
-)
-def columns_updated_in_place(point, x, out):
-    """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
-    return pointer_lists_copies(Point({**point, "num_layers": 1}) if point.phase == "before_forward" else point, x, out)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="a guard against backward copies, the cause named in vLLM #53505, drops those that are due",
-    waives=_ON_HOST,
-)
-def backward_copy_dropped(point, x, out):
-    """A state goes back where drafts beyond a block's end were rejected, or where that end is left to the prefix
-    cache.
-    """
-    return in_place(point, x, out, shifted_by, backwards=False)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
-    waives=_ON_HOST,
-)
-def shift_ignored(point, x, out):
-    def unshifted(conv, source, target, shift):
-        kept = conv_columns(point) - shift
-        conv[:, target, :kept] = conv[:, source, :kept].clone()
-
-    return in_place(point, x, out, unshifted)
-
-
-@variant(
-    "mamba_state_copy",
-    defect="padding rows move what their stale columns say (the kind of xllm #1939)",
-    waives=_ON_HOST,
-)
-def padding_copied(point, x, out):
-    return in_place(point, x, out, shifted_by, padding_stays=False)
 
 
 operator = Operator(
@@ -294,16 +355,6 @@ operator = Operator(
     baseline="pointer_lists",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=(
-        *mamba.RULES,
-        mamba.SEQS_FIT,
-        Rule(
-            "the states of batch_size {batch_size} x num_layers {num_layers} must not exceed 4 GiB: lower them, ssm_state_bytes "
-            "({ssm_state_bytes}) or conv_dim ({conv_dim})",
-            lambda p: (
-                p.num_layers * num_slots(p) * (p.ssm_state_bytes + 2 * p.conv_dim * conv_columns(p)) <= MOST_POOL_BYTES
-            ),
-        ),
-    ),
+    rules=RULES,
     redundant=axes.same_batch_elsewhere,
 )

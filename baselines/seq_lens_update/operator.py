@@ -1,42 +1,154 @@
-"""seq_lens_update: from the tokens a speculative step accepted to the next step's lengths, without waiting for the GPU.
+"""seq_lens_update: the accepted tokens of the previous step -> lengths and positions of the next, without a GPU wait.
 
-Asynchronous scheduling prepares a step before the CPU knows how many drafts the previous one accepted. The CPU counts
-all of them; the device corrects that. For request b, which stood in row p = prev_pos[b] of the previous step (-1: in
-none):
+Asynchronous scheduling prepares a step before the CPU knows how many drafts of the previous one were accepted. The CPU
+counts all of them as accepted, and the device corrects that. For request b, which had row p = prev_pos[b] in the
+previous step (-1 = none), let b be corrected where p >= 0 and prev_drafts[p] > 0:
 
-    num_computed[b] = prev_num_computed[p] + valid[p]       where p >= 0 and prev_drafts[p] > 0, else num_computed_cpu[b]
-    num_accepted[b] = valid[p]                              in the first case, else left alone
+    num_computed[b] = prev_num_computed[p] + valid[p]        where corrected, else num_computed_cpu[b]
+    num_accepted[b] = valid[p]                               where corrected, else unchanged
     seq_lens[b]     = num_computed[b] + num_scheduled[b]
-    positions[t]    = num_computed[b] + t - query_start_loc[b]          for the tokens t of request b
-    seq_lens_cpu_upper_bound[b] = num_computed_cpu[b] + num_scheduled[b]                    on the host
+    positions[t]    = num_computed[b] + t - query_start_loc[b]       for the tokens t of request b
+    seq_lens_cpu_upper_bound[b] = num_computed_cpu[b] + num_scheduled[b]                on the host
 
-Rows from B on: both lengths 0, because a graph captured at a larger batch reads them; the rest keeps what it held.
+Both lengths are 0 in rows from B on, because a graph captured at a larger batch reads them. All else keeps its
+contents.
 
-The bound is all the host gets (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step, and equal where
-there were none. It may size buffers, bound loops and choose kernels; what is computed per row takes seq_lens. Until
-then consumers copied seq_lens back, and every step waited for the GPU.
+The host gets the upper bound alone (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step, and it is exact
+where there were none. It may size buffers, bound loops and choose kernels; per-row work needs seq_lens. Before that
+change, consumers copied seq_lens back and every step waited for the GPU.
 
-Buffers: the rows of the counts move between steps, so they are held twice. prev_num_computed is the previous step's
-num_computed and is only read; the two change places every step, so a captured consumer reads seq_lens, whose address never
-moves. Written into itself, a row could be read after another block has overwritten it (the defect permuted_in_place).
+Double buffering: requests change rows between steps, so counts written in place could overwrite a row that another
+block has still to read (the defect permuted_in_place). prev_num_computed is the previous step's num_computed and
+read-only; the two buffers swap every step. Captured consumers read seq_lens, whose address never changes.
 
-Host arrays stay on the CPU, in pinned memory where there is a GPU. The three that the device needs stand one behind the
-other in one allocation, so they may be sent by three copies or by one.
+Host arrays stay on the CPU, in pinned memory where there is a GPU. The three that the device needs are slices of one
+allocation, so they can be sent by three copies or by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.seq_lens_update import _steps as steps
-from baselines.seq_lens_update._points import HARD_POINTS, SEQUENCES
-from baselines.seq_lens_update._steps import Inputs, make_inputs, num_tokens
-from baselines.workloads.torch_compile import compiled
-from harness.contract import COMPILER, HOST, Expected, Operator, Point, variant
+from baselines.seq_lens_update.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads.context_lengths import draw_lengths, plain
+from baselines.workloads.decode_batch import int32
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+
+#: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
+UNUSED = 0x7FFFFF00
+
+BATCH_SIZE = Axis(
+    "batch_size", axes.whole(0), 32, "requests of the step (B), padding left out; 0 is an idle data-parallel rank"
+)
+NUM_PREV_REQS = Axis("num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)")
+CHURN = Axis(
+    "churn",
+    axes.probability,
+    0.0,
+    "share of the batch that is new or resumed (rounded); more where P is too small",
+    plain,
+)
+ROW_ORDER = Axis(
+    "row_order",
+    axes.choice("kept", "permuted"),
+    "kept",
+    "order of the surviving requests against the previous step's rows",
+)
+SCHEDULING = Axis(
+    "scheduling",
+    axes.choice("async", "sync"),
+    "async",
+    "whether the CPU counts the previous step's drafts as accepted (async) or knows which were (sync)",
+)
+ACCEPTANCE = Axis(
+    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
+)
+PREFILLS = Axis(
+    "prefills", axes.whole(0), 0, "requests of the batch, the last ones, that run a prefill chunk instead of a decode"
+)
+PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk")
+MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "capacity of the per-request buffers")
+
+AXES = (
+    BATCH_SIZE,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.DECODE_LEN,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    NUM_PREV_REQS,
+    CHURN,
+    ROW_ORDER,
+    SCHEDULING,
+    ACCEPTANCE,
+    PREFILLS,
+    PREFILL_LEN,
+    MAX_NUM_SEQS,
+    axes.MAX_NUM_BATCHED_TOKENS,
+)
+
+RULES = (
+    *axes.DECODE_STEP_RULES,
+    Rule("prefills ({prefills}) must not exceed batch_size ({batch_size})", lambda p: p.prefills <= p.batch_size),
+    Rule(
+        "batch_size ({batch_size}) and num_prev_reqs ({num_prev_reqs}) must not exceed max_num_seqs ({max_num_seqs})",
+        lambda p: max(p.batch_size, p.num_prev_reqs) <= p.max_num_seqs,
+    ),
+    Rule(
+        "max_model_len ({max_model_len}) must hold two steps: max_decode_len ({max_decode_len}) + next_n ({next_n}), "
+        "or a chunk of prefill_len ({prefill_len})",
+        lambda p: p.max_model_len >= max(p.max_decode_len + p.next_n, p.prefill_len if p.prefills else 0),
+    ),
+    Rule(
+        "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, "
+        "prefills {prefills} x {prefill_len}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
+        lambda p: num_tokens(p) <= p.max_num_batched_tokens,
+    ),
+)
+
+
+def redundant(point: Point) -> str | None:
+    """Why another point of a full grid has the same step; None where none has."""
+    if point.decode_len != "uniform" and max(point.batch_size, point.num_prev_reqs) <= 1:
+        return f"a {point.decode_len} step of one request is uniform"
+    if point.row_order == "permuted" and max(point.batch_size, point.num_prev_reqs) <= 1:
+        return "one request has one order"
+    if point.churn and round(point.churn * point.batch_size) == 0:
+        return f"churn {point.churn:g} of {point.batch_size} request(s) is none"
+    if point.prefill_len != PREFILL_LEN.default and not point.prefills:
+        return "no request runs a prefill chunk"
+    return None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    prev_num_computed: Tensor  # [max_num_seqs] int32, by rows of the previous step
+    valid: Tensor  # [max_num_seqs] int32, accepted drafts + 1, by rows of the previous step; >= 1 if it had drafts
+    query_start_loc: Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
+    to_device: Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos, num_computed_cpu, prev_drafts
+    num_scheduled: Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
+    num_tokens: int  # A, their sum
+
+    @property
+    def prev_pos(self) -> Tensor:
+        """[B] view: row in the previous step, -1 = none. No two requests share one."""
+        return self.to_device[: len(self.num_scheduled)]
+
+    @property
+    def num_computed_cpu(self) -> Tensor:
+        """[B] view: computed tokens, all drafts of the previous step counted as accepted."""
+        return self.to_device[len(self.num_scheduled) : 2 * len(self.num_scheduled)]
+
+    @property
+    def prev_drafts(self) -> Tensor:
+        """[P] view, by rows of the previous step."""
+        return self.to_device[2 * len(self.num_scheduled) :]
 
 
 @dataclass(frozen=True)
@@ -48,8 +160,67 @@ class Outputs:
     seq_lens_cpu_upper_bound: Tensor = field(metadata=HOST)  # [max_num_seqs] int32
 
 
+def _query_lens(pattern: str, count: int, top: int) -> np.ndarray:
+    """Query tokens of ``count`` requests in no particular order; one of them has ``top``."""
+    if pattern == "ragged":
+        return top - np.arange(count) % top
+    lengths = np.full(count, top)
+    if pattern == "mixed" and count > 1:
+        lengths[count - max(count // 10, 1) :] = 1
+    return lengths
+
+
+def num_tokens(point: Point) -> int:
+    """A: query tokens of the step."""
+    decodes = _query_lens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
+    return int(decodes.sum()) + point.prefills * point.prefill_len
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    """Shapes and host integers follow from the point alone. The seed moves rows, accepted drafts and contexts."""
+    rng = np.random.default_rng(seed)
+    rows, prev_rows, decodes = point.batch_size, point.num_prev_reqs, point.batch_size - point.prefills
+    scheduled = np.full(rows, point.prefill_len)
+    scheduled[:decodes] = rng.permutation(_query_lens(point.decode_len, decodes, point.max_decode_len))
+
+    survivors = np.sort(rng.choice(rows, min(rows - round(point.churn * rows), prev_rows), replace=False))
+    sources = rng.choice(prev_rows, len(survivors), replace=False)
+    prev_pos = np.full(rows, -1)
+    prev_pos[survivors] = np.sort(sources) if point.row_order == "kept" else sources
+
+    # What the previous step did, by its rows. One without drafts produced one token, or none in the middle of a prompt.
+    drafts = rng.permutation(_query_lens(point.decode_len, prev_rows, point.next_n) - 1)
+    drafts[prev_pos[decodes:][prev_pos[decodes:] >= 0]] = 0
+    accepted = (rng.random((prev_rows, point.next_n - 1)) < point.acceptance).cumprod(axis=1)
+    accepted = np.where(np.arange(point.next_n - 1) < drafts[:, None], accepted, 0).sum(axis=1)
+    valid = np.where(drafts > 0, accepted + 1, rng.integers(0, 2, prev_rows))
+
+    # The same by rows of this step; the zero appended is for prev_pos = -1.
+    drafts_of, valid_of = np.append(drafts, 0)[prev_pos], np.append(valid, 0)[prev_pos]
+    gained = np.where(drafts_of > 0, valid_of, 0)
+    rejected = np.where(drafts_of > 0, drafts_of + 1 - gained, 0)
+    lens = np.clip(draw_lengths(point.context_len, rows, rng), scheduled + gained, point.max_model_len - rejected)
+    computed = lens - scheduled
+
+    before = np.full(point.max_num_seqs, UNUSED)
+    before[:prev_rows] = rng.integers(1, point.max_model_len, prev_rows)  # finished requests keep these
+    progress = np.where(drafts_of > 0, gained, np.where(valid_of > 0, 1, point.prefill_len))
+    before[prev_pos[survivors]] = np.maximum(computed - progress, 0)[survivors]
+    believed = computed + (rejected if point.scheduling == "async" else 0)
+    return Inputs(
+        prev_num_computed=int32(before),
+        valid=int32(np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))),
+        query_start_loc=int32(np.append(0, scheduled.cumsum())),
+        to_device=int32(np.concatenate([prev_pos, believed, drafts])),
+        num_scheduled=int32(scheduled),
+        num_tokens=num_tokens(point),
+    )
+
+
 def make_outputs(point: Point) -> Outputs:
-    per_request = lambda: torch.empty(point.max_num_seqs, dtype=torch.int32)  # noqa: E731
+    def per_request() -> Tensor:
+        return torch.empty(point.max_num_seqs, dtype=torch.int32)
+
     positions = torch.empty(point.max_num_batched_tokens, dtype=torch.int64)
     return Outputs(per_request(), per_request(), per_request(), positions, per_request())
 
@@ -66,29 +237,20 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    capacity, tokens = point.max_num_seqs, point.max_num_batched_tokens
+    capacity, tokens, rows = point.max_num_seqs, point.max_num_batched_tokens, point.batch_size
     before, valid, drafts = x.prev_num_computed.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
-    computed, accepted, lens, bound, positions = (
-        [0] * capacity,
-        [0] * capacity,
-        [0] * capacity,
-        [0] * capacity,
-        [0] * tokens,
-    )
-    kept = [True] * capacity
-    t = 0
-    for b, (p, believed, scheduled) in enumerate(
-        zip(x.prev_pos.tolist(), x.num_computed_cpu.tolist(), x.num_scheduled.tolist(), strict=True)
-    ):
-        computed[b] = believed
+    prev_pos, believed, scheduled = x.prev_pos.tolist(), x.num_computed_cpu.tolist(), x.num_scheduled.tolist()
+    computed, accepted, lens, bound = ([0] * capacity for _ in range(4))
+    positions, kept, t = [0] * tokens, [True] * capacity, 0
+    for b in range(rows):
+        p = prev_pos[b]
+        computed[b] = believed[b]
         if p >= 0 and drafts[p] > 0:
             computed[b], accepted[b], kept[b] = before[p] + valid[p], valid[p], False
-        lens[b], bound[b] = computed[b] + scheduled, believed + scheduled
-        for j in range(scheduled):
+        lens[b], bound[b] = computed[b] + scheduled[b], believed[b] + scheduled[b]
+        for j in range(scheduled[b]):
             positions[t] = computed[b] + j
             t += 1
-    rows = len(x.prev_pos)
-    int32 = lambda values: torch.tensor(values, dtype=torch.int32)  # noqa: E731
     return {
         "num_computed": Expected(int32(computed), untouched=torch.arange(capacity) >= rows),
         "num_accepted": Expected(int32(accepted), untouched=torch.tensor(kept)),
@@ -99,7 +261,9 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Device memory alone: the host's arrays written and read once, old counts of requests that had drafts, outputs."""
+    """Device memory only: the host's arrays written and read, query_start_loc, two old counts per corrected request and
+    all outputs but the bound.
+    """
     p = x.prev_pos[x.prev_pos >= 0]
     corrected = int((x.prev_drafts[p] > 0).sum())
     rows = len(x.prev_pos)
@@ -107,157 +271,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * entries + 8 * x.num_tokens
 
 
-# --- PyTorch-op variants ----------------------------------------------------------------------------------------------
-
-
-def _bound(x: Inputs, out: Outputs) -> None:
-    """The host's half: one add, one fill."""
-    rows = len(x.num_scheduled)
-    torch.add(x.num_computed_cpu, x.num_scheduled, out=out.seq_lens_cpu_upper_bound[:rows])
-    out.seq_lens_cpu_upper_bound[rows:].fill_(0)
-
-
-def _correct(prev_pos, num_computed_cpu, prev_drafts, before, valid, computed, accepted) -> None:
-    """The counts alone, 13 launches. A row that had none before gathers row 0 and discards it."""
-    source = prev_pos.clamp(min=0).long()
-    old, produced, drafts = before[source], valid[source], prev_drafts[source]
-    corrected = (prev_pos >= 0) & (drafts > 0)
-    computed.copy_(torch.where(corrected, old + produced, num_computed_cpu))
-    accepted.copy_(torch.where(corrected, produced, accepted))
-
-
-def _lengths(x: Inputs, out: Outputs, arange: Tensor) -> None:
-    """Lengths, their tail and positions from the counts."""
-    rows, tokens = len(x.num_scheduled), x.num_tokens
-    computed, scheduled = out.num_computed[:rows], torch.diff(x.query_start_loc)
-    torch.add(computed, scheduled, out=out.seq_lens[:rows])
-    out.seq_lens[rows:].fill_(0)
-    shift = torch.repeat_interleave(computed - x.query_start_loc[:-1], scheduled, output_size=tokens)
-    torch.add(shift, arange[:tokens], out=out.positions[:tokens])
-
-
-def _device_side(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
-    rows = len(x.num_scheduled)
-    _correct(*uploaded, x.prev_num_computed, x.valid, out.num_computed[:rows], out.num_accepted[:rows])
-    _lengths(x, out, arange)
-
-
-def _uploads(x: Inputs, out: Outputs) -> tuple[list[Tensor], Callable[[], None]]:
-    """Device buffers of the three host arrays, and a closure that sends each by a copy of its own."""
-    host, device = (x.prev_pos, x.num_computed_cpu, x.prev_drafts), out.seq_lens.device
-    # One entry at least: row 0 is gathered even where the previous step had no request.
-    buffers = [torch.zeros(max(len(source), 1), dtype=torch.int32, device=device) for source in host]
-    targets = [buffer[: len(source)] for buffer, source in zip(buffers, host, strict=True)]
-
-    def upload():
-        for target, source in zip(targets, host, strict=True):
-            target.copy_(source, non_blocking=True)
-
-    return [*targets[:2], buffers[2]], upload
-
-
-def _arange(out: Outputs) -> Tensor:
-    """0 .. capacity - 1: a lookup table must cover every token the buffers can hold (vLLM #39277)."""
-    return torch.arange(len(out.positions), dtype=torch.int32, device=out.positions.device)
-
-
-def _chain(point: Point, x: Inputs, out: Outputs, device_side: Callable) -> Callable[[], None]:
-    (uploaded, upload), arange = _uploads(x, out), _arange(out)
-
-    def launch():
-        upload()
-        device_side(x, out, uploaded, arange)
-        _bound(x, out)
-
-    return launch
-
-
-@variant("seq_lens_update", waives="no_alloc")
-def op_chain(point, x, out):
-    """The operator chain of vLLM 0.22: three host-to-device copies, 13 launches for the counts, then lengths and
-    positions.
-    """
-    return _chain(point, x, out, _device_side)
-
-
-@variant("seq_lens_update", waives=("no_alloc", "no_sync", "graph_safe"))
-def blocking_copy(point, x, out):
-    """Before vLLM #40654: the operator chain, then the exact lengths come back by a copy that waits for the GPU.
-
-    The bound is written besides, for the outputs to be the same.
-    """
-    chain = op_chain(point, x, out)
-
-    def launch():
-        chain()
-        out.seq_lens[: len(x.num_scheduled)].cpu()
-
-    return launch
-
-
-_EXAMPLES = (
-    {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
-    {"batch_size": 1},
-)
-
-
-@variant("seq_lens_update", requires=COMPILER, waives="no_alloc")
-def compiled_chain(point, x, out):
-    """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound as they are."""
-    return _chain(point, x, out, compiled(_device_side, _chain, operator, _EXAMPLES, out.seq_lens.device))
-
-
-# --- historic defects -------------------------------------------------------------------------------------------------
-
-
-@variant(
-    "seq_lens_update",
-    defect="the counts are permuted into themselves (the kind of race in vLLM #50432)",
-    waives="no_alloc",
-)
-def permuted_in_place(point, x, out):
-    """The race made deterministic: rows are written in order, so one whose source stands above it reads a new count."""
-
-    def correct_rows(x, out, uploaded, arange):
-        counts = x.prev_num_computed.clone()
-        for b in range(len(x.num_scheduled)):
-            row = [tensor[b : b + 1] for tensor in (*uploaded[:2], counts, out.num_accepted)]
-            _correct(*row[:2], uploaded[2], counts, x.valid, *row[2:])
-        out.num_computed[: len(x.num_scheduled)].copy_(counts[: len(x.num_scheduled)])
-        _lengths(x, out, arange)
-
-    return _chain(point, x, out, correct_rows)
-
-
-@variant("seq_lens_update", defect="the host's bound is taken for the exact length (vLLM #40772)", waives="no_alloc")
-def bound_as_exact(point, x, out):
-    chain, rows = op_chain(point, x, out), len(x.num_scheduled)
-
-    def launch():
-        chain()
-        out.seq_lens[:rows].copy_(out.seq_lens_cpu_upper_bound[:rows], non_blocking=True)
-
-    return launch
-
-
-@variant(
-    "seq_lens_update", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", waives="no_alloc"
-)
-def stale_tail(point, x, out):
-    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.num_scheduled) :]
-
-    def launch():
-        before = tail.clone()
-        chain()
-        tail.copy_(before)
-
-    return launch
-
-
 operator = Operator(
     name="seq_lens_update",
-    summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, a bound on the host",
-    axes=steps.AXES,
+    summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
+    "a bound on the host",
+    axes=AXES,
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
@@ -266,6 +284,6 @@ operator = Operator(
     baseline="op_chain",
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
-    rules=steps.RULES,
-    redundant=steps.redundant,
+    rules=RULES,
+    redundant=redundant,
 )

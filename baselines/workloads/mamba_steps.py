@@ -1,9 +1,9 @@
-"""What the Mamba operators share: axes, decode steps with a past, state tables.
+"""Decode steps of hybrid attention-Mamba models: axes, rules, steps with a history, state tables.
 
-A decode step of a hybrid model depends on the step before it: how many of its draft tokens were accepted, and in which
-column of the state table it put the states. Both are drawn here so that they could really have come about.
+A step depends on the step before it: how many of its drafts were accepted, and which column of the state table its
+last token was scheduled into (the anchor). Both are drawn so that a real engine could have produced them.
 
-Defaults are Nemotron-3 Super served with three drafts: Mamba block 1024, max_model_len 262144.
+Defaults: Nemotron-3 Super served with three drafts per step, Mamba block 1024, max_model_len 262144.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
-#: A request's slots are one group of lanes of one warp in the fused kernels.
+#: The fused kernels give a request one lane per slot, 1 + k of them, inside one warp.
 MOST_SPECULATIVE_BLOCKS = 31
-#: Below it a length is divided exactly by a multiplication with a 31-bit constant.
+#: Below it a length is divided exactly by multiplying with a 31-bit constant (integers.reciprocal).
 LONGEST_MODEL_LEN = 2**30
 
 NUM_SPECULATIVE_BLOCKS = Axis(
@@ -71,7 +71,7 @@ DECODE_STEP = (
 RULES = (
     Rule(
         "max_decode_len ({max_decode_len}) must not exceed 1 + num_speculative_blocks (1 + {num_speculative_blocks})",
-        lambda p: p.max_decode_len <= p.num_speculative_blocks + 1,
+        lambda p: p.max_decode_len <= slots_per_step(p),
     ),
     Rule(
         f"num_speculative_blocks ({{num_speculative_blocks}}) must not exceed {MOST_SPECULATIVE_BLOCKS}",
@@ -87,26 +87,41 @@ SEQS_FIT = Rule(
 
 @dataclass(frozen=True)
 class Step:
-    """CPU tensors, int32. Padding requests stand last: length 0, accepted 1, anchor -1."""
+    """CPU tensors, int32. Padding requests are the last rows: length 0, accepted 1, anchor -1."""
 
-    seq_lens: Tensor  # [B] this step's tokens included
+    seq_lens: Tensor  # [B] including this step's tokens
     query_start_loc: Tensor  # [B + 1]
-    num_accepted: Tensor  # [B] of the step before: accepted drafts + 1
-    anchors: Tensor  # [B] column of the last scheduled block of the step before, -1 where that step is unknown
+    num_accepted: Tensor  # [B] accepted drafts + 1 of the previous step
+    anchors: Tensor  # [B] column of the last block the previous step scheduled, -1 = unknown
+
+
+def slots_per_step(point: Point) -> int:
+    """1 + k: state slots that one request reads or writes in a step."""
+    return 1 + point.num_speculative_blocks
+
+
+def log2_lanes(slots: int) -> int:
+    """ceil(log2(slots)). Kernels give a request a power of two of lanes, so that they never straddle two warps."""
+    return (slots - 1).bit_length()
 
 
 def table_columns(point: Point) -> int:
-    """W: blocks of the longest sequence and k more, which its last step may run into."""
+    """W: blocks of the longest sequence, and k more because its last step may reach beyond them."""
     return cdiv(point.max_model_len, point.mamba_block_size) + point.num_speculative_blocks
 
 
+def last_block(tokens: int, block_size: int) -> int:
+    """Column of the block that holds the last of ``tokens`` tokens; 0 for no tokens."""
+    return max(cdiv(tokens, block_size) - 1, 0)
+
+
 def num_accepted(rng: np.random.Generator, acceptance: float, count: int, drafts: int) -> np.ndarray:
-    """1 + the number of leading accepted drafts, int64 [count]."""
+    """int64 [count]: 1 + the number of leading drafts accepted, of ``drafts`` that each pass with ``acceptance``."""
     return 1 + np.cumprod(rng.random((count, drafts)) < acceptance, axis=1, dtype=np.int64).sum(axis=1)
 
 
 def make_step(point: Point, seed: int) -> Step:
-    """The step before scheduled 1 + k tokens, fewer where the sequence would have outgrown max_model_len."""
+    """One legal step. The previous one scheduled 1 + k tokens, or fewer where max_model_len ended the sequence."""
     batch, rng, k = make_batch(point, seed), np.random.default_rng([seed, 2]), point.num_speculative_blocks
     computed = (batch.seq_lens - batch.decode_lens).numpy().astype(np.int64)
     accepted = np.minimum(num_accepted(rng, point.acceptance, point.batch_size, k), np.maximum(computed, 1))
@@ -118,39 +133,32 @@ def make_step(point: Point, seed: int) -> Step:
 
 
 def make_state_table(point: Point, step: Step, seed: int) -> Tensor:
-    """int32 [B, W] with row stride W + table_padding: the slot of every block of a request and of k more.
+    """int32 [B, W] with row stride W + table_padding: the state slot of every block of a request and of k more.
 
-    Slots of all requests are distinct. Columns that no step could have reached hold UNUSED_BLOCK_ID, rows of padding
-    requests NULL_BLOCK_ID.
+    All slots are distinct. Columns that no step can reach hold UNUSED_BLOCK_ID, padding requests NULL_BLOCK_ID.
     """
     rng, columns, k = np.random.default_rng([seed, 3]), table_columns(point), point.num_speculative_blocks
+    seq_lens = step.seq_lens.numpy().astype(np.int64)
+    blocks = np.maximum(cdiv(seq_lens, point.mamba_block_size), step.anchors.numpy() + 1)
+    used = np.where(seq_lens > 0, blocks + k, 0)
     storage = np.full((point.batch_size, columns + point.table_padding), UNUSED_BLOCK_ID, dtype=np.int32)
-    blocks = np.maximum(-(-step.seq_lens.numpy().astype(np.int64) // point.mamba_block_size), step.anchors.numpy() + 1)
-    used = np.where(step.seq_lens.numpy() > 0, blocks + k, 0)
-    storage[:, :columns][np.arange(columns) < used[:, None]] = rng.permutation(
-        np.arange(1, int(used.sum()) + 1, dtype=np.int32)
-    )
-    storage[step.seq_lens.numpy() == 0, :columns] = NULL_BLOCK_ID
+    table = storage[:, :columns]
+    table[np.arange(columns) < used[:, None]] = rng.permutation(np.arange(1, int(used.sum()) + 1, dtype=np.int32))
+    table[seq_lens == 0] = NULL_BLOCK_ID
     return torch.from_numpy(storage)[:, :columns]
 
 
-def entries_of_windows(first: Tensor, second: Tensor, slots: int) -> int:
-    """Distinct entries of a table's rows in two windows of ``slots`` columns, which begin at these columns, [B]
-    each.
-    """
-    return int((slots + (first - second).abs().clamp(max=slots)).sum())
+def distinct_entries(first: int, second: int, slots: int) -> int:
+    """Table entries covered by two windows of ``slots`` columns that begin at columns ``first`` and ``second``."""
+    return slots + min(abs(first - second), slots)
 
 
 def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
-    """target[b, j] = table[b, columns[b, j]] in one launch. Under torch.compile without out=, which it refuses for
-    dynamic sizes; Inductor fuses the copy.
+    """target[b, j] = table[b, columns[b, j]] in one launch; ``columns`` is int64 with the shape of ``target``.
+
+    torch.compile refuses ``out=`` with dynamic sizes; there a copy takes its place, which Inductor fuses.
     """
     if torch.compiler.is_compiling():
         target.copy_(torch.gather(table, 1, columns))
     else:
         torch.gather(table, 1, columns, out=target)
-
-
-def last_block(tokens: int, block_size: int) -> int:
-    """Column of the block that holds the last of ``tokens`` tokens; 0 where there is none."""
-    return max(cdiv(tokens, block_size) - 1, 0)

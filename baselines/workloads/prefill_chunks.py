@@ -1,6 +1,7 @@
-"""Legal prefill chunks over a quantised index-K cache: axes, request lengths, cache contents.
+"""Prefill chunks over a quantised index-K cache: axes, rules, request lengths, cache contents.
 
-Shapes and host integers follow from the point alone; the seed moves contents: lengths, exact total, block ids, bytes.
+Shapes and host integers follow from the point alone; the seed moves contents: lengths, the exact token count, block
+ids, bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from torch import Tensor
 from baselines.workloads import axes
 from harness.contract import Axis, Point, Rule
 
+#: One fp32 scale.
 SCALE_BYTES = 4
-#: Index keys have 128 values. A kernel may hold the values of 64 tokens at once.
+#: Index keys have 128 values. The limit keeps 64 tokens of values in the registers of one Triton program.
 MOST_HEAD_DIM = 1024
-#: Blocks of the cache that no request owns, block 0 apart.
+#: Blocks of the cache that no request owns, besides block 0.
 SPARE_BLOCKS = 2
 
 BATCH_SIZE = Axis("batch_size", axes.whole(1), 16, "requests of the prefill chunk (B), empty ones included")
@@ -55,6 +57,7 @@ def scale_bytes(point: Point) -> int:
 
 
 def longest_request(point: Point) -> int:
+    """Tokens that one request may have: max_model_len, or what a row of the block table covers."""
     return min(point.max_model_len, point.table_columns * point.block_size)
 
 
@@ -64,7 +67,8 @@ def _powers_of_two(*numbers: int) -> bool:
 
 RULES = (
     Rule(
-        "head_dim ({head_dim}), quant_block_size ({quant_block_size}) and block_size ({block_size}) must be powers of two",
+        "head_dim ({head_dim}), quant_block_size ({quant_block_size}) and block_size ({block_size}) must be "
+        "powers of two",
         lambda p: _powers_of_two(p.head_dim, p.quant_block_size, p.block_size),
     ),
     Rule(
@@ -78,15 +82,15 @@ RULES = (
     ),
     Rule("slack ({slack}) must not exceed chunk_tokens ({chunk_tokens})", lambda p: p.slack <= p.chunk_tokens),
     Rule(
-        "chunk_tokens ({chunk_tokens}) must fit batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens "
-        "in table_columns ({table_columns}) blocks each",
+        "chunk_tokens ({chunk_tokens}) must fit batch_size ({batch_size}) requests of max_model_len ({max_model_len}) "
+        "tokens in table_columns ({table_columns}) blocks each",
         lambda p: p.chunk_tokens <= p.batch_size * longest_request(p),
     ),
 )
 
 
 def make_seq_lens(point: Point, seed: int) -> Tensor:
-    """int32 [B], none longer than the table is wide. Their sum is N - slack plus at most slack / 2."""
+    """int32 [B] tokens per request, each at most longest_request. They add up to N - slack plus at most slack / 2."""
     rng, size, longest = np.random.default_rng(seed), point.batch_size, longest_request(point)
     total = point.chunk_tokens - point.slack + int(rng.integers(0, point.slack // 2, endpoint=True))
     if point.seq_lens == "uniform":
@@ -96,16 +100,16 @@ def make_seq_lens(point: Point, seed: int) -> Tensor:
         drawn = np.diff(cuts, prepend=0, append=total)
         lens = np.minimum(drawn, longest)
         room = longest - lens
-        # What was cut off goes to the first requests that have room for it.
+        # Tokens cut off from requests that were too long go to the first requests with room for them.
         lens += np.clip((drawn - lens).sum() - (np.cumsum(room) - room), 0, room)
     return torch.from_numpy(lens.astype(np.int32))
 
 
 def make_kv_cache(point: Point, seed: int) -> Tensor:
-    """uint8 [num_blocks, block_size, head_dim + scale bytes], stride(0) larger by page_padding.
+    """uint8 [num_blocks, block_size, head_dim + scale bytes]; stride(0) includes page_padding.
 
-    num_blocks is the largest number that N tokens of B requests can use, and a few. Every byte is random, in blocks and
-    rows that nobody owns too, so that a wrong row is never equal to the right one.
+    num_blocks is the most that N tokens of B requests can use, plus spares. Every byte is random, also in blocks and
+    rows that nobody owns, so that a wrong row cannot equal the right one.
     """
     row = point.head_dim + scale_bytes(point)
     stride = point.block_size * row + point.page_padding

@@ -1,19 +1,19 @@
 // k_quant_gather in one launch: values and scales of a prefill chunk, from cache blocks into contiguous workspaces.
 //
-// The work is cut along requests, not along the workspace: a unit is 2^unit_shift consecutive tokens of one request,
-// aligned to its start, so a unit never leaves its cache block and is two contiguous copies with one table entry.
+// Units. The work is cut along requests, not along the workspace: a unit is 2^unit_shift consecutive tokens of one request,
+// aligned to the request's start. It never leaves its cache block, so it is two contiguous copies with one table entry.
 // Request b owns the units from first_unit(b) = (cu_seq_lens[b] >> unit_shift) + b up to first_unit(b + 1): at least
-// ceil(length / 2^unit_shift) of them, at most one more. first_unit grows strictly, so the owner of a unit is found by one
-// search among B + 1 numbers, without a prefix sum of the requests' units; empty requests and slack need no special case.
+// ceil(length / 2^unit_shift) of them, at most one more. first_unit grows strictly, so one search among B + 1 numbers finds
+// the owner of a unit without a prefix sum over the requests' units. Empty requests and slack need no special case.
 //
-// A warp takes a unit. It searches 32 candidates per step with one load and one ballot, so B <= 31 costs one memory
-// latency and B <= 1023 two. Then the table entry, then the values, eight 16-byte loads per thread in flight before the
-// first store. These loads take the whole unit and only the stores stop at the request's last token: the rest of the
-// unit lies in the same block, and eight loads under eight predicates would not be issued together, as a thread has
-// seven predicate registers. No shared memory, no barrier.
+// A warp takes a unit. It searches 32 candidates per step with one load and one ballot: one memory latency for B <= 31, two
+// for B <= 1023. Then it loads the table entry, then the values, eight 16-byte loads per thread in flight before the first
+// store. The loads take the whole unit and only the stores stop at the request's last token: the rest of the unit lies in the
+// same block, and eight loads under eight predicates would not be issued together, because a thread has seven predicate
+// registers. No shared memory, no barrier.
 //
 // Grid: ceil(((num_tokens >> unit_shift) + batch_size) / warps). Block: a multiple of 32 threads, at most THREADS.
-// Vector, Word: what values and scales are copied in; with uint4, cache, block stride and values are 16-byte aligned.
+// Vector, Word: the types that values and scales are copied in. uint4 needs cache, block stride and values 16-byte aligned.
 
 constexpr int THREADS = 128;
 constexpr int WARP = 32;
@@ -42,10 +42,10 @@ __device__ __forceinline__ void gather(
     const int request = first;
     const int start = cu_seq_lens[request], next = cu_seq_lens[min(request + 1, batch_size)];
 
-    // A legal batch has no token past num_tokens; a wrong one must not write past the workspace.
+    // A legal batch has no token past num_tokens; an illegal one must not write past the workspace.
     const int position = (unit - request - (start >> unit_shift)) << unit_shift;
     const int tokens = min(min(next, num_tokens) - start - position, 1 << unit_shift);
-    // Idle: the request ended before, or there is none (request = B, next = start). Its table entry may be anything.
+    // Idle unit: the request ended before it, or there is none (request = B, next = start). Its table entry may hold anything.
     if (tokens <= 0) return;
 
     const int block = block_table[(long long)request * table_stride + (position >> block_shift)];
@@ -60,7 +60,7 @@ __device__ __forceinline__ void gather(
     const int whole_unit = (int)(((unsigned)head_dim << unit_shift) / sizeof(Vector));
     const int words = (int)((unsigned)(tokens * scale_bytes) / sizeof(Word));
 
-    // Usually the only one: 32 tokens have 32 scales.
+    // Usually the thread's only scale: 32 tokens have 32.
     Word word{};
     if (lane < words) word = scales_from[lane];
     int v = 0;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void gather(
             if (v + i * WARP < vectors) to[v + i * WARP] = values[i];
         }
     }
-    // What is left of a unit that is smaller because its block is.
+    // The rest of a unit that is smaller than WARP_BYTES because its block is.
 #pragma unroll 1
     for (; v < vectors; v += WARP) to[v] = from[v];
     if (lane < words) scales_to[lane] = word;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void gather(
     for (int w = lane + WARP; w < words; w += WARP) scales_to[w] = scales_from[w];
 }
 
-// __restrict__ belongs on the kernel's own parameters, but not on the cache and the workspaces: with it the compiler moves
-// loads down to their stores to save registers, and three of the eight are in flight.
+// No __restrict__ on the cache and the workspaces: with it the compiler moves loads down to their stores to save registers,
+// and only three of the eight stay in flight. On the other pointers it has to stand in the kernel's own parameters.
 #define PARAMETERS                                                                                                    \
     const unsigned char *kv_cache, const int *__restrict__ block_table, const int *__restrict__ cu_seq_lens,          \
         unsigned char *k, unsigned char *scale, int batch_size, int num_tokens, int table_stride, int block_stride,   \

@@ -1,16 +1,16 @@
-// mamba_spec_metadata in one launch. A group of 2^log_lanes >= slots lanes of one warp per request, a lane per slot.
+// mamba_spec_metadata in one launch. A request has 2^log_lanes >= slots lanes of one warp, a lane per slot.
 //
-// all_states: two loads deep instead of three. The table entry hangs on the anchor, the anchor on the request slot; but the
-// anchor is the last computed column or the next one unless the block size is below the number of drafts, so both entries
-// are loaded before it has arrived and it only chooses. Columns are clamped into the row; what the clamp changes is not
-// chosen, or lies in a lane beyond the slots.
+// all_states: loads are two deep instead of three. The table entry depends on the anchor, and the anchor on the request slot.
+// But the anchor is the last computed column or the next one, unless the block size is below the number of drafts, so both
+// entries are loaded before the anchor has arrived and it only selects. Columns are clamped into the row; a clamped entry is
+// never selected, or belongs to a lane beyond the slots.
 //
-// Rows from num_decodes on are padding: they load what the last real request does, so that stale slots and anchors are never
-// looked at, and store the padding values. Where no request is real they load row 0 and use neither its slot nor its length.
-// Nothing returns before the loads.
+// Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors are never
+// dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot nor its length.
+// No thread returns before the loads.
 //
-// n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array: neither is
-// __restrict__, and a request's lanes have read it before its first lane writes.
+// n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array, so neither is
+// __restrict__; all lanes of a request have read it before the first one writes (__syncwarp).
 
 constexpr int THREADS = 128;
 
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) all_states(
     }
 }
 
-// Modes align (the window starts at the last scheduled block) and none (multiplier 0: it starts at column 0).
+// Modes align (the window starts at the last scheduled block) and none (multiplier 0, so it starts at column 0).
 extern "C" __global__ void __launch_bounds__(THREADS) window(
     const int* __restrict__ seq_lens, const int* __restrict__ accepted, const int* __restrict__ table,
     int* __restrict__ input_slots, int* __restrict__ accepted_out,

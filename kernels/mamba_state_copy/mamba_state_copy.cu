@@ -1,13 +1,13 @@
 // mamba_state_copy in one launch: decides on the device who crosses a block boundary, and copies.
 //
-// Every block goes through the batch, THREADS requests at a time: a thread per request decides, a ballot and the counts of
-// the warps before give each request that crosses its place in the list, so the list is the same in all blocks. Then block i
-// takes the pieces i, i + gridDim.x, ... of list x layers x (pieces of an SSM state and of a convolution).
+// Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot and the counts of the
+// warps before it give each crossing request its place in the list, so the list is the same in all blocks. Then block i takes
+// the pieces i, i + gridDim.x, ... of list x layers x (pieces of an SSM state and of a convolution).
 //
-// Input and output pools may be the same: no pool is __restrict__. Distinct slots never overlap. A convolution that is shifted
-// inside its slot is moved by threads that own channels, from the first column to the last: what a thread overwrites it
-// has read before. accepted and state_columns are read by all blocks, accepted_out and columns_out are written by the first, without
-// a barrier between them: each must be an array of its own.
+// Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution shifted inside
+// its slot is moved by threads that own channels, from the first column to the last: a thread reads before it overwrites.
+// All blocks read accepted and state_columns, the first one writes accepted_out and columns_out, and no barrier orders the two:
+// each must be an array of its own.
 //
 // n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
 
@@ -86,8 +86,8 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
             total += crossing_in_warp[w];
         }
         if (crosses) moves[place] = move;
-        // The next tile writes the counts after this barrier and the moves after its own first one, which no thread passes
-        // before all have finished the loop below.
+        // The next tile writes the counts after this barrier, and the moves after its own first one, which no thread passes
+        // before all of them have left the loop below.
         __syncthreads();
 
 #pragma unroll 1
@@ -130,7 +130,7 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
     }
 }
 
-// ssm4: 16 bytes of an SSM state per access; conv8: 16 bytes of a column, layout SD.
+// ssm4: 16 bytes of an SSM state per access. conv8: 16 bytes of a column per access, layout SD only.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv8(PARAMETERS(int4, int4)) { copy<int4, int4>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv1(PARAMETERS(int4, short)) { copy<int4, short>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv8(PARAMETERS(int, int4)) { copy<int, int4>(ARGUMENTS); }

@@ -1,4 +1,5 @@
-// mamba_state_gather in one launch for all layers: 2^log_lanes >= slots lanes per request, a lane per slot and both ways.
+// mamba_state_gather in one launch for all layers. A request has 2^log_lanes >= slots lanes of one warp; lane j handles its
+// slot j of both outputs.
 
 constexpr int THREADS = 128;
 

@@ -1,9 +1,9 @@
 // seq_lens_update in one launch: counts corrected by what the previous step accepted, lengths, their tail, positions.
 //
-// A warp per request; its lanes read the same words and write one position each. host is [2 * rows + previous rows]:
-// prev_pos, num_computed_cpu, prev_drafts, in device memory or mapped pinned memory. Requests move between rows: before
-// (the previous step's counts) and num_computed are two buffers, so no order between blocks is needed.
-// Rows [rows, capacity) of seq_lens are zeroed by whichever thread counts up to them, before anything has been loaded.
+// A warp per request: its lanes read the same words and write one position each. host is [2 * rows + previous rows]: prev_pos,
+// num_computed_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows between steps; before (the
+// previous step's counts) and num_computed are two buffers, so blocks need no order.
+// Rows [rows, capacity) of seq_lens are zeroed by the first capacity - rows threads of the grid before they load anything.
 //
 // Grid: max(ceil(rows / 8), ceil((capacity - rows) / THREADS)) blocks of THREADS.
 

@@ -1,18 +1,13 @@
 """mamba_spec_metadata: worked examples against the reference, invariants without an oracle, random batches."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kernels.mamba_spec_metadata.variants
 from baselines.mamba_spec_metadata.operator import Inputs, operator
 from baselines.workloads.mamba_steps import table_columns
 from harness.discover import discover, unavailable
-from harness.records.file import read_run
 from harness.verify.fixture import Fixture, verify_cell
 from tests.baselines.mamba_batches import batches, entries_moved, int32
 from tests.baselines.random_batches import check_random, legal_point, run_examples
@@ -189,27 +184,6 @@ def test_traffic_counts_every_entry_once(axes, seed):
 @given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
     check_random(operator, SMALL | axes, seed, crowds=CROWDS)
-
-
-def test_the_launches_named_are_those_of_the_record():
-    """The sum of what op_chain lists, and what the fused kernels are compared with, without padding and with it."""
-    cells = read_run(Path(__file__).parents[2] / "results/reference/nvidia-h200/full.jsonl").cells
-    chain = [c for c in cells if (c.operator, c.variant) == (operator.name, "op_chain") and c.metrics is not None]
-    recorded = {"padding" in c.point: c.metrics.launches for c in chain}
-    listed = list(
-        map(
-            int,
-            re.findall(
-                r"\b(\d+) (?:element-wise|persistent|fills|for)", discover().find(operator.name, "op_chain").doc
-            ),
-        )
-    )
-    element_wise, copies, fills, elsewhere = listed
-    assert recorded == {False: element_wise + copies + elsewhere, True: element_wise + copies + elsewhere + fills}
-    assert (
-        f"takes {recorded[False]}, and {recorded[True]} where there is padding"
-        in kernels.mamba_spec_metadata.variants.__doc__
-    )
 
 
 @pytest.mark.skipif(

@@ -6,9 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
-from baselines.mamba_state_copy._batches import KNOWN_TO_HOST, conv_columns, time_first, with_host_copies
-from baselines.mamba_state_copy._points import stale_padding_rows
-from baselines.mamba_state_copy.operator import Outputs, operator
+from baselines.mamba_state_copy.cases import stale_padding_rows
+from baselines.mamba_state_copy.operator import (
+    HOST_COPIES,
+    Outputs,
+    conv_columns,
+    operator,
+    time_first,
+    with_host_copies,
+)
 from tests.baselines.mamba_batches import batches, int32, on_device
 from tests.baselines.random_batches import check_random, compiled_values, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
@@ -104,7 +110,7 @@ def test_a_shift_inside_a_slot_is_a_memmove(variant, k, layout):
     x.num_accepted_tokens.copy_(rows)
     x.block_table[:, :2] = torch.arange(1, 7, dtype=torch.int32).view(3, 2)
     x.block_table[:, 2 : 2 + k] = 7
-    x.tell_host()
+    x.sync_host_copies()
     expected = operator.reference(point, x)
     placed = on_device(x)
     out = Outputs(placed.conv_states, placed.ssm_states, torch.zeros(4, dtype=torch.int32, device=DEVICE))
@@ -160,7 +166,7 @@ def test_inputs_are_legal(axes, seed):
 
 
 def host_agrees(x):
-    return all(torch.equal(getattr(x, f"{name}_cpu"), getattr(x, name)) for name in KNOWN_TO_HOST)
+    return all(torch.equal(getattr(x, f"{name}_cpu"), getattr(x, name)) for name in HOST_COPIES)
 
 
 @run_examples(200)
@@ -205,7 +211,7 @@ def test_pointer_lists_wait_for_the_accepted_counts_alone(phase):
     point = operator.complete(SMALL | {"batch_size": 3, "crossing": 1.0, "context_len": 40, "phase": phase})
     x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
     launch = next(variant for variant in healthy(operator.name) if variant.name == "pointer_lists").setup(point, x, out)
-    on_host = {getattr(x, f"{name}_cpu").data_ptr() for name in KNOWN_TO_HOST}
+    on_host = {getattr(x, f"{name}_cpu").data_ptr() for name in HOST_COPIES}
     with Waits() as waits:
         launch()
     assert [asked for asked in waits.asked if asked not in on_host] == [x.num_accepted_tokens.data_ptr()]

@@ -233,7 +233,7 @@ def run_align(
         x.seq_lens[len(real) :] = 0
         fill(x.state_columns[: len(real)], [request.column for request, _ in real])
         fill(x.num_draft_tokens[: len(real)], [tokens - 1 for _, tokens in real])
-        x.tell_host()
+        x.sync_host_copies()
         conv.copy_(conv_host)
         ssm.copy_(ssm_host)
         launch()

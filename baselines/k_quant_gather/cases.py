@@ -1,12 +1,12 @@
-"""The chunks that break implementations of k_quant_gather, and sequences of chunks through the same workspaces.
+"""Prefill chunks that break implementations of k_quant_gather, and sequences of chunks through the same workspaces.
 
-Each edit gets the operator's Inputs as CPU tensors and changes their contents in place.
+Edits change the contents of the generated Inputs (CPU tensors) in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,14 +14,17 @@ from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID
 from baselines.workloads.integers import cdiv
 from harness.contract import HardPoint
 
+if TYPE_CHECKING:
+    from baselines.k_quant_gather.operator import Inputs
+
 #: fp32 patterns that arithmetic would change: a signalling and a quiet NaN, both infinities, -0, a denormal.
 SCALE_PATTERNS = (0x7F800001, 0x7FC00000, 0x7F800000, -0x00800000, -0x80000000, 0x00000001)
 
 
-def _empty(*requests: int | slice) -> Callable[[Any], None]:
-    """These requests give up their tokens, which become slack; nobody may read their table rows."""
+def _empty(*requests: int | slice) -> Callable[[Inputs], None]:
+    """These requests lose their tokens, which become slack. Their table rows hold no valid id."""
 
-    def edit(x) -> None:
+    def edit(x: Inputs) -> None:
         lens = torch.diff(x.cu_seq_lens)
         for request in requests:
             lens[request] = 0
@@ -31,91 +34,80 @@ def _empty(*requests: int | slice) -> Callable[[Any], None]:
     return edit
 
 
-def _unused_ids(value: int) -> Callable[[Any], None]:
-    def edit(x) -> None:
+def _unused_ids(value: int) -> Callable[[Inputs], None]:
+    """Unused table columns hold ``value``."""
+
+    def edit(x: Inputs) -> None:
         x.block_table[x.block_table == UNUSED_BLOCK_ID] = value
 
     return edit
 
 
-def _shared_prefix(x) -> None:
-    """The prefix cache serves all requests the first block of request 0."""
+def _shared_prefix(x: Inputs) -> None:
+    """The prefix cache gives all requests the first block of request 0."""
     x.block_table[:, 0] = x.block_table[0, 0]
 
 
-def _highest_block_id(x) -> None:
+def _highest_block_id(x: Inputs) -> None:
     x.block_table[0, 0] = len(x.kv_cache) - 1
 
 
-def _special_scales(x) -> None:
+def _special_scales(x: Inputs) -> None:
+    """Every scale of a cache with head_dim 128 is one of SCALE_PATTERNS."""
     pattern = torch.tensor(SCALE_PATTERNS, dtype=torch.int32).view(torch.uint8)
     for block in x.kv_cache:
         scales = block.view(-1)[len(block) * 128 :]
         scales.copy_(pattern.repeat(cdiv(len(scales), len(pattern)))[: len(scales)])
 
 
-def _thresholds() -> Iterator[HardPoint]:
-    """Row counts around which kernels change their tile size, two requests each."""
-    for tokens in (32, 64, 128, 256, 512):
-        for n in (tokens - 1, tokens):
-            yield HardPoint(f"N = {n}", {"batch_size": 2, "chunk_tokens": n})
+_UNIFORM = {"seq_lens": "uniform"}
+_FIVE = _UNIFORM | {"batch_size": 5, "chunk_tokens": 500}
 
-
+# fmt: off
 HARD_POINTS = [
     HardPoint("ragged", {"batch_size": 5, "chunk_tokens": 400}),
     HardPoint("one token", {"batch_size": 1, "chunk_tokens": 1}),
     HardPoint("B=1", {"batch_size": 1, "chunk_tokens": 700}),
+    # Around the 32 candidates of one search step.
     *(HardPoint(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),
     HardPoint("B = 1024", {"batch_size": 1024, "chunk_tokens": 1500, "max_model_len": 512}),
     HardPoint("B > N", {"batch_size": 40, "chunk_tokens": 9}),
-    HardPoint("a token per request", {"batch_size": 40, "chunk_tokens": 40, "seq_lens": "uniform"}),
-    *_thresholds(),
+    HardPoint("a token per request", _UNIFORM | {"batch_size": 40, "chunk_tokens": 40}),
+    # Around the token counts at which kernels change their tile size.
+    *(
+        HardPoint(f"N = {n}", {"batch_size": 2, "chunk_tokens": n})
+        for tile in (32, 64, 128, 256, 512)
+        for n in (tile - 1, tile)
+    ),
     *(HardPoint(f"slack of {s}", {"batch_size": 3, "chunk_tokens": 200 + s, "slack": s}) for s in (1, 63, 64, 4096)),
     HardPoint("slack alone", {"batch_size": 3, "chunk_tokens": 200}, _empty(slice(None))),
-    HardPoint("first request empty", {"batch_size": 5, "chunk_tokens": 500, "seq_lens": "uniform"}, _empty(0)),
-    HardPoint("middle requests empty", {"batch_size": 5, "chunk_tokens": 500, "seq_lens": "uniform"}, _empty(1, 2)),
-    HardPoint("last request empty", {"batch_size": 5, "chunk_tokens": 500, "seq_lens": "uniform"}, _empty(-1)),
-    HardPoint(
-        "68 empty requests in a row",
-        {"batch_size": 70, "chunk_tokens": 700, "seq_lens": "uniform"},
-        _empty(slice(1, 69)),
-    ),
-    *(
-        HardPoint(f"length {n}", {"batch_size": 3, "chunk_tokens": 3 * n, "seq_lens": "uniform"})
-        for n in (63, 64, 65, 128)
-    ),
-    HardPoint("last blocks partly filled", {"batch_size": 4, "chunk_tokens": 650, "seq_lens": "uniform"}),
+    HardPoint("first request empty", _FIVE, _empty(0)),
+    HardPoint("middle requests empty", _FIVE, _empty(1, 2)),
+    HardPoint("last request empty", _FIVE, _empty(-1)),
+    HardPoint("68 empty requests in a row", _UNIFORM | {"batch_size": 70, "chunk_tokens": 700}, _empty(slice(1, 69))),
+    *(HardPoint(f"length {n}", _UNIFORM | {"batch_size": 3, "chunk_tokens": 3 * n}) for n in (63, 64, 65, 128)),
+    HardPoint("last blocks partly filled", _UNIFORM | {"batch_size": 4, "chunk_tokens": 650}),
     HardPoint("padded pages", {"batch_size": 3, "chunk_tokens": 400, "page_padding": 256}),
     HardPoint("pages 4 bytes apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 4}),
     HardPoint("pages 1 byte apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 1}),
     HardPoint("table stride > W", {"batch_size": 4, "chunk_tokens": 800, "max_model_len": 1024, "table_padding": 3}),
     HardPoint("W = 1", {"batch_size": 5, "chunk_tokens": 250, "max_model_len": 64}),
-    HardPoint("whole table used", {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320, "seq_lens": "uniform"}),
+    HardPoint("whole table used", _UNIFORM | {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320}),
     HardPoint("unused columns hold -1", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(-1)),
-    HardPoint(
-        "unused columns hold the null block",
-        {"batch_size": 3, "chunk_tokens": 300, "slack": 70},
-        _unused_ids(NULL_BLOCK_ID),
-    ),
-    HardPoint("requests share a block", {"batch_size": 4, "chunk_tokens": 400, "seq_lens": "uniform"}, _shared_prefix),
-    HardPoint(
-        "the cache's last block", {"batch_size": 2, "chunk_tokens": 300, "seq_lens": "uniform"}, _highest_block_id
-    ),
+    HardPoint("unused columns hold the null block", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(NULL_BLOCK_ID)),  # noqa: E501
+    HardPoint("requests share a block", _UNIFORM | {"batch_size": 4, "chunk_tokens": 400}, _shared_prefix),
+    HardPoint("the cache's last block", _UNIFORM | {"batch_size": 2, "chunk_tokens": 300}, _highest_block_id),
     HardPoint("scales are NaN and infinite", {"batch_size": 3, "chunk_tokens": 300}, _special_scales),
     HardPoint("four scales per token", {"batch_size": 3, "chunk_tokens": 300, "slack": 9, "quant_block_size": 32}),
-    HardPoint(
-        "two scales per token, head of 64",
-        {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32},
-    ),
+    HardPoint("two scales per token, head of 64", {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32}),  # noqa: E501
     HardPoint("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
     HardPoint("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
-    HardPoint(
-        "head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}
-    ),
+    HardPoint("head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}),  # noqa: E501
     HardPoint("block size 1", {"batch_size": 3, "chunk_tokens": 40, "block_size": 1, "max_model_len": 40}),
     HardPoint("block size 16", {"batch_size": 3, "chunk_tokens": 300, "block_size": 16}),
     HardPoint("block size 256", {"batch_size": 3, "chunk_tokens": 700, "block_size": 256}),
 ]
+# fmt: on
 
 _BIG, _SMALL = {"batch_size": 9, "chunk_tokens": 900}, {"batch_size": 2, "chunk_tokens": 70}
 _ONE = {"batch_size": 1, "chunk_tokens": 900}

@@ -1,24 +1,29 @@
-"""The batches that break implementations of mamba_spec_metadata, and sequences of steps through the same buffers.
+"""Batches that break implementations of mamba_spec_metadata, and sequences of steps through the same buffers.
 
-Each edit gets the operator's Inputs as CPU tensors and changes their contents in place. Lengths are those after the
-step: with one row of 1 + k tokens per request, nc computed tokens are a context of nc + 1 + k.
+Edits change the contents of the generated Inputs (CPU tensors) in place. Lengths are those after the step: with one row
+of 1 + k tokens per request, nc computed tokens are a context of nc + 1 + k.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
 from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
 from harness.contract import HardPoint
 
+if TYPE_CHECKING:
+    from baselines.mamba_spec_metadata.operator import Inputs
 
-def _all_padding(x) -> None:
+
+def _all_padding(x: Inputs) -> None:
     for tensor in (x.seq_lens, x.query_start_loc, x.request_slots, x.fresh, x.block_table):
         tensor.zero_()
     x.num_accepted_tokens.fill_(1)
 
 
-def _padding_in_the_middle(x) -> None:
+def _padding_in_the_middle(x: Inputs) -> None:
     """Request 1 turns into a padding row among the real ones."""
     x.query_start_loc[2:] -= x.query_start_loc[2] - x.query_start_loc[1]
     for tensor in (x.seq_lens, x.request_slots, x.fresh):
@@ -27,10 +32,8 @@ def _padding_in_the_middle(x) -> None:
     x.block_table[1] = 0
 
 
-def _stale_padding_rows(x) -> None:
-    """Padding rows still hold what real requests left there in a larger step, with lengths of their own; some were
-    new then.
-    """
+def _stale_padding_rows(x: Inputs) -> None:
+    """Padding rows still hold what real requests of a larger step left there, lengths too; half are marked new."""
     padding = len(x.seq_lens) - x.num_decodes
     for tensor in (x.num_accepted_tokens, x.request_slots, x.block_table):
         tensor[-padding:] = tensor[:padding]
@@ -39,8 +42,8 @@ def _stale_padding_rows(x) -> None:
     x.fresh[-padding::2] = True
 
 
-def _no_request(x) -> None:
-    """An idle rank in a padded graph: every row holds what a larger step left there, and slots that no array has."""
+def _no_request(x: Inputs) -> None:
+    """An idle rank replays a padded graph: every row is stale, with request slots beyond every array."""
     rows = len(x.seq_lens)
     x.seq_lens.fill_(x.block_table.shape[1] << 20)
     x.query_start_loc.copy_(torch.arange(rows + 1) * 4)
@@ -50,42 +53,43 @@ def _no_request(x) -> None:
     x.block_table.copy_(torch.arange(1, x.block_table.numel() + 1).view(x.block_table.shape))
 
 
-def _unknown(x) -> None:
+def _unknown(x: Inputs) -> None:
     x.fresh.fill_(True)
 
 
-def _minus_one(x) -> None:
-    """Nothing is known of half of the steps before, although nothing is fresh."""
+def _minus_one(x: Inputs) -> None:
+    """Half of the anchors are unknown although no request is fresh."""
     x.anchors[x.request_slots[::2]] = -1
 
 
-def _fell_back(x) -> None:
-    """The step before ran into the next block, and rejection pulled every request back: contexts end at a block's
-    end.
-    """
+def _fell_back(x: Inputs) -> None:
+    """The previous step was scheduled into the next block, but its drafts were rejected: contexts end with a block."""
     x.anchors[x.request_slots] = 2
     x.num_accepted_tokens.fill_(1)
     x.fresh.zero_()
 
 
-def _in_place_slots(x) -> None:
-    """Everything accepted inside a block: input and output slots are the same."""
+def _in_place_slots(x: Inputs) -> None:
+    """All drafts accepted, no block crossed: input and output slots are the same."""
     x.num_accepted_tokens.fill_(4)
     x.anchors[x.request_slots] = 1
 
 
-def _null_tail(x) -> None:
-    """A resumed request whose shorter row ends in NULL."""
+def _null_tail(x: Inputs) -> None:
+    """Request 0 was resumed with fewer blocks: its row ends in NULL."""
     x.block_table[0, 3:] = 0
 
 
 _BS16 = {"batch_size": 4, "mamba_block_size": 16, "max_model_len": 256}
 _BS1 = {"batch_size": 4, "mamba_block_size": 1, "max_model_len": 64, "num_speculative_blocks": 5}
-#: More rows than one block of a fused kernel has, so that the rows of a second one are padding too.
+#: More rows than one block of a fused kernel covers, so that a second block has nothing but padding.
 _IDLE = {"batch_size": 65, "padding": 1.0}
 _PADDED = {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 9000]}}
+_ANY = {"context_len": {"uniform": [4, 256]}}  # up to the max_model_len of _BS16
+_ANY1 = {"context_len": {"uniform": [6, 64]}}  # up to that of _BS1
 _ALIGN, _NONE = {"cache_mode": "align"}, {"cache_mode": "none"}
 
+# fmt: off
 HARD_POINTS = [
     HardPoint("B=1", {"batch_size": 1}),
     HardPoint("B=1, one token of one", {"batch_size": 1, "max_decode_len": 1, "context_len": 1}),
@@ -97,61 +101,37 @@ HARD_POINTS = [
     HardPoint("1 + k tokens cross a boundary", _BS16 | {"context_len": 18}),
     HardPoint("nc + q = max_model_len: the last column", _BS16 | {"context_len": 256}),
     HardPoint("max_model_len no multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
-    HardPoint(
-        "the step before ran out of max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}
-    ),
+    HardPoint("the step before ran out of max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
     HardPoint("the step before crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
     HardPoint("input and output slots coincide", _BS16 | {"context_len": 28}, _in_place_slots),
-    HardPoint(
-        "most drafts rejected", _BS16 | {"batch_size": 12, "acceptance": 0.1, "context_len": {"uniform": [4, 256]}}
-    ),
-    HardPoint(
-        "BS = 1, k = 5: several boundaries in a step", _BS1 | {"context_len": {"uniform": [6, 64]}, "acceptance": 0.5}
-    ),
+    HardPoint("most drafts rejected", _BS16 | _ANY | {"batch_size": 12, "acceptance": 0.1}),
+    HardPoint("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
     HardPoint("BS = 1, nothing accepted", _BS1 | {"context_len": 40, "acceptance": 0.0}),
-    HardPoint("BS = 4, k = 5", _BS1 | {"mamba_block_size": 4, "context_len": {"uniform": [6, 64]}, "acceptance": 0.5}),
+    HardPoint("BS = 4, k = 5", _BS1 | _ANY1 | {"mamba_block_size": 4, "acceptance": 0.5}),
     HardPoint("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
-    HardPoint(
-        "BS = 1056, 1M context",
-        {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576},
-    ),
-    HardPoint(
-        "BS = 1600",
-        {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}},
-    ),
+    HardPoint("BS = 1056, 1M context", {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576}),  # noqa: E501
+    HardPoint("BS = 1600", {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}}),  # noqa: E501
     HardPoint("k = 1", {"batch_size": 5, "num_speculative_blocks": 1}),
     HardPoint("k = 4: 5 slots", {"batch_size": 5, "num_speculative_blocks": 4}),
     HardPoint("k = 31", {"batch_size": 3, "num_speculative_blocks": 31}),
-    HardPoint(
-        "short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}
-    ),
-    HardPoint(
-        "ragged",
-        _BS16 | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4, "context_len": {"uniform": [4, 256]}},
-    ),
+    HardPoint("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
+    HardPoint("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
     HardPoint("nothing known of the step before", _BS16 | {"context_len": 36}, _unknown),
-    HardPoint("half of the anchors unknown", _BS16 | {"context_len": {"uniform": [4, 256]}}, _minus_one),
-    HardPoint(
-        "new and resumed rows between old ones",
-        _BS16 | {"batch_size": 12, "churn": 0.5, "context_len": {"uniform": [4, 256]}},
-    ),
-    HardPoint(
-        "resumed with a shorter row, NULL tail",
-        _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9},
-        _null_tail,
-    ),
+    HardPoint("half of the anchors unknown", _BS16 | _ANY, _minus_one),
+    HardPoint("new and resumed rows between old ones", _BS16 | _ANY | {"batch_size": 12, "churn": 0.5}),
+    HardPoint("resumed with a shorter row, NULL tail", _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9}, _null_tail),  # noqa: E501
     HardPoint("padding rows", _PADDED),
     HardPoint("padding rows hold stale inputs", _PADDED, _stale_padding_rows),
     HardPoint("padding row in the middle", {"batch_size": 6, "padding": 0.1}, _padding_in_the_middle),
     HardPoint("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
     HardPoint("no real request", _IDLE),
     HardPoint("no real request, all rows hold stale inputs", _IDLE, _no_request),
-    HardPoint("B = max_num_seqs", _BS16 | {"batch_size": 33, "max_num_seqs": 33, "context_len": {"uniform": [4, 256]}}),
+    HardPoint("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
     HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
-    HardPoint("align", _ALIGN | _BS16 | {"batch_size": 9, "context_len": {"uniform": [4, 256]}}),
+    HardPoint("align", _ALIGN | _BS16 | _ANY | {"batch_size": 9}),
     HardPoint("align, the last column", _ALIGN | _BS16 | {"context_len": 256, "table_padding": 3}),
     HardPoint("align, context = BS", _ALIGN | _BS16 | {"context_len": 16}),
-    HardPoint("align, BS = 1", _ALIGN | _BS1 | {"context_len": {"uniform": [6, 64]}}),
+    HardPoint("align, BS = 1", _ALIGN | _BS1 | _ANY1),
     HardPoint("align, padding rows hold stale inputs", _ALIGN | _PADDED, _stale_padding_rows),
     HardPoint("align, all rows padding", _ALIGN | {"batch_size": 4, "padding": 0.5}, _all_padding),
     HardPoint("align, no real request, all rows hold stale inputs", _ALIGN | _IDLE, _no_request),
@@ -160,9 +140,10 @@ HARD_POINTS = [
     HardPoint("none, no real request, all rows hold stale inputs", _NONE | _IDLE, _no_request),
     HardPoint("none, k = 5", _NONE | {"batch_size": 3, "num_speculative_blocks": 5}),
 ]
+# fmt: on
 
-# Lengths that differ from batch to batch: a graph that kept those of its capture must not come out right.
-_CAPACITY = {"max_num_seqs": 24, "mamba_block_size": 16, "max_model_len": 256, "context_len": {"uniform": [4, 256]}}
+# Lengths differ from batch to batch, so a graph that kept the lengths of its capture is wrong in a later step.
+_CAPACITY = _ANY | {"max_num_seqs": 24, "mamba_block_size": 16, "max_model_len": 256}
 _BIG, _SMALL = _CAPACITY | {"batch_size": 20}, _CAPACITY | {"batch_size": 2}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),

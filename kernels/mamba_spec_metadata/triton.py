@@ -1,29 +1,34 @@
-"""mamba_spec_metadata, fused: one launch where the operator chain takes 35, and 40 where there is padding.
+"""mamba_spec_metadata in one launch, where the operator chain takes 35 to 40.
 
-A group of lanes per request, a lane per slot. What a lane needs waits for two loads, not three: the anchor hangs on the
-request slot, and the table entry on the anchor. But drafts reach no further than k tokens, so the anchor is the last
-computed column or the one after it (unless BS < k); both entries are loaded while the anchor is on its way, and it only
-chooses.
+One group of lanes per request, one lane per slot. Loads are two deep instead of three: the table entry depends on the
+anchor, and the anchor on the request slot, but k drafts reach at most one block further unless BS < k. So the anchor is
+the last computed column or the one after it; both entries are loaded while the anchor is in flight, which then only
+selects.
 
-On an H200 at B = 128, k = 3 this takes 1.60 us in Triton and 1.69 in CUDA C++, where the floor is 1.06 and the aim was 1.3. Tried
-there: one or two entries per Triton thread 1.57 and 1.63; in CUDA C++ loads pinned in source order 1.67, output pointers used
-early 1.67; one load deep, with the whole row per warp, 1.84 and 1.78. So it is neither the depth of the loads nor the size of a
-block that keeps it from the floor.
+On an H200 both versions miss the target of 1.3 us at B = 128, k = 3. What was tried there:
+
+    Triton     one or two entries per thread                       within 2 %
+    CUDA C++   loads pinned in source order                        1 % faster
+               output pointers used early                          1 % faster
+    both       one load deep, a warp loads the whole table row     15 % slower in Triton, 5 % in CUDA C++
+
+So neither the depth of the loads nor the size of a block explains the distance from the floor.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
 
-from baselines.workloads.integers import cdiv, reciprocal
-from harness.contract import GPU, variant
-from harness.cuda import launcher
-from kernels.mamba_state_gather._lanes import ENTRIES, THREADS, lanes_per_request
+from baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from baselines.workloads import mamba_steps as mamba
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
 
-SOURCE = Path(__file__).with_name("mamba_spec_metadata.cu")
+#: Slots (requests x lanes) of one program, which is one warp.
+ENTRIES = 128
 
 
 @triton.jit(do_not_specialize=["num_decodes", "num_reqs", "width"])
@@ -55,8 +60,8 @@ def _all_states(
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
-    # Padding rows load what the last real request does, so that stale slots and anchors are never looked at. Where no
-    # request is real they load row 0, and no anchor by its slot.
+    # Padding rows load the data of the last real request, so that stale slots and anchors are never dereferenced. With
+    # no real request they load row 0, and anchor 0 instead of the one of its slot.
     row = tl.maximum(tl.minimum(b, num_decodes - 1), 0)
     live = b < num_decodes
     slot = tl.where(num_decodes > 0, tl.load(request_slots + row), 0)
@@ -87,7 +92,7 @@ def _all_states(
     tl.store(computed_out + b, tl.where(live, computed, 0), mask=request)
     tl.store(previous_out + b, tl.where(live, previous, 0), mask=request)
     tl.store(accepted_out + b, tl.where(live, count, 1), mask=request)
-    # One warp, so that every lane of it has read the anchor: both arrays may be the same.
+    # The program is one warp, so all its lanes have read their anchors by now: both arrays may be the same.
     tl.store(next_anchors + slot, scheduled, mask=live)
 
 
@@ -120,19 +125,19 @@ def _window(
 
 
 @variant("mamba_spec_metadata")
-def triton_fused(point, x, out):
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, one warp per program; nothing is compiled per batch size or table width, and the table's row stride
     counts only by whether 16 divides it.
     """
-    slots = 1 + point.num_speculative_blocks
-    lanes = lanes_per_request(slots)
-    rows = max(ENTRIES // lanes, 1)
+    slots = mamba.slots_per_step(point)
+    lanes = triton.next_power_of_2(slots)
+    rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.block_table.stride(0)
     tile = {"SLOTS": slots, "BLOCK_SIZE": point.mamba_block_size, "ROWS": rows, "LANES": lanes, "num_warps": 1}
     if point.cache_mode == "all":
         width = x.block_table.shape[1]
 
-        def launch():
+        def launch() -> None:
             _all_states[grid](
                 x.seq_lens,
                 x.query_start_loc,
@@ -160,7 +165,7 @@ def triton_fused(point, x, out):
     else:
         aligned = point.cache_mode == "align"
 
-        def launch():
+        def launch() -> None:
             _window[grid](
                 x.seq_lens,
                 x.num_accepted_tokens,
@@ -175,62 +180,3 @@ def triton_fused(point, x, out):
             )
 
     return launch
-
-
-@variant("mamba_spec_metadata", requires=GPU, sources=SOURCE)
-def cuda_fused(point, x, out):
-    """The same in CUDA C++; the division by the block size is a multiplication."""
-    slots = 1 + point.num_speculative_blocks
-    log_lanes = lanes_per_request(slots).bit_length() - 1
-    grid, table = cdiv(point.batch_size << log_lanes, THREADS), x.block_table
-    multiplier, shift = reciprocal(point.mamba_block_size)
-    if point.cache_mode == "all":
-        return launcher(
-            SOURCE,
-            "all_states",
-            grid,
-            THREADS,
-            x.seq_lens,
-            x.query_start_loc,
-            x.num_accepted_tokens,
-            x.request_slots,
-            x.fresh,
-            x.anchors,
-            table,
-            out.input_slots,
-            out.output_slots,
-            out.conv_input_slot,
-            out.conv_output_slot,
-            out.block_idx_last_scheduled_token,
-            out.block_idx_last_computed_token,
-            out.block_idx_last_scheduled_token_prev_step,
-            out.num_accepted_tokens,
-            out.next_anchors,
-            x.num_decodes,
-            point.batch_size,
-            table.shape[1],
-            table.stride(0),
-            slots,
-            log_lanes,
-            multiplier,
-            shift,
-        )
-    # A multiplier of 0 makes every first column 0: mode none.
-    return launcher(
-        SOURCE,
-        "window",
-        grid,
-        THREADS,
-        x.seq_lens,
-        x.num_accepted_tokens,
-        table,
-        out.input_slots,
-        out.num_accepted_tokens,
-        x.num_decodes,
-        point.batch_size,
-        table.stride(0),
-        slots,
-        log_lanes,
-        multiplier if point.cache_mode == "align" else 0,
-        shift,
-    )

@@ -1,42 +1,45 @@
-"""mamba_state_copy, fused: one launch decides on the device who crosses a block boundary, and copies.
+"""mamba_state_copy in one launch, which decides on the device who crosses a block boundary, and copies.
 
-Few requests cross (q / block size of them), and nobody on the host knows which. So no block belongs to a request: every
-block makes the same list of those that cross, 256 requests at a time, and takes every gridDim-th piece of their states.
-One crossing request is spread over the whole GPU, and where nobody crosses a block reads five numbers per request and
-ends.
+Few requests cross (about q / block size of them), and the host does not know which. So no block belongs to a request:
+every block builds the same list of crossing requests, 256 requests at a time, and takes every gridDim-th piece of their
+states. One crossing request is spread over the whole GPU; where nobody crosses, a block reads five numbers per request
+and ends.
 
 A convolution may be shifted inside its slot. A lane owns channels and moves them from the first column to the last, and
-reads what it is about to overwrite before it does, so no lane writes what another one still has to read.
+reads what it is about to overwrite before it writes, so no lane overwrites what another one still has to read.
 
-On an H200, four layers of 16 KiB states, 10 % crossing: 3.19 us in Triton and 3.02 in CUDA C++ at B = 128, where the
-floor is 1.55; 9.24 and 7.78 over 4.54 at B = 1024. Where nobody crosses (B = 1) it is 1.50 and 1.56 over 1.07, and one
-crossing request among eight takes it to 2.79 and 2.67: lengths, the table entries they point to, and the states those
-point to are three trips to memory one behind the other, and the list of those that cross is a scan over the block
-between the first two. The floor knows one trip.
+All blocks read num_accepted_tokens and state_columns, the first block writes those of the next step, and nothing orders
+the two. So neither may be one array with its output.
 
-Counts and columns are the other way round: all blocks read num_accepted_tokens and state_columns, the first one writes
-those of the next step, and nothing orders the two. So neither may be one array with its output.
+On an H200 Triton and CUDA C++ are close where few requests cross; CUDA C++ is a sixth faster where a hundred do. Both
+take about twice the floor (1.4 times it where nobody crosses). The floor knows one trip to memory, but the kernel needs
+three in sequence: lengths, the table entries they point to, the states those point to. The scan that builds the list
+comes between the first two.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
 
-from baselines.workloads.integers import cdiv, reciprocal
-from harness.contract import GPU, variant
-from harness.cuda import launcher
+from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, state_bytes, time_first
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
 
-SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
-THREADS = 256
-#: Four blocks per SM of a large GPU, and no more than have 16 KiB to move each where everyone crosses.
-TARGET_BLOCKS, BYTES_PER_BLOCK = 528, 16384
-#: Accesses of a thread that are in flight together; of a piece of an SSM state.
-ACCESSES = 4
-#: int32 of an SSM state, and channels of a convolution, of one piece of the Triton kernel.
+#: Requests that a block looks at together.
+REQUESTS = 256
+#: int32 of an SSM state, and channels of a convolution, of one piece.
 SSM_WORDS, CHANNELS = 4096, 512
+#: At most four blocks per SM of a large GPU, and at most as many as have 16 KiB each to move when everyone crosses.
+TARGET_BLOCKS, BYTES_PER_BLOCK = 528, 16384
+
+
+def num_blocks(point: Point, pieces: int) -> int:
+    """Blocks of the grid. ``pieces``: of one request and layer, so that one request alone has work for all of them."""
+    everything = point.batch_size * point.num_layers * state_bytes(point)
+    return min(TARGET_BLOCKS, max(point.num_layers * pieces, cdiv(everything, BYTES_PER_BLOCK)))
 
 
 @triton.jit(do_not_specialize=["num_reqs", "num_layers", "slots_in", "slots_out"])
@@ -110,7 +113,7 @@ def _copy(
             destination = tl.sum(tl.where(chosen, to, 0), 0)
             part = piece % PIECES
             from_layer, to_layer = layer.to(tl.int64) * slots_in, layer.to(tl.int64) * slots_out
-            # Names of their own in either branch: compiled, one name has one shape.
+            # The two branches share no names: when compiled, one name has one shape.
             if part < SSM_PIECES:
                 word = part * SSM_WORDS + tl.arange(0, SSM_WORDS)
                 of_state = word < tl.where(source != destination, WORDS, 0)
@@ -137,34 +140,17 @@ def _copy(
                     tl.store(written + (time + 1) * TIME_STRIDE, second, mask=more)
 
 
-def _blocks(point, x, pieces: int) -> int:
-    """Blocks of the grid; one request alone has work for num_layers x pieces."""
-    per_layer = sum(pool[0, 0].nbytes for pool in (x.conv_states, x.ssm_states))
-    return min(
-        TARGET_BLOCKS,
-        max(point.num_layers * pieces, cdiv(point.batch_size * point.num_layers * per_layer, BYTES_PER_BLOCK)),
-    )
-
-
-def _strides(point, columns: int) -> tuple[int, int]:
-    """Elements between two columns in time and between two channels of a convolution's state."""
-    return (point.conv_dim, 1) if point.conv_layout == "SD" else (1, columns)
-
-
 @variant("mamba_state_copy")
-def triton_fused(point, x, out):
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch; nothing is compiled per batch size."""
-    columns, words, after = (
-        x.conv_states[0, 0].numel() // point.conv_dim,
-        x.ssm_states.shape[2],
-        point.phase == "after_sampling",
-    )
-    ssm_pieces, (time_stride, channel_stride) = cdiv(words, SSM_WORDS), _strides(point, columns)
+    words, after = x.ssm_states.shape[2], point.phase == "after_sampling"
+    time_stride, channel_stride = time_first(point, x.conv_states).stride()[2:]
+    ssm_pieces = cdiv(words, SSM_WORDS)
     pieces = ssm_pieces + cdiv(point.conv_dim, CHANNELS)
-    grid = (_blocks(point, x, pieces),)
+    grid = (num_blocks(point, pieces),)
     columns_out = out.num_accepted_tokens if after else out.state_columns
 
-    def launch():
+    def launch() -> None:
         _copy[grid](
             x.seq_lens,
             x.query_start_loc,
@@ -185,7 +171,7 @@ def triton_fused(point, x, out):
             out.ssm_states.shape[1],
             AFTER=after,
             BLOCK_SIZE=point.mamba_block_size,
-            COLUMNS=columns,
+            COLUMNS=conv_columns(point),
             CONV_DIM=point.conv_dim,
             TIME_STRIDE=time_stride,
             CHANNEL_STRIDE=channel_stride,
@@ -194,64 +180,8 @@ def triton_fused(point, x, out):
             PIECES=pieces,
             SSM_WORDS=SSM_WORDS,
             CHANNELS=CHANNELS,
-            TILE=THREADS,
+            TILE=REQUESTS,
             num_warps=8,
         )
 
     return launch
-
-
-def _vector(size: int, widest: int, *pools) -> int:
-    """Elements per access: 16 bytes where a state's size and both pools allow it, else one element."""
-    return widest if size % widest == 0 and all(pool.data_ptr() % 16 == 0 for pool in pools) else 1
-
-
-@variant("mamba_state_copy", requires=GPU, sources=SOURCE)
-def cuda_fused(point, x, out):
-    """The same in CUDA C++: 16-byte accesses where sizes and addresses allow them, several in flight per thread."""
-    columns, words, after = (
-        x.conv_states[0, 0].numel() // point.conv_dim,
-        x.ssm_states.shape[2],
-        point.phase == "after_sampling",
-    )
-    sd = point.conv_layout == "SD"
-    ssm_vector = _vector(words, 4, x.ssm_states, out.ssm_states)
-    conv_vector = _vector(point.conv_dim, 8, x.conv_states, out.conv_states) if sd else 1
-    time_stride, channel_stride = _strides(point, columns)
-    ssm_pieces = cdiv(words, THREADS * ACCESSES * ssm_vector)
-    pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
-    multiplier, shift = reciprocal(point.mamba_block_size)
-    return launcher(
-        SOURCE,
-        f"copy_ssm{ssm_vector}_conv{conv_vector}",
-        _blocks(point, x, pieces),
-        THREADS,
-        x.seq_lens,
-        x.query_start_loc,
-        x.num_accepted_tokens,
-        x.state_columns,
-        x.num_draft_tokens,
-        x.block_table,
-        x.conv_states,
-        x.ssm_states,
-        out.conv_states,
-        out.ssm_states,
-        out.num_accepted_tokens,
-        out.num_accepted_tokens if after else out.state_columns,
-        point.batch_size,
-        x.block_table.stride(0),
-        int(after),
-        point.mamba_block_size,
-        multiplier,
-        shift,
-        point.num_layers,
-        x.ssm_states.shape[1],
-        out.ssm_states.shape[1],
-        words // ssm_vector,
-        ssm_pieces,
-        pieces,
-        columns,
-        point.conv_dim // conv_vector,
-        time_stride // conv_vector if sd else 1,
-        channel_stride,
-    )

@@ -1,20 +1,18 @@
-"""seq_lens_update, fused: one packed copy to the device and one launch; the host adds its bound while they run.
+"""seq_lens_update in one copy and one launch; the host writes its bound while the GPU works.
 
-    triton_fused    copy, launch
+    triton_fused    one packed host-to-device copy, one launch
     cuda_fused      the same in CUDA C++
     cuda_mapped     no copy: the kernel reads the pinned host array itself, over the bus
 
-prev_num_computed and num_computed are two buffers, so requests may move between rows and blocks need no order.
+prev_num_computed and num_computed are two buffers, so requests may change rows and blocks need no order.
 
-On an H200 at B = 128 and more a copy and a launch take 8.2 to 13.1 us, from one record to the next, and cuda_mapped 4.3
-to 4.8, where the floor is 1.06 to 1.09: the copy over the bus is the larger part of the distance. How much of the rest
-the mapped reads are was not measured apart. At B = 1 the three take 4.0, 4.2 and 2.6.
+On an H200 the copy is most of the distance from the floor: cuda_mapped takes about half the time of the two others at
+B >= 128 and two thirds at B = 1. How much of the rest is the mapped reads was not measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,37 +20,36 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from baselines.seq_lens_update.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from harness.contract import GPU, variant
-from harness.cuda import launcher
+from harness.contract import Point, variant
 
-SOURCE = Path(__file__).with_name("seq_lens_update.cu")
 THREADS = 256
-#: A warp per request.
+#: One warp per request.
 ROWS_PER_BLOCK = THREADS // 32
 
 
-def _grid(rows: int, capacity: int) -> int:
-    """Blocks that give each request a warp and each row of the tail a thread; at least one, as capacity is."""
+def num_blocks(rows: int, capacity: int) -> int:
+    """Every request gets a warp and every row of the tail a thread. At least 1, because capacity is."""
     return max(cdiv(rows, ROWS_PER_BLOCK), cdiv(capacity - rows, THREADS))
 
 
-def _bound(x, out) -> Callable[[], None]:
-    """The host's half in numpy: 0.5 us on an EPYC core where torch takes 3."""
+def device_copy(x: Inputs, out: Outputs) -> Tensor:
+    """Target of the packed copy: int32 [2 B + P], uninitialised, on the device of ``out``."""
+    return torch.empty(len(x.to_device), dtype=torch.int32, device=out.seq_lens.device)
+
+
+def bound_writer(x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Writes seq_lens_cpu_upper_bound with numpy, which takes a sixth of torch's time for arrays this small."""
     rows = len(x.num_scheduled)
     believed, scheduled = x.num_computed_cpu.numpy(), x.num_scheduled.numpy()
     bound, tail = out.seq_lens_cpu_upper_bound[:rows].numpy(), out.seq_lens_cpu_upper_bound[rows:].numpy()
 
-    def write():
+    def write() -> None:
         np.add(believed, scheduled, out=bound)
         tail.fill(0)
 
     return write
-
-
-def _uploaded(x, out) -> Tensor:
-    """Where the packed host array arrives."""
-    return torch.empty(len(x.to_device), dtype=torch.int32, device=out.seq_lens.device)
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
@@ -96,12 +93,12 @@ def _update(
 
 
 @variant("seq_lens_update")
-def triton_fused(point, x, out):
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One copy and one launch; nothing is compiled per batch size."""
     rows, capacity = len(x.num_scheduled), len(out.seq_lens)
-    host, grid, bound = _uploaded(x, out), (_grid(rows, capacity),), _bound(x, out)
+    host, grid, write_bound = device_copy(x, out), (num_blocks(rows, capacity),), bound_writer(x, out)
 
-    def launch():
+    def launch() -> None:
         host.copy_(x.to_device, non_blocking=True)
         _update[grid](
             host,
@@ -118,54 +115,6 @@ def triton_fused(point, x, out):
             LANES=32,
             num_warps=THREADS // 32,
         )
-        bound()
-
-    return launch
-
-
-def _kernel(x, out, host: Tensor) -> Callable[[], None]:
-    rows, capacity = len(x.num_scheduled), len(out.seq_lens)
-    return launcher(
-        SOURCE,
-        "update",
-        _grid(rows, capacity),
-        THREADS,
-        host,
-        x.prev_num_computed,
-        x.valid,
-        x.query_start_loc,
-        out.num_computed,
-        out.num_accepted,
-        out.seq_lens,
-        out.positions,
-        rows,
-        capacity,
-    )
-
-
-@variant("seq_lens_update", requires=GPU, sources=SOURCE)
-def cuda_fused(point, x, out):
-    """The same in CUDA C++."""
-    host, bound = _uploaded(x, out), _bound(x, out)
-    update = _kernel(x, out, host)
-
-    def launch():
-        host.copy_(x.to_device, non_blocking=True)
-        update()
-        bound()
-
-    return launch
-
-
-@variant("seq_lens_update", requires=GPU, sources=SOURCE)
-def cuda_mapped(point, x, out):
-    """The kernel of cuda_fused reads the pinned host array at its own address: no copy, one launch."""
-    if x.to_device.numel() and not x.to_device.is_pinned():
-        raise RuntimeError("the host array is not in pinned memory: a kernel cannot read it")
-    update, bound = _kernel(x, out, x.to_device), _bound(x, out)
-
-    def launch():
-        update()
-        bound()
+        write_bound()
 
     return launch

@@ -1,89 +1,92 @@
-"""The batches that break implementations of mamba_state_copy, and sequences of steps through the same pools.
+"""Batches that break implementations of mamba_state_copy, and sequences of steps through the same pools.
 
-Each edit gets the operator's Inputs as CPU tensors and changes their contents in place. All but a few points have
-blocks of 16 tokens and everyone crossing.
+Edits change the contents of the generated Inputs (CPU tensors) in place. Almost all points have blocks of 16 tokens and
+every request crossing one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from typing import TYPE_CHECKING
 
 import torch
 
-from baselines.mamba_state_copy._batches import Inputs
 from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.mamba_state_copy.operator import Inputs
 
 _BS = 16
 
 
-def _as_told(edit: Callable[[Inputs], None]) -> Callable[[Inputs], None]:
-    """The edit, of which the host's copies hear."""
+def _synced(edit: Callable[[Inputs], None]) -> Callable[[Inputs], None]:
+    """The edit, after which the host's copies follow."""
 
     @wraps(edit)
-    def told(x):
+    def edit_and_sync(x: Inputs) -> None:
         edit(x)
-        x.tell_host()
+        x.sync_host_copies()
 
-    return told
+    return edit_and_sync
 
 
-@_as_told
-def _unknown_columns(x) -> None:
+@_synced
+def _unknown_columns(x: Inputs) -> None:
     """New and resumed requests: nothing stored, nothing accepted."""
     x.state_columns.fill_(-1)
     x.num_accepted_tokens.fill_(1)
 
 
-@_as_told
-def _first_step(x) -> None:
+@_synced
+def _first_step(x: Inputs) -> None:
     """nc = 0: there is no state to move."""
     x.seq_lens.copy_(x.query_start_loc[1:] - x.query_start_loc[:-1])
     _unknown_columns(x)
 
 
-@_as_told
-def _all_accepted_at_the_end_of_a_block(x) -> None:
-    """The step ends where its block ends: source and destination are one slot, shifted inside of it."""
+@_synced
+def _all_accepted_at_the_end_of_a_block(x: Inputs) -> None:
+    """The step ends where its block ends: source and destination are one slot, and the shift is inside it."""
     x.seq_lens.copy_(x.seq_lens // _BS * _BS)
     x.state_columns.copy_(x.seq_lens // _BS - 1)
     x.num_accepted_tokens.copy_(x.query_start_loc[1:] - x.query_start_loc[:-1])
 
 
-@_as_told
-def _prompt_chunk(x) -> None:
-    """A chunk of a prompt that ends where its block ends: no drafts, and its state already lies where it belongs."""
+@_synced
+def _prompt_chunk(x: Inputs) -> None:
+    """A prompt chunk that ends where its block ends: no drafts, and its state is in place already."""
     _all_accepted_at_the_end_of_a_block(x)
     x.num_draft_tokens.zero_()
     x.num_accepted_tokens.fill_(1)
 
 
-@_as_told
-def _source_is_target(x) -> None:
-    """The accepted SSM state lies in the very slot it has to move to; the convolution still moves."""
+@_synced
+def _source_is_target(x: Inputs) -> None:
+    """The accepted SSM state is in its destination slot already; the convolution still moves."""
     x.num_accepted_tokens.fill_(2)
     x.state_columns.copy_((x.seq_lens - 1) // _BS - 1)
 
 
-@_as_told
-def _back_one_block(x) -> None:
-    """The step before ran into the next block, all its drafts were rejected, and this step is short."""
+@_synced
+def _back_one_block(x: Inputs) -> None:
+    """The previous step was scheduled into the next block, all its drafts were rejected, and this step is short."""
     x.seq_lens.copy_(x.seq_lens // _BS * _BS)
     x.state_columns.copy_(x.seq_lens // _BS)
     x.num_accepted_tokens.fill_(1)
 
 
-@_as_told
-def _all_padding(x) -> None:
+@_synced
+def _all_padding(x: Inputs) -> None:
     for tensor in (x.seq_lens, x.query_start_loc, x.num_draft_tokens, x.block_table):
         tensor.zero_()
     x.num_accepted_tokens.fill_(1)
     x.state_columns.fill_(-1)
 
 
-@_as_told
-def stale_padding_rows(x) -> None:
-    """Padding rows still hold what real requests left there in a step before: by its length alone a row is padding."""
+@_synced
+def stale_padding_rows(x: Inputs) -> None:
+    """Padding rows hold all that real requests left there in an earlier step, except for their length of 0."""
     padding = int((x.seq_lens == 0).sum())
     real = len(x.seq_lens) - padding
     for tensor in (x.num_accepted_tokens, x.state_columns, x.num_draft_tokens, x.block_table):
@@ -103,32 +106,28 @@ _SMALL = {
 }
 _AFTER, _DS = _SMALL | {"phase": "after_sampling"}, {"conv_layout": "DS"}
 _BS1 = {"mamba_block_size": 1, "max_model_len": 64, "context_len": {"uniform": [6, 50]}, "num_speculative_blocks": 5}
+_HALF_PADDING = {"batch_size": 6, "padding": 0.5}
+_ODD = {"ssm_state_bytes": 4 * 4099, "num_layers": 1, "batch_size": 2}
 
+# fmt: off
 HARD_POINTS = [
     HardPoint("everyone crosses", _SMALL),
     HardPoint("everyone crosses, DS", _SMALL | _DS),
     HardPoint("B=1", _SMALL | {"batch_size": 1}),
     HardPoint("nobody crosses", _SMALL | {"crossing": 0.0}),
     HardPoint("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
-    HardPoint(
-        "more requests than threads",
-        _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300},
-    ),
+    HardPoint("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501
     HardPoint("everything accepted", _SMALL | {"acceptance": 1.0}),
     HardPoint("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
     HardPoint("one token crosses", _SMALL | {"max_decode_len": 1}),
-    HardPoint(
-        "prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}
-    ),
+    HardPoint("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),  # noqa: E501
     HardPoint("nothing stored", _SMALL, _unknown_columns),
     HardPoint("nc = 0", _SMALL, _first_step),
     HardPoint("the SSM state is in place already", _SMALL, _source_is_target),
     HardPoint("back to an earlier block", _SMALL | {"max_decode_len": 1}, _back_one_block),
     HardPoint("padding rows", _SMALL | {"batch_size": 5, "padding": 0.4}),
-    HardPoint("padding rows hold stale inputs", _SMALL | {"batch_size": 6, "padding": 0.5}, stale_padding_rows),
-    HardPoint(
-        "padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | {"batch_size": 6, "padding": 0.5}, stale_padding_rows
-    ),
+    HardPoint("padding rows hold stale inputs", _SMALL | _HALF_PADDING, stale_padding_rows),
+    HardPoint("padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | _HALF_PADDING, stale_padding_rows),
     HardPoint("all rows padding", _SMALL, _all_padding),
     HardPoint("BS = 1, k = 5", _SMALL | _BS1),
     HardPoint("k = 1", _SMALL | {"num_speculative_blocks": 1}),
@@ -136,51 +135,28 @@ HARD_POINTS = [
     HardPoint("k = 9, DS", _SMALL | _DS | {"num_speculative_blocks": 9, "acceptance": 0.9}),
     HardPoint("state of one word", _SMALL | {"ssm_state_bytes": 4, "conv_dim": 1}),
     HardPoint("state of one word, sixteen bytes of channels", _SMALL | {"ssm_state_bytes": 4}),
-    HardPoint("odd sizes", _SMALL | {"ssm_state_bytes": 4 * 4099, "conv_dim": 2051, "num_layers": 1, "batch_size": 2}),
-    HardPoint(
-        "odd sizes, DS", _SMALL | _DS | {"ssm_state_bytes": 4 * 4099, "conv_dim": 517, "num_layers": 1, "batch_size": 2}
-    ),
-    HardPoint(
-        "several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}
-    ),
+    HardPoint("odd sizes", _SMALL | _ODD | {"conv_dim": 2051}),
+    HardPoint("odd sizes, DS", _SMALL | _DS | _ODD | {"conv_dim": 517}),
+    HardPoint("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),  # noqa: E501
     HardPoint("last block of max_model_len", _SMALL | {"context_len": 256}),
     HardPoint("after sampling", _AFTER),
     HardPoint("after sampling, DS", _AFTER | _DS),
     HardPoint("after sampling, nobody crosses", _AFTER | {"crossing": 0.0}),
-    HardPoint(
-        "after sampling, shift inside a slot, k = 1",
-        _AFTER | {"num_speculative_blocks": 1},
-        _all_accepted_at_the_end_of_a_block,
-    ),
-    HardPoint(
-        "after sampling, shift inside a slot, k = 2",
-        _AFTER | {"num_speculative_blocks": 2},
-        _all_accepted_at_the_end_of_a_block,
-    ),
-    HardPoint(
-        "after sampling, shift inside a slot, short step, DS",
-        _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3},
-        _all_accepted_at_the_end_of_a_block,
-    ),
+    HardPoint("after sampling, shift inside a slot, k = 1", _AFTER | {"num_speculative_blocks": 1}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    HardPoint("after sampling, shift inside a slot, k = 2", _AFTER | {"num_speculative_blocks": 2}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    HardPoint("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
     HardPoint("after sampling, prompt chunk", _AFTER, _prompt_chunk),
     HardPoint("after sampling, nothing accepted", _AFTER | {"acceptance": 0.0}),
     HardPoint("after sampling, BS = 1, k = 5", _AFTER | _BS1),
-    HardPoint(
-        "after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}
-    ),
-    HardPoint(
-        "after sampling, padding rows hold stale inputs", _AFTER | {"batch_size": 6, "padding": 0.5}, stale_padding_rows
-    ),
-    HardPoint(
-        "after sampling, padding rows hold stale inputs, BS = 1",
-        _AFTER | _BS1 | {"batch_size": 6, "padding": 0.5},
-        stale_padding_rows,
-    ),
+    HardPoint("after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}),  # noqa: E501
+    HardPoint("after sampling, padding rows hold stale inputs", _AFTER | _HALF_PADDING, stale_padding_rows),
+    HardPoint("after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows),  # noqa: E501
     HardPoint("after sampling, all rows padding", _AFTER, _all_padding),
 ]
+# fmt: on
 
-# Not all cross: the accepted counts of those who do are 1, whatever the seed, and a graph that kept them would come out
-# right.
+# Half of the requests cross: those who do have an accepted count of 1 for every seed, so if all did, a graph that kept
+# the counts of its capture would pass.
 _HALF = {"max_num_seqs": 12, "crossing": 0.5, "acceptance": 0.6}
 _BIG, _LITTLE = _HALF | {"batch_size": 9}, _HALF | {"batch_size": 4}
 SEQUENCES = {

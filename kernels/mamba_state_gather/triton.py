@@ -1,23 +1,27 @@
-"""mamba_state_gather, fused: one launch per step where the chain takes four per layer. A lane per slot, two loads deep.
+"""mamba_state_gather in one launch per step, where the chain takes four per layer. One lane per slot, two loads deep.
 
-On an H200 at B = 128 for 40 layers this takes 1.30 us in Triton and 1.33 in CUDA C++, where the floor is 1.06 and the
-aim was 1.2; at B = 1 they take 1.23 and 1.29. Tried at B = 128, when they took 1.28 and 1.31: one load deep 1.38 and
-1.32; a request's slots split over 32 or 128 threads 1.38; Triton tiles of 32 x 1 and 128 x 4 1.29 and 1.30.
+On an H200 Triton and CUDA C++ take the same time within a few percent, about a fifth more than the floor. Changes that
+did not help (B = 128, 40 layers):
+
+    one load deep                                         8 % slower in Triton, equal in CUDA C++
+    a request's slots spread over 32 or 128 threads       5 to 8 % slower
+    Triton tiles of 32 x 1 and 128 x 4                    1 to 2 % slower
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import triton
 import triton.language as tl
 
+from baselines.mamba_state_gather.operator import Inputs, Outputs
+from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.integers import cdiv
-from harness.contract import GPU, variant
-from harness.cuda import launcher
-from kernels.mamba_state_gather._lanes import ENTRIES, THREADS, lanes_per_request
+from harness.contract import Point, variant
 
-SOURCE = Path(__file__).with_name("mamba_state_gather.cu")
+#: Slots (requests x lanes) of one program, which is one warp.
+ENTRIES = 128
 
 
 @triton.jit(do_not_specialize=["num_reqs"])
@@ -47,16 +51,16 @@ def _gather(
 
 
 @variant("mamba_state_gather")
-def triton_fused(point, x, out):
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all layers, one warp per program; nothing is compiled per batch size or table width, and the
     table's row stride counts only by whether 16 divides it.
     """
-    slots = 1 + point.num_speculative_blocks
-    lanes = lanes_per_request(slots)
-    rows = max(ENTRIES // lanes, 1)
+    slots = mamba.slots_per_step(point)
+    lanes = triton.next_power_of_2(slots)
+    rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.state_indices.stride(0)
 
-    def launch():
+    def launch() -> None:
         _gather[grid](
             x.state_indices,
             x.block_idx_last_scheduled_token,
@@ -72,25 +76,3 @@ def triton_fused(point, x, out):
         )
 
     return launch
-
-
-@variant("mamba_state_gather", requires=GPU, sources=SOURCE)
-def cuda_fused(point, x, out):
-    """The same in CUDA C++."""
-    slots = 1 + point.num_speculative_blocks
-    log_lanes = lanes_per_request(slots).bit_length() - 1
-    return launcher(
-        SOURCE,
-        "gather",
-        cdiv(point.batch_size << log_lanes, THREADS),
-        THREADS,
-        x.state_indices,
-        x.block_idx_last_scheduled_token,
-        x.block_idx_last_scheduled_token_prev_step,
-        out.input_slots,
-        out.output_slots,
-        point.batch_size,
-        x.state_indices.stride(0),
-        slots,
-        log_lanes,
-    )

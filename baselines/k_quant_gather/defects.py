@@ -1,0 +1,70 @@
+"""Historic bugs of k_quant_gather, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from baselines.k_quant_gather.chains import copy_where, locate_tokens, make_pages, masked_gather
+from baselines.k_quant_gather.operator import Inputs, Outputs
+from baselines.workloads.prefill_chunks import SCALE_BYTES
+from harness.contract import Point, variant
+
+
+@variant(
+    "k_quant_gather",
+    defect="the upper bound is the work size: slack rows follow a stale request index (vLLM #40772)",
+    waives="no_alloc",
+)
+def unguarded_upper_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Upstream indexed with uninitialised shared memory, so it faulted or copied a wrong row into slack. Here the stale
+    index is that of the last real token: legal, and so memory-safe, but still a row that slack must not get."""
+    pages = make_pages(point, x)
+
+    def launch() -> None:
+        block, offset, _ = locate_tokens(x, pages, point.block_size)
+        row = pages.tokens_64.minimum(x.cu_seq_lens[-1] - 1).clamp_(min=0)
+        out.k[: x.num_tokens] = pages.values[block[row], offset[row]]
+        out.scale[: x.num_tokens] = pages.scales[block[row], offset[row]]
+
+    return launch
+
+
+@variant(
+    "k_quant_gather", defect="a token's first scale alone is copied, whatever quant_block_size is", waives="no_alloc"
+)
+def dropped_scales(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    pages = make_pages(point, x)
+    first_scales = replace(pages, scales=pages.scales[..., :SCALE_BYTES])
+    first_out = Outputs(out.k, out.scale[:, :SCALE_BYTES])
+    return lambda: masked_gather(x, first_out, first_scales, point.block_size)
+
+
+@variant("k_quant_gather", defect="the table's row stride is ignored: row b is read at b * columns", waives="no_alloc")
+def ignored_row_stride(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Ids that are none are folded into the cache, where upstream would read out of bounds: memory-safe, still
+    wrong.
+    """
+    pages, table = make_pages(point, x), x.block_table
+    packed = torch.as_strided(table, table.shape, (table.shape[1], 1))
+
+    def launch() -> None:
+        folded = replace(x, block_table=packed.remainder(len(x.kv_cache)))
+        masked_gather(folded, out, pages, point.block_size)
+
+    return launch
+
+
+@variant("k_quant_gather", defect="the page count is taken for the token count (SGLang #31218)", waives="no_alloc")
+def pages_for_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Right where a page holds one token. Elsewhere most rows keep what an earlier chunk left in them."""
+    pages, size = make_pages(point, x), point.block_size
+
+    def launch() -> None:
+        block, offset, real = locate_tokens(x, pages, size)
+        count = (torch.diff(x.cu_seq_lens) + size - 1).div(size, rounding_mode="floor").sum()
+        copy_where(real & (pages.tokens < count), block, offset, x, out, pages)
+
+    return launch

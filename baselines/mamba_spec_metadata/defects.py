@@ -1,0 +1,138 @@
+"""Historic bugs of mamba_spec_metadata, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from baselines.mamba_spec_metadata.chains import all_states_chain, known_anchor, op_chain, window_chain
+from baselines.mamba_spec_metadata.operator import Inputs, Outputs
+from baselines.workloads.decode_batch import NULL_BLOCK_ID
+from baselines.workloads.mamba_steps import slots_per_step, table_columns
+from harness.contract import Point, variant
+
+
+def _mode_all(point: Point) -> str | None:
+    return "mode all only" if point.cache_mode != "all" else None
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="the table lacks + num_speculative_blocks (vLLM #39809)",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def table_without_speculative_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Columns that the persistent copy does not have stay zero here; on a GPU the gather left the row."""
+    return all_states_chain(point, x, out, columns=table_columns(point) - point.num_speculative_blocks)
+
+
+@variant(
+    "mamba_spec_metadata", defect="views and pads are sized by tokens, not by requests (vLLM #39809)", waives="no_alloc"
+)
+def padded_by_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, n = op_chain(point, x, out), x.num_decodes
+    rows = min(point.batch_size * slots_per_step(point), point.max_num_seqs)
+
+    def launch() -> None:
+        chain()
+        out.input_slots[n:rows].fill_(NULL_BLOCK_ID)
+        out.num_accepted_tokens[n:rows].fill_(1)
+
+    return launch
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="the anchor is guessed from the computed tokens (vLLM #43955)",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def fallback_anchor(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return all_states_chain(point, x, out, anchor=lambda x: torch.full_like(x.request_slots[: x.num_decodes], -1))
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="a resumed request takes the anchor left in its slot",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def anchor_outlives_its_request(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def unmasked(x: Inputs) -> torch.Tensor:
+        return x.anchors.index_select(0, x.request_slots[: x.num_decodes])
+
+    return all_states_chain(point, x, out, anchor=unmasked)
+
+
+@variant(
+    "mamba_spec_metadata", defect="conv reads the last computed column (vLLM 0.22)", skip=_mode_all, waives="no_alloc"
+)
+def conv_reads_computed_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, n = op_chain(point, x, out), x.num_decodes
+
+    def launch() -> None:
+        chain()
+        columns = out.block_idx_last_computed_token[:n, None].long()
+        out.conv_input_slot[:n] = torch.gather(x.block_table[:n], 1, columns)[:, 0]
+
+    return launch
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="conv reads the current column (review of vLLM #42792)",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def conv_reads_current_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The step before wrote another block's slot where this one crosses a boundary."""
+    chain, n = op_chain(point, x, out), x.num_decodes
+
+    def launch() -> None:
+        chain()
+        out.conv_input_slot[:n].copy_(out.conv_output_slot[:n])
+
+    return launch
+
+
+@variant("mamba_spec_metadata", defect="padding rows keep the slots of a larger step (xllm #1939)", waives="no_alloc")
+def padding_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = all_states_chain if point.cache_mode == "all" else window_chain
+    return chain(point, x, out, num_reqs=x.num_decodes)
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="the anchor of the step is never stored (review of vLLM #43955)",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def anchor_never_stored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = op_chain(point, x, out)
+
+    def launch() -> None:
+        before = out.next_anchors.clone()
+        chain()
+        out.next_anchors.copy_(before)
+
+    return launch
+
+
+@variant(
+    "mamba_spec_metadata",
+    defect="an unknown anchor is counted in the scheduler's blocks, not in Mamba's (vLLM #53142, #55507)",
+    skip=_mode_all,
+    waives="no_alloc",
+)
+def anchor_in_scheduler_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The scheduler's blocks are twice as long here: the column is too low, but inside of the row."""
+    scheduler_block_size = 2 * point.mamba_block_size
+
+    def anchor(x: Inputs) -> torch.Tensor:
+        known, rows = known_anchor(x), slice(x.num_decodes)
+        computed = x.seq_lens[rows] - torch.diff(x.query_start_loc)[rows]
+        return torch.where(known >= 0, known, ((computed - 1) // scheduler_block_size).clamp(min=0))
+
+    return all_states_chain(point, x, out, anchor=anchor)

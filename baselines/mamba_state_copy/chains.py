@@ -1,0 +1,199 @@
+"""mamba_state_copy from PyTorch operators: lists built on the host, and a chain that decides on the device.
+
+Every copy reads its whole source before it writes, so one pool may be passed as input and output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, operator, time_first
+from baselines.workloads.torch_compile import compiled
+from harness.contract import COMPILER, Point, variant
+
+#: What a variant that decides on the host waives.
+ON_HOST = ("no_alloc", "no_sync", "graph_safe")
+
+
+# --- decided on the host ----------------------------------------------------------------------------------------------
+
+
+class Copy(NamedTuple):
+    """One request's copy: slots, and the columns by which its convolution is shifted."""
+
+    conv_from: int
+    ssm_from: int
+    to: int
+    shift: int
+
+
+def decide_on_host(
+    point: Point, x: Inputs, backwards: bool = True, skip_padding: bool = True
+) -> tuple[list[Copy], list[int], list[int]]:
+    """(copies, accepted counts, state columns). Waits once, for the accepted counts, as they come from the sampler.
+
+    backwards: states may move to an earlier block. skip_padding: rows of length 0 are left alone.
+    """
+    size, before = point.mamba_block_size, point.phase == "before_forward"
+    seq_lens, accepted, known = x.seq_lens_cpu.tolist(), x.num_accepted_tokens.tolist(), x.state_columns_cpu.tolist()
+    starts, drafts, table = x.query_start_loc_cpu.tolist(), x.num_draft_tokens_cpu.tolist(), x.block_table_cpu.numpy()
+    copies, columns = [], [(seq_len - 1) // size for seq_len in seq_lens]
+    for b, seq_len in enumerate(seq_lens):
+        if seq_len == 0 and skip_padding:
+            continue
+        if before:
+            computed = seq_len - starts[b + 1] + starts[b]
+            source = known[b] if known[b] >= 0 else (computed - 1) // size
+            shift, target = accepted[b] - 1, columns[b]
+            moves = source not in (-1, target) and (backwards or source < target)
+        else:
+            running = seq_len - drafts[b]
+            blocks = (running + accepted[b] - 1) // size
+            source, shift, target = known[b], blocks * size - running, blocks - 1
+            moves = shift >= 0 and (backwards or source <= target)
+        if moves:
+            conv_from, ssm_from, to = table[b, [source, source + shift, target]].tolist()
+            copies.append(Copy(conv_from, ssm_from, to, shift))
+            if before or conv_from == to:
+                accepted[b] = 1
+    return copies, accepted, columns
+
+
+def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A host array that the device reads while the host goes on. It may be reused after the wait of the next launch."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def _sender(rows: int, width: int, device: torch.device) -> Callable[[list[tuple[int, ...]]], tuple[Tensor, ...]]:
+    """send(up to ``rows`` tuples of ``width`` integers) -> their ``width`` columns on the device, int64 each."""
+    host = _pinned((rows, width), torch.int64, device)
+    on_device = torch.empty(rows, width, dtype=torch.int64, device=device)
+
+    def send(values: list[tuple[int, ...]]) -> tuple[Tensor, ...]:
+        host[: len(values)] = torch.tensor(values)
+        return on_device[: len(values)].copy_(host[: len(values)], non_blocking=True).unbind(1)
+
+    return send
+
+
+def counts_writer(point: Point, out: Outputs) -> Callable[[list[int], list[int]], None]:
+    """write(accepted counts, state columns), each with one number per request."""
+    num_reqs, host = point.batch_size, _pinned((2, point.batch_size), torch.int32, out.num_accepted_tokens.device)
+
+    def write(accepted: list[int], columns: list[int]) -> None:
+        host.copy_(torch.tensor([accepted, columns]))
+        out.num_accepted_tokens[:num_reqs].copy_(host[0], non_blocking=True)
+        if point.phase == "before_forward":
+            out.state_columns[:num_reqs].copy_(host[1], non_blocking=True)
+
+    return write
+
+
+@variant("mamba_state_copy", waives=ON_HOST)
+def pointer_lists(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a
+    copy each.
+    """
+    columns, device, layers = conv_columns(point), out.ssm_states.device, range(point.num_layers)
+    write_counts, most = counts_writer(point, out), point.batch_size * point.num_layers
+    send_whole, send_shifted = _sender(most, 3, device), _sender(most * columns, 5, device)
+
+    def launch() -> None:
+        copies, accepted, state_columns = decide_on_host(point, x)
+        write_counts(accepted, state_columns)
+        whole = [(layer, copy.ssm_from, copy.to) for copy in copies for layer in layers if copy.ssm_from != copy.to]
+        # A convolution is a list of columns, because shifts differ: (layer, slot from, time from, slot to, time to).
+        shifted = [
+            (layer, copy.conv_from, time + copy.shift, copy.to, time)
+            for copy in copies
+            for layer in layers
+            if copy.conv_from != copy.to or copy.shift
+            for time in range(columns - copy.shift)
+        ]
+        if whole:
+            layer, source, target = send_whole(whole)
+            out.ssm_states[layer, target] = x.ssm_states[layer, source]
+        if shifted:
+            layer, source, begin, target, time = send_shifted(shifted)
+            conv_in, conv_out = time_first(point, x.conv_states), time_first(point, out.conv_states)
+            conv_out[layer, target, time] = conv_in[layer, source, begin]
+
+    return launch
+
+
+# --- decided on the device --------------------------------------------------------------------------------------------
+
+
+def _decide_on_device(x: Inputs, size: int, before: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """[B] each: moves (bool), column from, shift, column to (0 where nothing moves), column of the last token."""
+    last = (x.seq_lens - 1) // size
+    if before:
+        computed = x.seq_lens - torch.diff(x.query_start_loc)
+        source = torch.where(x.state_columns >= 0, x.state_columns, (computed - 1) // size)
+        shift, target = x.num_accepted_tokens - 1, last
+        moves = (source >= 0) & (source != target) & (x.seq_lens > 0)
+    else:
+        running = x.seq_lens - x.num_draft_tokens
+        blocks = (running + x.num_accepted_tokens - 1) // size
+        source, shift, target = x.state_columns, blocks * size - running, blocks - 1
+        moves = (shift >= 0) & (x.seq_lens > 0)
+    return moves, source * moves, shift * moves, target * moves, last
+
+
+def masked_copies(x: Inputs, out: Outputs, time: Tensor, size: int, num_reqs: int, before: bool, ds: bool) -> None:
+    """Requests that do not move copy the destination's null slot onto itself.
+
+    time: int64, 0 .. conv columns - 1. size: the Mamba block size. before: phase before_forward. ds: layout DS; the
+    views are made here because torch.compile accepts one pool passed twice, but not two views of it.
+    """
+    conv_in, conv_out = x.conv_states, out.conv_states
+    if ds:
+        conv_in, conv_out = conv_in.transpose(-1, -2), conv_out.transpose(-1, -2)
+    moves, source, shift, target, last = _decide_on_device(x, size, before)
+    columns = torch.stack((source, source + shift, target), 1).long()
+    conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
+    states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
+    out.ssm_states.index_copy_(1, to, states)
+    begin = time + shift[:, None]
+    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
+    shifted = conv_in[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
+    conv_out[:, to] = torch.where(inside[None, :, :, None], shifted, conv_out[:, to])
+    settled = moves if before else moves & (conv_from == to)
+    out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
+    if before:
+        out.state_columns[:num_reqs].copy_(last)
+
+
+def _set_up_masked(
+    point: Point, x: Inputs, out: Outputs, copies: Callable[..., None] = masked_copies
+) -> Callable[[], None]:
+    time = torch.arange(conv_columns(point), device=out.ssm_states.device)
+    size, before, ds = point.mamba_block_size, point.phase == "before_forward", point.conv_layout == "DS"
+    return lambda: copies(x, out, time, size, point.batch_size, before, ds)
+
+
+@variant("mamba_state_copy", waives="no_alloc")
+def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """No host decision, so it can be captured: the states of all requests are gathered, and put back where nothing
+    moves.
+    """
+    return _set_up_masked(point, x, out)
+
+
+#: A general batch in each phase and layout, then one request, for which Inductor compiles apart (see compiled).
+_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
+_KINDS = [
+    {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")
+]
+_EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
+
+
+@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """torch.compile (Inductor, dynamic shapes) of the masked chain."""
+    copies = compiled(masked_copies, _set_up_masked, operator, _EXAMPLES, out.ssm_states.device)
+    return _set_up_masked(point, x, out, copies)

@@ -1,0 +1,132 @@
+"""Historic bugs of mamba_state_copy, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from baselines.mamba_state_copy.chains import ON_HOST, counts_writer, decide_on_host, pointer_lists
+from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, time_first
+from harness.contract import Point, variant
+
+#: (conv states [layers, slots, columns, channels], slot from, slot to, shift): moves one request's convolution.
+ShiftConv = Callable[[Tensor, int, int, int], None]
+
+
+def _in_place(point: Point, x: Inputs, out: Outputs, shift_conv: ShiftConv, **decision: bool) -> Callable[[], None]:
+    """Shifts convolutions inside a copy of the input pool, as engines do inside theirs, then copies the destinations
+    out. decision: see decide_on_host.
+    """
+    write_counts, width = counts_writer(point, out), conv_columns(point)
+
+    def launch() -> None:
+        copies, accepted, columns = decide_on_host(point, x, **decision)
+        write_counts(accepted, columns)
+        pool, conv_out = time_first(point, x.conv_states.clone()), time_first(point, out.conv_states)
+        for conv_from, ssm_from, to, shift in copies:
+            if conv_from != to or shift:
+                shift_conv(pool, conv_from, to, shift)
+                conv_out[:, to, : width - shift] = pool[:, to, : width - shift]
+            if ssm_from != to:
+                out.ssm_states[:, to] = x.ssm_states[:, ssm_from]
+
+    return launch
+
+
+def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
+    """The right way."""
+    conv[:, target, : conv.shape[2] - shift] = conv[:, source, shift:].clone()
+
+
+@variant(
+    "mamba_state_copy",
+    defect="several blocks shift inside one slot, in any order (vLLM #50729)",
+    skip=lambda p: "layout SD only" if p.conv_layout == "DS" else None,
+    waives=ON_HOST,
+)
+def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """In place on a copy of the pools; a block per column, the last one first, as no order is promised."""
+
+    def shift_columns(conv: Tensor, source: int, target: int, shift: int) -> None:
+        for column in reversed(range(conv_columns(point) - shift)):
+            conv[:, target, column] = conv[:, source, column + shift]
+
+    return _in_place(point, x, out, shift_columns)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)",
+    waives=ON_HOST,
+)
+def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """In place on a copy of the pools: the block of layer 0 is done before those of the other layers begin."""
+
+    def shift_layers(conv: Tensor, source: int, target: int, shift: int) -> None:
+        for layer in range(point.num_layers):
+            seen = shift if layer == 0 else 0
+            conv[layer, target, : conv_columns(point) - seen] = conv[layer, source, seen:].clone()
+
+    return _in_place(point, x, out, shift_layers)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="layout DS is shifted as if its columns lay together (vLLM #45473)",
+    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None,
+    waives=ON_HOST,
+)
+def shifted_as_contiguous(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def shift_flat(conv: Tensor, source: int, target: int, shift: int) -> None:
+        begin = shift * point.conv_dim
+        for layer in range(point.num_layers):
+            written, read = (conv[layer, slot].T.contiguous().view(-1) for slot in (target, source))
+            written[: len(read) - begin] = read[begin:].clone()
+            conv[layer, target] = written.view(point.conv_dim, -1).T
+
+    return _in_place(point, x, out, shift_flat)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
+    waives=ON_HOST,
+)
+def columns_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
+    return pointer_lists(Point({**point, "num_layers": 1}) if point.phase == "before_forward" else point, x, out)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="a guard against backward copies, the cause named in vLLM #53505, drops those that are due",
+    waives=ON_HOST,
+)
+def backward_copy_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """A state goes back where drafts beyond a block's end were rejected, or where that end is left to the prefix
+    cache.
+    """
+    return _in_place(point, x, out, _shift, backwards=False)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
+    waives=ON_HOST,
+)
+def shift_ignored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def unshifted(conv: Tensor, source: int, target: int, shift: int) -> None:
+        kept = conv_columns(point) - shift
+        conv[:, target, :kept] = conv[:, source, :kept].clone()
+
+    return _in_place(point, x, out, unshifted)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="padding rows move what their stale columns say (the kind of xllm #1939)",
+    waives=ON_HOST,
+)
+def padding_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return _in_place(point, x, out, _shift, skip_padding=False)

@@ -1,0 +1,116 @@
+"""seq_lens_update from PyTorch operators: as vLLM 0.22 runs it, with the blocking copy it had before, compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from baselines.seq_lens_update.operator import Inputs, Outputs, operator
+from baselines.workloads.torch_compile import compiled
+from harness.contract import COMPILER, Point, variant
+
+
+def write_bound(x: Inputs, out: Outputs) -> None:
+    """The host's part: one add, one fill."""
+    rows = len(x.num_scheduled)
+    torch.add(x.num_computed_cpu, x.num_scheduled, out=out.seq_lens_cpu_upper_bound[:rows])
+    out.seq_lens_cpu_upper_bound[rows:].fill_(0)
+
+
+def correct_counts(
+    prev_pos: Tensor,
+    num_computed_cpu: Tensor,
+    prev_drafts: Tensor,
+    before: Tensor,
+    valid: Tensor,
+    computed: Tensor,
+    accepted: Tensor,
+) -> None:
+    """13 launches. A request without a previous row gathers row 0 and discards it. computed, accepted: [B], written."""
+    source = prev_pos.clamp(min=0).long()
+    old, produced, drafts = before[source], valid[source], prev_drafts[source]
+    corrected = (prev_pos >= 0) & (drafts > 0)
+    computed.copy_(torch.where(corrected, old + produced, num_computed_cpu))
+    accepted.copy_(torch.where(corrected, produced, accepted))
+
+
+def write_lengths(x: Inputs, out: Outputs, arange: Tensor) -> None:
+    """seq_lens with its tail, and positions, from num_computed."""
+    rows, tokens = len(x.num_scheduled), x.num_tokens
+    computed, scheduled = out.num_computed[:rows], torch.diff(x.query_start_loc)
+    torch.add(computed, scheduled, out=out.seq_lens[:rows])
+    out.seq_lens[rows:].fill_(0)
+    shift = torch.repeat_interleave(computed - x.query_start_loc[:-1], scheduled, output_size=tokens)
+    torch.add(shift, arange[:tokens], out=out.positions[:tokens])
+
+
+def update_on_device(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+    rows = len(x.num_scheduled)
+    correct_counts(*uploaded, x.prev_num_computed, x.valid, out.num_computed[:rows], out.num_accepted[:rows])
+    write_lengths(x, out, arange)
+
+
+def _uploads(x: Inputs, out: Outputs) -> tuple[list[Tensor], Callable[[], None]]:
+    """Device copies of the three host arrays, and a closure that sends each by a copy of its own."""
+    host, device = (x.prev_pos, x.num_computed_cpu, x.prev_drafts), out.seq_lens.device
+    # One entry at least: row 0 is gathered even where the previous step had no request.
+    buffers = [torch.zeros(max(len(source), 1), dtype=torch.int32, device=device) for source in host]
+    targets = [buffer[: len(source)] for buffer, source in zip(buffers, host, strict=True)]
+
+    def upload() -> None:
+        for target, source in zip(targets, host, strict=True):
+            target.copy_(source, non_blocking=True)
+
+    return [*targets[:2], buffers[2]], upload
+
+
+def set_up(point: Point, x: Inputs, out: Outputs, on_device: Callable[..., None]) -> Callable[[], None]:
+    """on_device: see update_on_device."""
+    uploaded, upload = _uploads(x, out)
+    # As long as the token buffers: a table that covered fewer tokens was overrun upstream (vLLM #39277).
+    arange = torch.arange(len(out.positions), dtype=torch.int32, device=out.positions.device)
+
+    def launch() -> None:
+        upload()
+        on_device(x, out, uploaded, arange)
+        write_bound(x, out)
+
+    return launch
+
+
+@variant("seq_lens_update", waives="no_alloc")
+def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The operator chain of vLLM 0.22: three host-to-device copies, 13 launches for the counts, then lengths and
+    positions.
+    """
+    return set_up(point, x, out, update_on_device)
+
+
+@variant("seq_lens_update", waives=("no_alloc", "no_sync", "graph_safe"))
+def blocking_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Before vLLM #40654: the operator chain, then the exact lengths come back by a copy that waits for the GPU.
+
+    The bound is written besides, for the outputs to be the same.
+    """
+    chain, rows = op_chain(point, x, out), len(x.num_scheduled)
+
+    def launch() -> None:
+        chain()
+        out.seq_lens[:rows].cpu()
+
+    return launch
+
+
+#: A general step first, then one request, for which Inductor compiles apart (see compiled).
+_EXAMPLES = (
+    {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
+    {"batch_size": 1},
+)
+
+
+@variant("seq_lens_update", requires=COMPILER, waives="no_alloc")
+def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound as they are."""
+    return set_up(point, x, out, compiled(update_on_device, set_up, operator, _EXAMPLES, out.seq_lens.device))

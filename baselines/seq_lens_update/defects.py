@@ -1,0 +1,58 @@
+"""Historic bugs of seq_lens_update, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, write_lengths
+from baselines.seq_lens_update.operator import Inputs, Outputs
+from harness.contract import Point, variant
+
+
+@variant(
+    "seq_lens_update",
+    defect="the counts are permuted into themselves (the kind of race in vLLM #50432)",
+    waives="no_alloc",
+)
+def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The race made deterministic: rows are written in order, so one whose source stands above it reads a new count."""
+
+    def row_by_row(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+        prev_pos, num_computed_cpu, prev_drafts = uploaded
+        counts, rows = x.prev_num_computed.clone(), len(x.num_scheduled)
+        for b in range(rows):
+            row = slice(b, b + 1)
+            correct_counts(
+                prev_pos[row], num_computed_cpu[row], prev_drafts, counts, x.valid, counts[row], out.num_accepted[row]
+            )
+        out.num_computed[:rows].copy_(counts[:rows])
+        write_lengths(x, out, arange)
+
+    return set_up(point, x, out, row_by_row)
+
+
+@variant("seq_lens_update", defect="the host's bound is taken for the exact length (vLLM #40772)", waives="no_alloc")
+def bound_as_exact(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, rows = op_chain(point, x, out), len(x.num_scheduled)
+
+    def launch() -> None:
+        chain()
+        out.seq_lens[:rows].copy_(out.seq_lens_cpu_upper_bound[:rows], non_blocking=True)
+
+    return launch
+
+
+@variant(
+    "seq_lens_update", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", waives="no_alloc"
+)
+def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.num_scheduled) :]
+
+    def launch() -> None:
+        before = tail.clone()
+        chain()
+        tail.copy_(before)
+
+    return launch

@@ -1,0 +1,48 @@
+"""k_quant_gather in CUDA C++: one unit per warp. The idea is in triton.py, the kernel in k_quant_gather.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from baselines.k_quant_gather.operator import Inputs, Outputs
+from baselines.workloads.integers import cdiv
+from harness.contract import GPU, Point, variant
+from harness.cuda import launcher
+from kernels.k_quant_gather.triton import max_units
+
+SOURCE = Path(__file__).with_name("k_quant_gather.cu")
+WARP = 32
+#: Bytes of values that a warp has in flight: 32 threads, 8 loads of 16 bytes each.
+WARP_BYTES = 4096
+#: Starting thousands of small blocks is slow, so many units are put MOST_WARPS to a block. Few units are spread over at
+#: least TARGET_BLOCKS blocks (two per SM of a large GPU), if there are that many.
+MOST_WARPS, TARGET_BLOCKS = 4, 264
+
+
+@variant("k_quant_gather", requires=GPU, sources=SOURCE)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch in CUDA C++; 16-byte copies where cache, its block stride and both workspaces are aligned for them."""
+    unit = max(1, min(point.block_size, WARP_BYTES // point.head_dim))
+    units, block_stride = max_units(x, unit), x.kv_cache.stride(0)
+    aligned = block_stride % 16 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in (x.kv_cache, out.k, out.scale))
+    warps = next((w for w in (MOST_WARPS, MOST_WARPS // 2) if units >= w * TARGET_BLOCKS), 1)
+    return launcher(
+        SOURCE,
+        "gather_vec16" if aligned else "gather_vec1",
+        cdiv(units, warps),
+        WARP * warps,
+        x.kv_cache,
+        x.block_table,
+        x.cu_seq_lens,
+        out.k,
+        out.scale,
+        len(x.cu_seq_lens) - 1,
+        x.num_tokens,
+        x.block_table.stride(0),
+        block_stride,
+        point.block_size.bit_length() - 1,
+        unit.bit_length() - 1,
+        point.head_dim,
+        out.scale.shape[1],
+    )

@@ -1,0 +1,69 @@
+"""mamba_state_copy in CUDA C++: as triton.py, with 16-byte accesses and several of them in flight per thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, time_first
+from baselines.workloads.integers import cdiv, reciprocal
+from harness.contract import GPU, Point, variant
+from harness.cuda import launcher
+from kernels.mamba_state_copy.triton import num_blocks
+
+SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
+#: As in the source: threads of a block, and accesses that a thread has in flight.
+THREADS, ACCESSES = 256, 4
+
+
+def _vector(size: int, widest: int, *pools: Tensor) -> int:
+    """Elements per access: ``widest`` (16 bytes) where the state's size and both addresses allow it, else 1."""
+    return widest if size % widest == 0 and all(pool.data_ptr() % 16 == 0 for pool in pools) else 1
+
+
+@variant("mamba_state_copy", requires=GPU, sources=SOURCE)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The same in CUDA C++: 16-byte accesses where sizes and addresses allow them, several in flight per thread."""
+    words, after, sd = x.ssm_states.shape[2], point.phase == "after_sampling", point.conv_layout == "SD"
+    time_stride, channel_stride = time_first(point, x.conv_states).stride()[2:]
+    ssm_vector = _vector(words, 4, x.ssm_states, out.ssm_states)
+    conv_vector = _vector(point.conv_dim, 8, x.conv_states, out.conv_states) if sd else 1
+    ssm_pieces = cdiv(words, THREADS * ACCESSES * ssm_vector)
+    pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
+    multiplier, shift = reciprocal(point.mamba_block_size)
+    return launcher(
+        SOURCE,
+        f"copy_ssm{ssm_vector}_conv{conv_vector}",
+        num_blocks(point, pieces),
+        THREADS,
+        x.seq_lens,
+        x.query_start_loc,
+        x.num_accepted_tokens,
+        x.state_columns,
+        x.num_draft_tokens,
+        x.block_table,
+        x.conv_states,
+        x.ssm_states,
+        out.conv_states,
+        out.ssm_states,
+        out.num_accepted_tokens,
+        out.num_accepted_tokens if after else out.state_columns,
+        point.batch_size,
+        x.block_table.stride(0),
+        int(after),
+        point.mamba_block_size,
+        multiplier,
+        shift,
+        point.num_layers,
+        x.ssm_states.shape[1],
+        out.ssm_states.shape[1],
+        words // ssm_vector,
+        ssm_pieces,
+        pieces,
+        conv_columns(point),
+        point.conv_dim // conv_vector,
+        time_stride // conv_vector,
+        channel_stride,
+    )

@@ -1,0 +1,64 @@
+"""seq_lens_update in CUDA C++: after one packed copy (cuda_fused), or reading pinned host memory (cuda_mapped)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from baselines.seq_lens_update.operator import Inputs, Outputs
+from harness.contract import GPU, Point, variant
+from harness.cuda import launcher
+from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, num_blocks
+
+SOURCE = Path(__file__).with_name("seq_lens_update.cu")
+
+
+def _update(x: Inputs, out: Outputs, host: Tensor) -> Callable[[], None]:
+    """Launches the kernel on ``host``, which is to_device or its copy on the device."""
+    rows, capacity = len(x.num_scheduled), len(out.seq_lens)
+    return launcher(
+        SOURCE,
+        "update",
+        num_blocks(rows, capacity),
+        THREADS,
+        host,
+        x.prev_num_computed,
+        x.valid,
+        x.query_start_loc,
+        out.num_computed,
+        out.num_accepted,
+        out.seq_lens,
+        out.positions,
+        rows,
+        capacity,
+    )
+
+
+@variant("seq_lens_update", requires=GPU, sources=SOURCE)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The same in CUDA C++."""
+    host, write_bound = device_copy(x, out), bound_writer(x, out)
+    update = _update(x, out, host)
+
+    def launch() -> None:
+        host.copy_(x.to_device, non_blocking=True)
+        update()
+        write_bound()
+
+    return launch
+
+
+@variant("seq_lens_update", requires=GPU, sources=SOURCE)
+def cuda_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The kernel of cuda_fused reads the pinned host array at its own address: no copy, one launch."""
+    if x.to_device.numel() and not x.to_device.is_pinned():
+        raise RuntimeError("the host array is not in pinned memory: a kernel cannot read it")
+    update, write_bound = _update(x, out, x.to_device), bound_writer(x, out)
+
+    def launch() -> None:
+        update()
+        write_bound()
+
+    return launch
