@@ -17,8 +17,8 @@ from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, rep
 from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
-#: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU: not tested, as that
-#: takes the other kind of device; timed: not tested, as that takes a timed run; "-": no launch got as far as this check.
+#: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
+#: that takes such a device, or a timed run; "-": no launch got as far as this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 

@@ -44,7 +44,7 @@ REJECTIONS = {
     "hangs": "no sign of life for 6 s",
     "skips_every_hard_point": "leaves out every hard point",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
-    "skips_without_a_reason": "its skip= raised TypeError: skip= said True",
+    "skips_without_a_reason": "its skip= raised TypeError: skip= returned True",
     "patches_events_on_import": "elapsed_time was replaced",
 }
 

@@ -19,6 +19,7 @@ from harness.verify.buffers import GUARD_BYTES, Guarded
 from harness.verify.equality import compare
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.hard_points import check_variant
+from harness.verify.mismatch import describe_differences
 
 
 def as_variant(operator, setup, skip=lambda point: None, waives=()):
@@ -288,43 +289,6 @@ def test_contents_move_with_the_seed_but_shapes_do_not():
                     assert a == b
 
 
-def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_proved(catalog):
-    chain = catalog.find("decode_native", "chain_clamp")
-    picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
-    findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
-    assert {finding.outcome for finding in findings} == {"passed", "failed"}
-    failed = next(finding for finding in findings if finding.outcome == "failed")
-    assert failed.message.startswith(
-        "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_verify.py, line "
-    )
-
-
-@pytest.mark.parametrize("wide_from", [1, 200])
-def test_the_first_and_the_largest_hard_point_are_proved_with_unaligned_buffers(device, wide_from):
-    """A wide access may begin at a size alone."""
-
-    def takes_alignment_for_granted(point, x, out):
-        inner = right(point, x, out)
-        fault = int(point.batch_size >= wide_from and out.buffer.data_ptr() % 16 > 0)
-
-        def launch():
-            inner()
-            out.buffer[0] += fault
-
-        return launch
-
-    uniform = lambda p: (
-        "rows aligned at their end, uncompressed" if p.row_alignment == "front" or p.compress_ratio > 1 else None
-    )  # noqa: E731
-    findings = list(
-        check_variant(
-            native, as_variant(native, takes_alignment_for_granted, skip=uniform, waives=("no_alloc",)), device, seed=1
-        )
-    )
-    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
-    assert rejected == [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")][wide_from > 1 :]
-
-
 @pytest.mark.parametrize("said", [4.0, None, "8"])
 def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobody_else(said, catalog, monkeypatch):
     session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
@@ -338,14 +302,14 @@ def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobo
     assert [cell.status for cell in cells] == ["failed", "failed"]
     assert (
         cells[0].reason
-        == f"no inputs at this point: TypeError: bytes_moved said {said!r} where it has to give a whole number"
+        == f"no inputs at this point: TypeError: bytes_moved returned {said!r}; it must return a whole number of bytes"
     )
     task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
     assert [event.status for event in session.group(task) if isinstance(event, Cell)] == ["passed"]
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"), [(True, "redundant= said True where"), (None, None), ("the same at B = 1", None)]
+    ("said", "problem"), [(True, "redundant= returned True; it must"), (None, None), ("the same at B = 1", None)]
 )
 def test_a_point_is_redundant_for_a_reason_in_words(said, problem, catalog, monkeypatch):
     session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
@@ -357,3 +321,21 @@ def test_a_point_is_redundant_for_a_reason_in_words(said, problem, catalog, monk
     cells = [event for event in session.group(task) if isinstance(event, Cell)]
     assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if said else "passed"] * 2
     assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == said for cell in cells)
+
+
+def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
+    def described(dtype, got, before):
+        make = lambda value: torch.full((1,), value, dtype=dtype)  # noqa: E731
+        return describe_differences(torch.tensor([True]), make(5), make(got), make(before))
+
+    assert described(torch.int32, 0x7F7F7F7F, 0x7F7F7F7F).endswith("got 2139062143 (poison: never written)")
+    assert described(torch.uint8, 0x7F, 0x7F).endswith("got 127 (as poisoned: never written, or with this very value)")
+    assert described(torch.uint8, 0x7F, 0x71).endswith("got 127")  # the other poison: it was written
+    assert described(torch.uint8, 9, 9).endswith("got 9")
+    text = describe_differences(
+        torch.tensor([True]),
+        torch.full((1,), 0x71, dtype=torch.uint8),
+        torch.ones(1),
+        torch.full((1,), 0x71, dtype=torch.uint8),
+    )
+    assert "expected 113 (what it held), got 1" in text
