@@ -1,11 +1,11 @@
-"""Exit codes of the command line. Documented in bench.py and the README; CI scripts rely on them."""
+"""Exit codes of the command line, documented in bench.py. CI scripts rely on them."""
 
 OK = 0
-#: A mismatch, a failed cell, a run that could not go on, an uncalibrated ruler, or a regression.
+#: A mismatch, a failed cell, a run that could not go on, a calibration error, or a regression.
 BAD = 1
 #: Bad usage or configuration, a device that cannot be used, or a file that cannot be read or written.
 USAGE = 2
-#: A comparison that cannot tell.
+#: A comparison without a verdict.
 UNSURE = 3
-#: Ctrl-C; what was measured is kept.
+#: Ctrl-C. The cells measured so far are kept.
 INTERRUPTED = 130

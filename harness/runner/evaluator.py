@@ -26,7 +26,7 @@ from harness.runner.measure import Measuring, Rejection, check_context, rejected
 from harness.runner.protocol import Begin, Job, Ready, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, check_variant, nothing_checked, reason_to_skip
+from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
 from harness.verify.integrity import Integrity, ProcessState
 from harness.wording import first_line
 
@@ -51,7 +51,7 @@ class Evaluator:
         #: (check, message).
         self._tampering: dict[str, tuple[str, str]] = {}
         self._catalog = discover(job.variant_files, self._imported)
-        self._interpreter = interpreter.Watch()
+        self._interpreter = interpreter.LaunchCounter()
         self._interpreted: set[str] = set()
         self._interpreted_s: Counter[str] = Counter()
         self._rejections: dict[str, Rejection | None] = {}
@@ -104,10 +104,13 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to put every contract to the test at every hard point.
             for finding in check_variant(
-                operator, variant, self._job.device, self._job.seed, thorough=not self._job.timed
+                operator,
+                variant,
+                self._job.device,
+                self._job.seed,
+                thorough=not self._job.timed,
+                integrity=self._integrity,
             ):
-                if (tampered := self._integrity.tampered()) is not None:
-                    finding = Finding(finding.name, "rejected", "no_tampering", tampered)
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
@@ -189,7 +192,7 @@ class Evaluator:
                     )
                     self._rejections[variant.id] = (status, f"hard point {finding.name!r}: {why}{finding.message}")
                     break
-            if self._rejections[variant.id] is None and nothing_checked(findings):
+            if self._rejections[variant.id] is None and is_unverified(findings):
                 self._rejections[variant.id] = ("failed", "unverified: its skip= leaves out every hard point")
         return self._rejections[variant.id]
 

@@ -154,10 +154,10 @@ class Measuring:
         """What is wrong with the closure that was timed, or with its graph, on contents that neither was timed on."""
         try:
             with self._watched(key, "verify"):
-                bench.check(launch, case=1, poison=POISONS[0])
-                bench.check(launch, case=1, poison=POISONS[1])
+                bench.check(launch, batch=1, poison=POISONS[0])
+                bench.check(launch, batch=1, poison=POISONS[1])
                 if replay is not None:
-                    bench.check(replay, case=2, poison=POISONS[1], replayed=True)
+                    bench.check(replay, batch=2, poison=POISONS[1], replayed=True)
                 bench.fill(0)
         except Exception as error:  # a variant may raise anything
             return error

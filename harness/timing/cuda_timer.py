@@ -22,7 +22,7 @@ import torch
 
 from harness.checks import Mismatch
 from harness.cuda import launcher
-from harness.cuda_graph import Graph, Recorder, check_nodes
+from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.records.schema import CacheState
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.queued_events import QueuedEvents
@@ -52,7 +52,7 @@ class CudaTimer:
     def __init__(self, graph_copies: Sequence[int], cache: CacheState = "hot") -> None:
         self.graph_copies = tuple(graph_copies)
         self.cache = Cache(cache)
-        self.recorder = Recorder()
+        self.recorder = GraphCapture()
         self._spins: dict[int, Callable[[], None]] = {}
         sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._busy = launcher(CALIBRATION_KERNELS, "busy", sms * 4, 256, torch.zeros(1, device="cuda"), 100_000)
