@@ -20,7 +20,7 @@ from harness.config.load import ConfigError, Measure, Source, load, parse_overri
 from harness.config.sweep import Group, plan
 from harness.discover import Catalog, DiscoveryError, discover
 from harness.exit_codes import BAD, OK, USAGE
-from harness.records.file import read_run, unbegun, write_run
+from harness.records.file import has_no_header, read_run, write_run
 from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
 from harness.runner.interrupt import leave_on_ctrl_c
@@ -111,7 +111,7 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     if options.out is not None:
         raise ConfigError("--resume goes on in the folder of its run; leave --out out")
     path = _record(options.resume)
-    if path.is_file() and unbegun(path):  # killed while it started: nothing to complete, so this is the run's beginning
+    if path.is_file() and has_no_header(path):  # killed while it started: the run begins anew
         options.out = path.parent
         return None
     return read_run(path)

@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
-from harness.analysis.warnings import held_back, not_audited, shortened, uncalibrated, untrusted_cells
+from harness.analysis.stats import FIGURES, MAX_PLAUSIBLE_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.wording import significant
 
@@ -135,22 +141,22 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     variants = [name for name in variants if name not in silent]
     axes, labels, shared = point_columns(cells)
     reasons, rows = Reasons(), []
-    doubted = untrusted_cells(run, cells)
+    disagreeing = disagreeing_cells(run, cells)
     floor = gpu and any(is_timed(cell, figure) for cell in cells)
     for point, row in grid.items() if variants else ():
         times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
         fastest = _fastest(times)
-        boxes = [_time_box(row.get(name), times, name == fastest, reasons, doubted) for name in variants]
+        boxes = [_time_box(row.get(name), times, name == fastest, reasons, disagreeing) for name in variants]
         boxes += [_floor_box(run, row)] if floor else []
         rows.append((labels[point], tuple(boxes)))
     columns = (*variants, "floor") if floor else tuple(variants)
     what, timer = _told(run, figure, cells[0].baseline, [box for _, boxes in rows for box in boxes], floor)
     notes = [*_shared_note(shared if rows else ""), *timer]
     notes += [f"{name}, all {len(grid)} points: {fate}" for name, fate in silent.items()]
-    notes += uncalibrated(run)
-    doubts = [f"{key.partition('/')[2]} {why}" for key, why in doubted.items()]
-    notes += [f"? {text}" for text in shortened(doubts, more="more untrusted cells")]
-    notes += [*held_back(cells), *not_audited(cells)]
+    notes += calibration_warnings(run)
+    marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
+    notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
+    notes += [*throttling_warnings(cells), *audit_warnings(cells)]
     return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
 
 
@@ -179,7 +185,7 @@ def _shared_note(shared: str) -> list[str]:
 
 
 def _time_box(
-    cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, doubted: Mapping[str, str]
+    cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, disagreeing: Mapping[str, str]
 ) -> Box:
     if cell is None or cell.variant not in times:
         return reasons.box(cell)
@@ -191,8 +197,8 @@ def _time_box(
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}{'!' if cell.metrics.disturbed else ''}"
-    shown = significant(mine.median) if abs(mine.median) <= MOST_US else f"{mine.median:.0e}"
+    marks = f"{'*' if best else ''}{'?' if cell.key in disagreeing else ''}{'!' if cell.metrics.disturbed else ''}"
+    shown = significant(mine.median) if abs(mine.median) <= MAX_PLAUSIBLE_US else f"{mine.median:.0e}"
     return Box(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
 
