@@ -36,7 +36,7 @@ class Writer:
                 _lock(self._file, path, elsewhere)
                 if resume:
                     _end_last_line(self._file, path)
-                elif unbegun(path):
+                elif is_empty_record(path):
                     os.truncate(path, 0)
                 else:
                     raise RecordError(
@@ -78,8 +78,8 @@ def _content(path: str | Path) -> bytes:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
 
 
-def unbegun(path: Path) -> bool:
-    """Whether the run of this file was killed before its first line was whole: there is nothing to complete, or to
+def is_empty_record(path: Path) -> bool:
+    """Whether the run of this file was killed before its header was whole, so that there is nothing to complete or to
     lose. Raises RecordError.
     """
     content = _content(path)
