@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -174,3 +175,31 @@ def plan(
     if not groups:
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
     return groups
+
+
+def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Keys of all cells of a plan, in its order."""
+    return tuple(key for group in groups for key in group.keys)
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``2/8`` -> (2, 8). Raises ConfigError."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard {text}: expected PIECE/PIECES such as 2/8, counted from 1")
+    return int(found[1]), int(found[2])
+
+
+def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
+    """Every ``pieces``-th point: neighbours in a sweep cost about the same, so all pieces take about as long.
+
+    Raises ConfigError where there are more pieces than points, whichever piece is asked for.
+    """
+    if pieces > len(groups):
+        raise ConfigError(
+            f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; cut it into {len(groups)} pieces at most"
+        )
+    return list(groups[piece - 1 :: pieces])

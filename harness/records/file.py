@@ -38,7 +38,7 @@ class Writer:
                 _lock(self._file, path, elsewhere)
                 if resume:
                     _end_last_line(self._file, path)
-                elif has_no_header(path):
+                elif is_empty_record(path):
                     os.truncate(path, 0)
                 else:
                     raise RecordError(
@@ -82,7 +82,7 @@ def _content(path: str | Path) -> bytes:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
 
 
-def has_no_header(path: Path) -> bool:
+def is_empty_record(path: Path) -> bool:
     """Whether the run was killed before its first line was complete, so that there is nothing to resume or to lose.
 
     Raises RecordError where the file cannot be read.

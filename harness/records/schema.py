@@ -7,6 +7,7 @@ better statistic can be applied to old runs. harness/records/file.py writes and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,9 +15,26 @@ import msgspec
 
 SCHEMA_VERSION = 2
 
-#: passed: verified, and timed where it can be. mismatch: verification rejected it. failed: it raised or could not be
-#: measured. skipped: does not apply at this point. unavailable: this machine lacks what it needs.
-Status = Literal["passed", "mismatch", "failed", "skipped", "unavailable"]
+
+class Status(StrEnum):
+    """How a variant ended at a point; records hold the words."""
+
+    #: Verified, and timed where it can be.
+    PASSED = "passed"
+    #: A check rejected it.
+    MISMATCH = "mismatch"
+    #: It raised, ended its process, or could not be measured.
+    FAILED = "failed"
+    #: Does not apply at this point.
+    SKIPPED = "skipped"
+    #: This machine lacks what it needs.
+    UNAVAILABLE = "unavailable"
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it makes a run end with exit code 1."""
+        return self in (Status.MISMATCH, Status.FAILED)
+
 
 
 class RecordError(Exception):

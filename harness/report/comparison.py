@@ -19,7 +19,7 @@ from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Ce
 from harness.analysis.stats import FIGURES, Interval
 from harness.analysis.warnings import warnings
 from harness.records.schema import Run
-from harness.report.columns import broken, initials, longest, room, spaced, widths, words
+from harness.report.columns import broken, room, spaced, widths
 from harness.report.console import laid_out
 from harness.report.tables import as_text
 
@@ -211,24 +211,17 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
 
 
 def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured. Where there is no room
-    for the first column beside the others, it holds letters, and notes say what they stand for.
-    """
+    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured."""
     rows = list(rows)
     texts = [[name.removeprefix(">"), *(row[i] for row in rows)] for i, name in enumerate(columns)]
-    space = room(console.width, len(columns))
-    left = space - sum(longest(column, words) for column in texts[1:])
-    first, notes = initials(texts[0][1:], max(left, len(texts[0][0])))
-    given = widths([[texts[0][0], *first], *texts[1:]], space)
+    given = widths(texts, room(console.width, len(columns)))
     shown = []
-    for name, row in zip(first, rows, strict=True):
-        cells = [broken(text, given_width) for text, given_width in zip((name, *row[1:]), given, strict=True)]
+    for row in rows:
+        cells = [broken(text, given_width) for text, given_width in zip(row, given, strict=True)]
         shown.append([Text(text, style=STYLES.get(text, "")) for text in cells])
     numbers = [i for i, name in enumerate(columns) if name.startswith(">")]
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     console.print(laid_out([head for head, *_ in texts], shown, given, right=numbers))
-    for note in notes:
-        console.print(Text(broken(note, console.width), style="dim"))
 
 
 def _size(ratio: float) -> float:

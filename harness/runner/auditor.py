@@ -15,8 +15,9 @@ from harness.contract import Operator, Point, Variant
 from harness.cuda import launcher
 from harness.cuda_graph import Graph
 from harness.discover import discover
+from harness.records.schema import Status
 from harness.runner.measure import check_context
-from harness.runner.protocol import Audited, AuditReady, Begin, Job, Task
+from harness.runner.protocol import Audited, AuditReady, Heartbeat, Job, Rejection, Task
 from harness.timing.cache import CALIBRATION_KERNELS
 from harness.timing.calibrate import Kernels
 from harness.timing.cuda_timer import CudaTimer
@@ -70,19 +71,18 @@ class Auditor:
     def close(self) -> None:
         pass
 
-    def group(self, task: Task) -> Iterator[Begin | Audited]:
+    def group(self, task: Task) -> Iterator[Heartbeat | Audited]:
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         inputs = operator.make_inputs(point, self._job.seed)
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
-            yield Begin(variant.name, "audit")
+            yield Heartbeat(variant.name, "audit")
             try:
                 answer = Audited(variant.name, self._audit(operator, point, variant, inputs))
             except Mismatch as mismatch:
-                answer = Audited(variant.name, rejection=("mismatch", str(mismatch)))
+                answer = Audited(variant.name, rejection=Rejection(Status.MISMATCH, str(mismatch)))
             except Exception as error:  # a variant may raise anything
-                answer = Audited(
-                    variant.name, rejection=("failed", f"in the second process, under CUPTI: {first_line(error)}")
-                )
+                reason = f"in the second process, under CUPTI: {first_line(error)}"
+                answer = Audited(variant.name, rejection=Rejection(Status.FAILED, reason))
             yield answer
             if answer.rejection is not None:
                 check_context(self._job.device)
