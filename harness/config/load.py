@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 import yaml
 
+from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
-from harness.records.schema import CacheState
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -49,7 +49,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
     min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us; the largest are left out for a long chain.
-    cache:                what a timed call finds in L2: hot, cold or serving; proved in every run (harness/timing/cache.py).
+    cache:                what a timed call finds in L2: hot, cold or serving (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
     timeout_s:            seconds without any sign of life after which a variant counts as hanging.
     interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
@@ -60,7 +60,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
-    cache: CacheState = "hot"
+    cache: CacheName = "hot"
     audit: bool = True
     timeout_s: Seconds = 120.0
     interpreter_budget_s: Seconds = 8.0
