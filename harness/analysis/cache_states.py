@@ -41,27 +41,24 @@ class CacheState:
     """What a timed call finds in the L2 cache.
 
     name:           value of ``measure.cache``.
-    label:          how plots name it; empty for the default.
     flush:          whether twice the L2 is written before each call.
     rewrite_inputs: whether the inputs are then rewritten on the device.
     chases:         what must be found in the state in every run.
     """
 
     name: str
-    label: str
     flush: bool
     rewrite_inputs: bool
     chases: tuple[Chase, ...]
 
 
 #: Whatever the previous call left: the calls of a graph run back to back on the same buffers.
-HOT = CacheState("hot", "", flush=False, rewrite_inputs=False, chases=(Chase("hot", "hot", "l2"),))
+HOT = CacheState("hot", flush=False, rewrite_inputs=False, chases=(Chase("hot", "hot", "l2"),))
 #: Nothing of the call's data.
-COLD = CacheState("cold", "cold cache", flush=True, rewrite_inputs=False, chases=(Chase("cold", "cold", "memory"),))
+COLD = CacheState("cold", flush=True, rewrite_inputs=False, chases=(Chase("cold", "cold", "memory"),))
 #: The inputs, as a sampler or the copy of a block table leaves them in a decode step, but no other table.
 SERVING = CacheState(
     "serving",
-    "serving cache",
     flush=True,
     rewrite_inputs=True,
     chases=(
