@@ -205,7 +205,8 @@ def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
     wide = long_labels_run(factory.cpu_environment())
     cells = [factory.cell(name, "op_chain", {"batch_size": 8}, gpu=5.0, cpu=5.0) for name in ("mla", "mqa", "gather")]
     found = panels([factory.run(factory.cpu_environment(), [*cells[:2], *wide.cells, cells[2]])])
-    bands = [[one.panel.operator for one in band] for band in speedup._bands([speedup_table(panel, 60) for panel in found])]
+    tables = [speedup_table(panel, 60) for panel in found]
+    bands = [[one.panel.operator for one in band] for band in speedup._bands(tables)]
     assert bands == [["mla", "mqa"], ["decode_flatten"], ["decode_native", "gather"]]
     other = panels(
         [
@@ -237,8 +238,8 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
     monkeypatch.setattr(regression, "_lines", lambda rows, several: drawn.extend(rows) or [])
     monkeypatch.setattr(regression, "_forest", lambda *_: None)
     monkeypatch.setattr(regression, "save", lambda *_: [])
-    monkeypatch.setattr(regression, "MOST_ROWS", 45)
-    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], rows=rows), None)
+    monkeypatch.setattr(regression, "MAX_CELLS", 45)
+    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], cells=rows), None)
     assert Counter(one.verdict for one in drawn) == {"slower": 20, "faster": 20, "unsure": 5}
 
 
@@ -249,8 +250,8 @@ def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_fi
     run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))
     regression.draw(compare(run, run), None)
     (figure,) = caught
-    _style._settle(figure)
-    frame = _style._frame(figure)
+    _style._freeze_layout(figure)
+    frame = _style._bounds(figure)
     figure.set_dpi(_style.DPI)
     figure.draw_without_rendering()
     edges = [

@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.analysis.compare import CORRELATED, CompareError, compare
 from harness.records.schema import Metrics
 from harness.report.comparison import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
-from plots.regression import MOST_ROWS, draw
+from plots.regression import MAX_CELLS, draw
 from tests import factory
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
@@ -235,7 +235,7 @@ def test_the_plot_is_written_at_a_readable_size(tmp_path, batch_sizes):
     assert 300 <= height <= 2500
     drawing = svg.read_text(encoding="utf-8")
     assert drawing.startswith("<?xml")
-    assert "Not drawn" in drawing or len(base.cells) <= MOST_ROWS
+    assert "Not drawn" in drawing or len(base.cells) <= MAX_CELLS
 
 
 def test_nothing_to_draw_writes_nothing(tmp_path):
