@@ -9,7 +9,17 @@ from msgspec import structs
 
 from harness.analysis.stats import fit
 from harness.records.file import Writer
-from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Environment, Header, KernelTimes, Metrics, Run
+from harness.records.schema import (
+    SCHEMA_VERSION,
+    Calibration,
+    Cell,
+    Environment,
+    Header,
+    KernelTimes,
+    Metrics,
+    Run,
+    Status,
+)
 
 COPIES = (1, 2, 4, 8, 16)
 
@@ -125,7 +135,7 @@ def cell(
         baseline=baseline,
         point=point,
         axes=axes,
-        status=status,
+        status=Status(status),
         reason=reason,
         metrics=metrics,
     )

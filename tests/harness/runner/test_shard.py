@@ -1,5 +1,5 @@
-"""A sweep in pieces: the cut is exact, pieces that do not belong together are refused, a merged run knows what it
-lacks.
+"""A sweep in pieces: the cut is exact, pieces that do not belong together are refused, a merged run names what is
+missing.
 """
 
 import datetime
@@ -11,10 +11,11 @@ import pytest
 
 from harness.cli import recording
 from harness.config.load import ConfigError
+from harness.config.sweep import parse_shard, shard_of
 from harness.records.file import read_run
+from harness.records.merge import merge, missing_shards
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.tables import result_tables
-from harness.runner.resume import merge, missing_shards, parse_shard, shard_of
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
@@ -58,7 +59,7 @@ def piece(shard: str | None, sizes, seed=0, path=None, environment=None, **heade
     )
 
 
-def test_every_piece_keeps_its_ruler():
+def test_every_piece_keeps_its_calibration():
     pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
     pieces[1] = msgspec.structs.replace(
         pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",))
@@ -163,7 +164,7 @@ def test_pieces_that_begin_in_the_same_second_go_to_folders_of_their_own(tmp_pat
     assert recording._default_folder("mtp3", "cuda", None).name == "mtp3-cuda-20260102T030405-2"
 
 
-def test_a_merged_run_that_lacks_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811
+def test_a_merged_run_with_missing_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811
     bench("--shard", "2/2", "--seed", "5", "--out", "shard2", dies_after=1)
     bench("--shard", "1/2", "--seed", "5", "--out", "shard1")
     code, _, err = call("merge", "shard2", "shard1", "--out", "all", "--no-plots")
