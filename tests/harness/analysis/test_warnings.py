@@ -84,7 +84,7 @@ def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tm
     run = read_run(factory.write(uncalibrated_run(), tmp_path / "run.jsonl"))
     (reason,) = run.uncalibrated
     text = shown(lambda console: report(console, run, tmp_path, no_plots=True))
-    assert "UNCALIBRATED: the ruler of this run missed its tolerances" in text
+    assert "UNCALIBRATED: the timer of this run missed its tolerances" in text
     assert reason in text
     assert (tmp_path / "table.md").read_text().count(f"UNCALIBRATED: {reason}") == 2  # one for each operator
     calm = shown(lambda console: report(console, factory.sweep_run(batch_sizes=(1,)), tmp_path, no_plots=True))
