@@ -54,9 +54,7 @@ def cpu_environment(**changes) -> Environment:
 
 
 def calibration(rng: np.random.Generator) -> Calibration:
-    """A ruler in good order: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few
-    ns.
-    """
+    """Without errors: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few ns."""
     noise = lambda: 0.003 * rng.standard_normal()  # noqa: E731
 
     def probe(inside: float) -> KernelTimes:

@@ -1,4 +1,4 @@
-"""A worker without torch: the real process, pipe and signals around an evaluator whose variants do what their names say.
+"""A worker without torch: the real process, pipe and signals, and an evaluator whose variants do what their names say.
 
 ``serve`` replaces harness.runner.worker._serve, which it calls after replacing the evaluator.
 """

@@ -145,7 +145,9 @@ def test_a_table_without_a_time_promises_none(points):
 def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
     alone = cpu_table({"merged_chain": 20.0})
     assert alone.title == "decode_flatten: CPU wall time in µs, not a GPU time"
-    assert not any("*" in text for text in (*alone.notes, *(entry.main for _, entries in alone.rows for entry in entries)))
+    assert not any(
+        "*" in text for text in (*alone.notes, *(entry.main for _, entries in alone.rows for entry in entries))
+    )
     two = cpu_table({"merged_chain": 20.0, "compiled_chain": 10.0})
     assert "times faster" not in two.title
     assert two.notes[0].startswith("* fastest of its row")
@@ -172,7 +174,9 @@ def test_what_is_no_time_has_no_ratio(value, damaged):
 
 def test_markdown_of_a_table_is_text_and_tables_alone():
     tables = result_tables(long_run())
-    reason = msgspec.structs.replace(long_run().cells[1], status=Status.FAILED, reason="a | b *c* `d` <e>", metrics=None)
+    reason = msgspec.structs.replace(
+        long_run().cells[1], status=Status.FAILED, reason="a | b *c* `d` <e>", metrics=None
+    )
     run = long_run()
     run.cells[1] = reason
     parsed = MarkdownIt("commonmark").enable("table")

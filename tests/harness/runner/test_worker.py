@@ -45,7 +45,7 @@ def ask(one, *names):
     return one.ask(Task("o", {}, names, 0.0))
 
 
-def test_a_worker_answers_and_ends_when_it_is_told_to(start):
+def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     one = start()
     assert isinstance(one.ready, Ready)
     assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Heartbeat", "Cell"] * 2
