@@ -216,9 +216,9 @@ def _run(arguments: list[str]) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.runner.interrupt import leave_on_ctrl_c
+    from harness.runner.interrupt import exit_on_ctrl_c
 
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         from harness.cli import commands
     return commands.execute(options)
 

@@ -24,7 +24,7 @@ from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
-from harness.runner.interrupt import leave_on_ctrl_c
+from harness.runner.interrupt import exit_on_ctrl_c
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.run import RunError
@@ -53,13 +53,13 @@ def _print_to_stderr(text: str) -> None:
 def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
     """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported."""
     device = _device(options)
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         interpreter.choose(device)
         return device, discover(options.variants)
 
 
 def _device(options: argparse.Namespace) -> str:
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         from harness.timing.environment import choose_device
 
         try:

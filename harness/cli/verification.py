@@ -57,7 +57,7 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     slipped = _print_slipped(console, defects, findings)
     broken_source = not sources_compile(runner.ready.compiled)
     rejected = any(_bad(findings[v.id]) or nothing_checked(findings[v.id]) for v in healthy if v.id in findings)
-    return slipped or rejected or broken_source or any(cell.status in ("mismatch", "failed") for cell in cells)
+    return slipped or rejected or broken_source or any(cell.status.is_bad for cell in cells)
 
 
 def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:

@@ -189,7 +189,8 @@ def print_rows(
 ) -> None:
     """A plain list with a header.
 
-    first: width that the first column gets before the others on a wide terminal. gap: spaces between columns, at least 1.
+    first: width that the first column gets before the others on a wide terminal.
+    gap:   spaces between columns, at least 1.
     """
     rows = list(rows)
     columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(head)]

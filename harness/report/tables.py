@@ -44,9 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """axes and variants head the columns. rows: (texts of the axis columns, entries of the variants). notes: lines below
-    the table.
-    """
+    """axes and variants head the columns. rows: (texts of the axes, entries of the variants). notes: lines below it."""
 
     title: str
     axes: tuple[str, ...]
@@ -101,7 +99,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
 
 
 def result_tables(run: Run) -> list[Table]:
-    """For each operator its times and, with an ``itl_tpot:`` section and GPU times, the modelled ITL and TPOT deltas."""
+    """For each operator its times and, with an ``itl_tpot:`` section and GPU times, modelled ITL and TPOT deltas."""
     tables = []
     header, cells, serving = run.header, run.in_order, serving_model_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):

@@ -84,7 +84,7 @@ class Runner:
         self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group]) -> None:
-        """All groups in order. The time budget is shared out over the points that are still to come. Raises RunError."""
+        """All groups in order. The time budget is shared out over the points still to come. Raises RunError."""
         self._done, self._total = 0, sum(len(group.variants) for group in groups)
         for i, group in enumerate(groups):
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)

@@ -123,7 +123,7 @@ class Worker:
         return self._process.pid
 
     def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied when the process ends, or sends nothing for too long, before Done."""
+        """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
         try:
             self._connection.send(message)
         except OSError:
