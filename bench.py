@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The command line: flags and exit codes. What a command does stands in harness/cli/commands.py.
+"""The command line: flags and exit codes. harness/cli/commands.py does the work.
 
 Exit codes: 0 fine, 1 a mismatch, a failed cell or a regression, 2 bad usage, configuration, device or file, 3 unsure,
-130 interrupted with what was measured kept. All their causes stand in the README.
+130 interrupted, with everything measured so far kept. docs/configuration.md lists the causes of each.
 """
 
 from __future__ import annotations
@@ -10,65 +10,63 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-COMMANDS = ("run", "verify", "compare", "merge", "plot", "list", "doctor")
-USAGE = """\
-  python bench.py configs/mtp3.yaml            verify, measure, table, record, plots
-  python bench.py verify configs/mtp3.yaml     hard points, sequences, contracts, historic defects; no timing
-  python bench.py verify --defects             the mutation table: which check rejects which historic defect
-  python bench.py compare BASE HEAD            two runs: verdicts, markdown, plot
-  python bench.py merge RUN RUN ... --out DIR  the shards of a sweep as one run
-  python bench.py plot RUN [RUN ...]           all figures from records
-  python bench.py list                         operators, variants, availability
-  python bench.py doctor                       how far the ruler can be trusted on this machine
-"""
+
+@dataclass(frozen=True)
+class Command:
+    """examples: arguments of bench.py -> what they do. The first explanation stands in the list of commands."""
+
+    examples: dict[str, str]
+    add_options: Callable[[argparse.ArgumentParser], None]
+
+    @property
+    def help(self) -> str:
+        return next(iter(self.examples.values()))
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad usage is one sentence with the remedy, as every other error; argparse would print the whole usage before
-    it.
-    """
-
-    def parse_known_args(self, args=None, namespace=None):
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
-            self.error(f"unknown argument {unknown[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
-        return found, unknown
-
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message.replace(chr(10), ' ')}; see python {self.prog} --help\n")
+        """One sentence, as for every other error; argparse prints the whole usage before it."""
+        self.exit(2, f"error: {message}; see python {self.prog} --help\n")
 
 
 def parser() -> Parser:
+    lines = [
+        f"  python bench.py {arguments:28} {meaning}"
+        for command in COMMANDS.values()
+        for arguments, meaning in command.examples.items()
+    ]
     top = Parser(
         prog="bench.py",
-        usage=USAGE,
+        usage="\n".join(["", *lines]),
         description="Microbenchmarks of the metadata kernels of speculative decoding.",
         allow_abbrev=False,
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
+    for name, command in COMMANDS.items():
+        command.add_options(subparsers.add_parser(name, help=command.help, allow_abbrev=False))
+    return top
 
-    run = commands.add_parser(
-        "run", help="verify, measure, table, record, plots (the default command)", allow_abbrev=False
-    )
+
+# --- options of each command ------------------------------------------------------------------------------------------
+
+
+def _run_options(run: argparse.ArgumentParser) -> None:
     _add_sweep_options(run, config_required=True)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
-    run.add_argument(
-        "--out",
-        type=_folder,
-        metavar="FOLDER",
-        help="where the record and the plots go (default: results/NAME-DEVICE-TIME)",
-    )
-    run.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
-    run.add_argument("--resume", metavar="RUN", help="complete a run that was broken off: its folder or record")
+    _add_out(run, "where the record and the plots go (default: results/NAME-DEVICE-TIME)")
+    _add_no_plots(run)
+    run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     run.add_argument(
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
 
-    verify = commands.add_parser("verify", help="correctness alone", allow_abbrev=False)
+
+def _verify_options(verify: argparse.ArgumentParser) -> None:
     _add_sweep_options(verify, config_required=False)
     verify.add_argument(
         "--defects",
@@ -76,7 +74,8 @@ def parser() -> Parser:
         help="which check rejects which historic defect, of CONFIG's operators or of all",
     )
 
-    compare = commands.add_parser("compare", help="two recorded runs", allow_abbrev=False)
+
+def _compare_options(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
     compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
     compare.add_argument(
@@ -85,34 +84,29 @@ def parser() -> Parser:
     compare.add_argument(
         "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
     )
-    compare.add_argument(
-        "--out", type=_folder, metavar="FOLDER", help="where comparison.md and the plot go (default: beside HEAD)"
-    )
+    _add_out(compare, "where comparison.md and the plot go (default: beside HEAD)")
 
-    merge = commands.add_parser("merge", help="shards of one sweep", allow_abbrev=False)
+
+def _merge_options(merge: argparse.ArgumentParser) -> None:
     merge.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of the shards")
-    merge.add_argument(
-        "--out", type=_folder, required=True, metavar="FOLDER", help="where the merged record, its table and plots go"
-    )
-    merge.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
+    _add_out(merge, "where the merged record, its table and plots go", required=True)
+    _add_no_plots(merge)
 
-    plot = commands.add_parser("plot", help="figures from records", allow_abbrev=False)
+
+def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
-    plot.add_argument(
-        "--out", type=_folder, default=Path("results/plots"), metavar="FOLDER", help="default: results/plots"
-    )
+    _add_out(plot, "default: results/plots", default=Path("results/plots"))
 
-    listing = commands.add_parser("list", help="operators, variants, availability", allow_abbrev=False)
+
+def _list_options(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="for programs")
     _add_variants(listing)
     _add_device(listing)
 
-    doctor = commands.add_parser("doctor", help="calibrate, and say what is wrong", allow_abbrev=False)
-    doctor.add_argument(
-        "--out", type=_folder, metavar="FOLDER", help="where the record and the calibration plot go (default: nowhere)"
-    )
+
+def _doctor_options(doctor: argparse.ArgumentParser) -> None:
+    _add_out(doctor, "where the record and the calibration plot go (default: nowhere)")
     _add_device(doctor)
-    return top
 
 
 def _seed(text: str) -> int:
@@ -125,6 +119,14 @@ def _folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("names no folder")
     return Path(text)
+
+
+def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> None:
+    command.add_argument("--out", type=_folder, metavar="FOLDER", help=meaning, **more)
+
+
+def _add_no_plots(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
 
 
 def _add_variants(command: argparse.ArgumentParser) -> None:
@@ -159,6 +161,25 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
     _add_device(command)
 
 
+#: Every command, in the order of the help. A new one is a line here and a function NAME_command in
+#: harness/cli/commands.py.
+COMMANDS = {
+    "run": Command({"configs/mtp3.yaml": "verify, measure, table, record, plots (the default command)"}, _run_options),
+    "verify": Command(
+        {
+            "verify configs/mtp3.yaml": "hard points, sequences, historic defects; no timing",
+            "verify --defects": "the mutation table: which check rejects which historic defect",
+        },
+        _verify_options,
+    ),
+    "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
+    "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
+    "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "list": Command({"list": "operators, variants, availability"}, _list_options),
+    "doctor": Command({"doctor": "calibrate, and say how far times can be trusted on this machine"}, _doctor_options),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     before = sys.stdout, sys.stderr
@@ -180,7 +201,7 @@ def main(arguments: list[str] | None = None) -> int:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()
             print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
-        else:  # a path at which nobody may even look, or one that is too long; other files are the commands' own affair
+        else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
             print(f"error: {error.filename} cannot be used: {error.strerror}", file=sys.stderr)
         return 2
     finally:
@@ -195,9 +216,9 @@ def _run(arguments: list[str]) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.runner.interrupt import leave_on_ctrl_c
+    from harness.runner.interrupt import exit_on_ctrl_c
 
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         from harness.cli import commands
     return commands.execute(options)
 

@@ -1,7 +1,7 @@
-"""Exit codes of the command line, documented in bench.py. CI scripts rely on them."""
+"""Exit codes of the command line; docs/configuration.md lists their causes, and CI scripts rely on them."""
 
 OK = 0
-#: A mismatch, a failed cell, a run that could not go on, a calibration error, or a regression.
+#: A mismatch, a failed cell, a run that could not go on, a timer that `doctor` finds uncalibrated, or a regression.
 BAD = 1
 #: Bad usage or configuration, a device that cannot be used, or a file that cannot be read or written.
 USAGE = 2

@@ -9,7 +9,17 @@ from msgspec import structs
 
 from harness.analysis.stats import fit
 from harness.records.file import Writer
-from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Environment, Header, KernelTimes, Metrics, Run
+from harness.records.schema import (
+    SCHEMA_VERSION,
+    Calibration,
+    Cell,
+    Environment,
+    Header,
+    KernelTimes,
+    Metrics,
+    Run,
+    Status,
+)
 
 COPIES = (1, 2, 4, 8, 16)
 
@@ -44,9 +54,7 @@ def cpu_environment(**changes) -> Environment:
 
 
 def calibration(rng: np.random.Generator) -> Calibration:
-    """A ruler in good order: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few
-    ns.
-    """
+    """Without errors: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few ns."""
     noise = lambda: 0.003 * rng.standard_normal()  # noqa: E731
 
     def probe(inside: float) -> KernelTimes:
@@ -125,7 +133,7 @@ def cell(
         baseline=baseline,
         point=point,
         axes=axes,
-        status=status,
+        status=Status(status),
         reason=reason,
         metrics=metrics,
     )

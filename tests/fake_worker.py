@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from harness.records.schema import Cell, Metrics
-from harness.runner.protocol import Audited, AuditReady, Begin, Job, Ready
+from harness.records.schema import Cell, Metrics, Status
+from harness.runner.protocol import Audited, AuditReady, Heartbeat, Job, Ready, Rejection
 from harness.runner.worker import WorkerDied, WorkerSilent
 from tests import factory
 
-#: What a variant does is its name: its first word says in which phase, under which circumstances.
 KILLED = "the worker process was killed by SIGSEGV"
 READY = Ready(factory.cpu_environment(), None, {})
 
 
 class FakeWorkers:
-    """Stands in for the class Worker. ``starts``: what each start answers, an exception to raise; the last one for
-    ever.
+    """Replaces the class Worker.
 
-    script(batch of a task) yields events and may raise WorkerDied. ``asked`` and ``started`` tell what happened.
+    script:  task -> its events; a WorkerDied among them is raised.
+    starts:  the answer of each process to its job, or an exception to raise; the last one repeats.
+    asked, budgets, started, closed: what happened.
     """
 
     def __init__(self, script, starts=(READY,)) -> None:
@@ -52,7 +52,7 @@ class FakeWorker:
                 raise event
             yield event
 
-    def dismiss(self) -> None:
+    def request_exit(self) -> None:
         pass
 
     def close(self, wait_s: float = 30.0) -> None:
@@ -66,34 +66,34 @@ def cell(task, name, status="passed", rounds=3) -> Cell:
         baseline="a",
         point=f"n={task.axes['n']}",
         axes=dict(task.axes),
-        status=status,
+        status=Status(status),
         reason=None if status == "passed" else "wrong",
         metrics=Metrics(bytes_moved=1, rounds=rounds) if status == "passed" else None,
     )
 
 
-def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_told=()):
-    """Events of a session in which some variants end the process: when verified, timed, checked after, told as
-    failed.
+def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_reported=()):
+    """Events of an evaluator in which some variants end the process: while verified, while timed, while checked
+    afterwards, right after they were reported as failed.
     """
 
     def script(task):
         timed = []
         for name in task.variants:
-            yield Begin(name, "verify")
+            yield Heartbeat(name, "verify")
             if name in dies_verifying:
                 yield WorkerDied(KILLED)
             timed.append(name)
         for name in timed:
-            yield Begin(name, "measure")
+            yield Heartbeat(name, "measure")
         for _ in range(2):
-            yield Begin(timed[0], "measure")
+            yield Heartbeat(timed[0], "measure")
             if set(timed) & set(dies_timed):
                 yield WorkerDied(KILLED)
         for name in timed:
             if name in dies_late:
                 yield WorkerDied(KILLED)
-            if name in dies_told:
+            if name in dies_reported:
                 yield cell(task, name, "failed")
                 yield WorkerDied("the CUDA context was lost")
             yield cell(task, name)
@@ -104,14 +104,14 @@ def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_told=()):
 def auditor(dies=(), rejects=()):
     def script(task):
         for name in task.variants:
-            yield Begin(name, "audit")
+            yield Heartbeat(name, "audit")
             if name in dies:
                 yield WorkerDied(KILLED)
             counts = {"cupti_launches": None, "eager_launches": 1, "allocations": 0}
-            yield Audited(name, counts, ("mismatch", "no_sync: it waits") if name in rejects else None)
+            yield Audited(name, counts, Rejection(Status.MISMATCH, "no_sync: it waits") if name in rejects else None)
 
     return script
 
 
-AUDIT_READY = AuditReady({"null": [0.7]}, {1000: [1.7]}, None)
+AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
 SILENT = WorkerSilent("no sign of life for 600 s")

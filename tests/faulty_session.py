@@ -1,6 +1,6 @@
-"""A worker without torch: the real process, pipe and signals around a session that does what its variants are called.
+"""A worker without torch: the real process, pipe and signals, and an evaluator whose variants do what their names say.
 
-``serve`` stands in for harness.runner.worker._serve, which it calls after putting the session in its place.
+``serve`` replaces harness.runner.worker._serve, which it calls after replacing the evaluator.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from contextlib import suppress
 from types import ModuleType
 
-from harness.records.schema import Cell
+from harness.records.schema import Cell, Status
 from harness.runner import worker
-from harness.runner.protocol import Begin, Ready
+from harness.runner.protocol import Heartbeat, Ready
 from tests import factory
 
 _serve = worker._serve
@@ -27,20 +27,20 @@ class ContextLost(Exception):
     pass
 
 
-class Speechless(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
-        raise ValueError("no words")
+        raise ValueError("no message")
 
 
 class Panic(BaseException):
     pass
 
 
-class OnlyHere(Exception):
+class Unpicklable(Exception):
     """Neither its class nor its lock can be pickled."""
 
     def __init__(self) -> None:
-        super().__init__("only here", threading.Lock())
+        super().__init__("unpicklable", threading.Lock())
 
 
 class Evaluator:
@@ -49,7 +49,7 @@ class Evaluator:
 
     def ready(self) -> Ready:
         if self._start == "raises on start":
-            raise Speechless
+            raise Unprintable
         if self._start == "dies on start":
             os.kill(os.getpid(), signal.SIGKILL)
         return Ready(factory.cpu_environment(), None, {})
@@ -59,11 +59,13 @@ class Evaluator:
 
     def group(self, task):
         for name in task.variants:
-            yield Begin(name, "verify")
+            yield Heartbeat(name, "verify")
             yield getattr(self, name)(task, name)
 
     def cell(self, task, name, **more) -> Cell:
-        return Cell(operator=task.operator, variant=name, baseline="fine", point="p", axes={}, status="passed", **more)
+        return Cell(
+            operator=task.operator, variant=name, baseline="fine", point="p", axes={}, status=Status.PASSED, **more
+        )
 
     fine = cell
 
@@ -82,8 +84,8 @@ class Evaluator:
     def hangs(self, task, name):
         time.sleep(600)
 
-    def hangs_up(self, task, name):
-        """Closes every pipe and stays."""
+    def closes_its_pipe(self, task, name):
+        """Closes every pipe and goes on."""
         os.closerange(3, 64)
         time.sleep(600)
 
@@ -93,8 +95,8 @@ class Evaluator:
     def panics(self, task, name):
         raise Panic("at the disco")
 
-    def says_what_cannot_be_sent(self, task, name):
-        return OnlyHere()
+    def returns_what_cannot_be_pickled(self, task, name):
+        return Unpicklable()
 
     def writes_into_the_pipe(self, task, name):
         for descriptor in range(3, 64):
@@ -103,13 +105,13 @@ class Evaluator:
                     os.write(descriptor, b"\0\0\0\5junk!")
         time.sleep(600)
 
-    def says_much(self, task, name):
+    def returns_a_huge_cell(self, task, name):
         return self.cell(task, name, reason="x" * 50_000_000)
 
     def floods(self, task, name):
+        print("first, through Python", flush=True)
         for thread in range(5000):
             os.write(2, f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed.\n".encode())
-        print("once, through Python")
         return self.cell(task, name)
 
     def dies_in_the_middle_of_a_line(self, task, name):
@@ -118,7 +120,7 @@ class Evaluator:
 
 
 def serve(connection, output, device, audit, parent) -> None:
-    session, measuring = ModuleType("harness.runner.evaluator"), ModuleType("harness.runner.measure")
-    session.Evaluator, measuring.ContextLost = Evaluator, ContextLost
-    sys.modules |= {"harness.runner.evaluator": session, "harness.runner.measure": measuring}
+    evaluator, measure = ModuleType("harness.runner.evaluator"), ModuleType("harness.runner.measure")
+    evaluator.Evaluator, measure.ContextLost = Evaluator, ContextLost
+    sys.modules |= {"harness.runner.evaluator": evaluator, "harness.runner.measure": measure}
     _serve(connection, output, "none", audit, parent)

@@ -1,11 +1,11 @@
-"""What each command of bench.py does, and which exit code its errors get."""
+"""What each command of bench.py does. The command line itself, with all flags, is bench.py."""
 
 from __future__ import annotations
 
 import argparse
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,50 +17,49 @@ from harness import interpreter
 from harness.analysis.compare import CompareError
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
-from harness.config.sweep import Group, plan
+from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover
 from harness.exit_codes import BAD, OK, USAGE
-from harness.records.file import read_run, unbegun, write_run
+from harness.records.file import is_empty_record, read_run, write_run
+from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
-from harness.runner.interrupt import leave_on_ctrl_c
+from harness.runner.interrupt import exit_on_ctrl_c
 from harness.runner.protocol import Job
-from harness.runner.resume import check_same_sweep, lacking, merge, missing_shards, parse_shard, shard_of
+from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.run import RunError
 from harness.wording import counted
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run one command; every expected error is one sentence on stderr and the documented exit code."""
-    commands = {
-        "run": _run,
-        "verify": _verify,
-        "compare": _compare,
-        "merge": _merge,
-        "plot": _plot,
-        "list": _list,
-        "doctor": _doctor,
-    }
+    """Run a command of bench.py's table: ``run`` is ``run_command`` here, and so on. An expected error is one sentence
+    on stderr and exit code 2.
+    """
+    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command}_command"]
     try:
-        return commands[options.command](options)
+        return command(options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
-        make_console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
+        _print_to_stderr(f"error: {error}")
         return USAGE
+
+
+def _print_to_stderr(text: str) -> None:
+    make_console(stderr=True).print(Text(text), soft_wrap=True)
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
 def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
-    """Choose the device and find the variants for it. Triton reads its switch on import, so the order matters."""
+    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported."""
     device = _device(options)
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         interpreter.choose(device)
         return device, discover(options.variants)
 
 
 def _device(options: argparse.Namespace) -> str:
-    with leave_on_ctrl_c():
+    with exit_on_ctrl_c():
         from harness.timing.environment import choose_device
 
         try:
@@ -82,7 +81,7 @@ def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool
     return Job(device, tuple(options.variants), seed, measure, timed)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     from harness.cli.recording import record
 
     resumed = _resumed(options)
@@ -93,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
     if resumed:
         check_same_sweep(resumed, source.config, groups)
     if options.plan:
-        return _plan(list(lacking(groups, resumed.cells)) if resumed else groups)
+        return _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
     if options.shard is not None and not resumed and source.config.measure.seed is None:
         raise ConfigError(
             f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
@@ -109,39 +108,39 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     if options.resume is None:
         return None
     if options.out is not None:
-        raise ConfigError("--resume goes on in the folder of its run; leave --out out")
-    path = _record(options.resume)
-    if path.is_file() and unbegun(path):  # killed while it started: nothing to complete, so this is the run's beginning
+        raise ConfigError("--resume writes into the folder of its run; leave --out out")
+    path = _record_path(options.resume)
+    if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
         options.out = path.parent
         return None
     return read_run(path)
 
 
-def _plan(groups: Sequence[Group]) -> int:
+def _print_plan(groups: Sequence[Group]) -> int:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
-    for group in groups:
-        for key in group.keys:
-            print(key)
-    cells = sum(len(group.variants) for group in groups)
-    print(f"{counted(len(groups), 'point')}, {counted(cells, 'cell')}", file=sys.stderr)
+    keys = cell_keys(groups)
+    for key in keys:
+        print(key)
+    print(f"{counted(len(groups), 'point')}, {counted(len(keys), 'cell')}", file=sys.stderr)
     return OK
 
 
 def _print_broken(catalog: Catalog) -> None:
     for file, reason in catalog.broken.items():
-        make_console(stderr=True).print(Text(f"warning: {file} is unavailable: {reason}"), soft_wrap=True)
+        _print_to_stderr(f"warning: {file} is unavailable: {reason}")
 
 
 # --- the other commands -----------------------------------------------------------------------------------------------
 
 
-def _verify(options: argparse.Namespace) -> int:
+def verify_command(options: argparse.Namespace) -> int:
     from harness.cli.verification import verify_all, verify_defects
 
     if options.config is None:
         if not options.defects:
             raise ConfigError(
-                "verify needs a configuration, e.g. `bench.py verify configs/mtp3.yaml`; only verify --defects does without"
+                "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects goes "
+                "without"
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; name the configuration they belong to")
@@ -158,7 +157,7 @@ def _verify(options: argparse.Namespace) -> int:
     return BAD if verify_all(make_console(), job, catalog, groups) else OK
 
 
-def _compare(options: argparse.Namespace) -> int:
+def compare_command(options: argparse.Namespace) -> int:
     from harness.analysis.compare import compare
     from harness.report.comparison import comparison_console, comparison_markdown
     from plots.regression import draw
@@ -176,7 +175,7 @@ def _compare(options: argparse.Namespace) -> int:
     return comparison.exit_code
 
 
-def _merge(options: argparse.Namespace) -> int:
+def merge_command(options: argparse.Namespace) -> int:
     from harness.cli.recording import exit_code, report
 
     runs = [_read(path) for path in options.runs]
@@ -192,17 +191,17 @@ def _merge(options: argparse.Namespace) -> int:
             f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}"
         )
     for warning in warnings:
-        make_console(stderr=True).print(Text(f"warning: {warning}"), soft_wrap=True)
+        _print_to_stderr(f"warning: {warning}")
     return exit_code(merged)
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def doctor_command(options: argparse.Namespace) -> int:
     from harness.cli.doctor import examine
 
     return OK if examine(make_console(), _device(options), options.out) else BAD
 
 
-def _plot(options: argparse.Namespace) -> int:
+def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
     runs = [_read(path) for path in options.runs]
@@ -215,13 +214,13 @@ def _plot(options: argparse.Namespace) -> int:
     return OK
 
 
-def _record(path: str) -> Path:
-    """A record, or the one in a folder that a run wrote."""
+def _record_path(path: str) -> Path:
+    """A record, or run.jsonl in the folder of a run."""
     return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
 
 
 def _read(path: str) -> Run:
-    return read_run(_record(path))
+    return read_run(_record_path(path))
 
 
 @contextmanager
@@ -234,7 +233,7 @@ def _writing_to(folder: Path) -> Iterator[None]:
         raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
 
 
-def _list(options: argparse.Namespace) -> int:
+def list_command(options: argparse.Namespace) -> int:
     from harness.report.listing import listed_console, listed_json
 
     device, catalog = _prepare(options)

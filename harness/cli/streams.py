@@ -1,6 +1,4 @@
-"""Standard streams as a command line needs them: whoever reads may go away, the encoding may be anything, a disk may
-be full.
-"""
+"""Standard streams that survive a closed pipe, a locale without UTF-8, and a full disk."""
 
 from __future__ import annotations
 
@@ -8,15 +6,16 @@ import os
 import sys
 from typing import Any, TextIO
 
-#: What an OSError of standard output names as its file.
+#: The file name in an OSError of standard output.
 NAME = "standard output"
 
 
 class Output:
-    """A text stream whose reader may go away, as in `| head -1`: what is left to say is dropped, and the command goes
-    on to its end and its own exit code. Any other OSError says that it is of standard output and of no file.
+    """A text stream whose reader may go away, as in `| head -1`: the rest of the output is dropped, and the command runs
+    to its end and its own exit code. Any other OSError is raised with NAME as its file.
 
-    forgiven: errors after which nothing more is written; of standard error all, as there is nowhere left to tell of them.
+    forgiven: errors after which nothing more is written. For standard error every OSError, since there is nowhere left
+    to report it.
     """
 
     def __init__(self, stream: TextIO, forgiven: type[OSError] = BrokenPipeError) -> None:
@@ -37,7 +36,7 @@ class Output:
             raise OSError(error.errno, error.strerror, NAME) from None
 
     def drop(self) -> None:
-        """From now on nothing is written: what is buffered must not fail once more when the interpreter ends."""
+        """Discard everything from now on, also what is buffered, which would fail again when the interpreter exits."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
@@ -45,8 +44,8 @@ class Output:
 
 
 def prepare() -> None:
-    """Put Output in the place of both streams. They speak UTF-8 where the locale knows fewer signs than the tables
-    need: a wrong one on screen is better than a run without its table.
+    """Replace both streams by Output, in UTF-8: not every locale has the characters of the tables (µ, ×, ·), and a wrong
+    character on screen is better than no table.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

@@ -65,7 +65,7 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     _print_rejections(console, healthy, findings)
     accepted = _print_accepted_defects(console, defects, findings)
     rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
-    bad_cell = any(cell.status in ("mismatch", "failed") for cell in cells)
+    bad_cell = any(cell.status.is_bad for cell in cells)
     return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
 
 

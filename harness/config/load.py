@@ -1,6 +1,6 @@
-"""The YAML of a run, read strictly: an unknown key, a wrong type or an unreadable file is one sentence with its place.
+"""Reads the YAML of a run strictly: an unknown key, a wrong type or an unreadable file is an error with file and line.
 
-Never imports torch.
+docs/configuration.md describes every key. Never imports torch.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 import yaml
 
+from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
-from harness.records.schema import CacheState
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
-#: Values of a configuration, those of an alias counted wherever it stands: far more than a sweep needs, far fewer than
-#: hang.
-MOST_VALUES = 100_000
+#: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
+#: few enough that aliases of aliases do not hang the loader.
+MAX_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e4 for text; here it is the number that it is in YAML 1.2, in JSON and in everybody's mind."""
+    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON."""
 
 
 _Loader.add_implicit_resolver(
@@ -45,14 +45,16 @@ class ConfigError(Exception):
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and how often to measure.
 
-    seed:                 of all random inputs; fresh in every run (and recorded) unless given.
-    time_budget_s:        timing seconds of the whole run, shared out over the points that are still to come.
-    min_rounds:           rounds before an interval is trusted; max_rounds ends a cell that does not settle.
-    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us; the largest are left out for a long chain.
-    cache:                what a timed call finds in L2: hot, cold or serving; proved in every run (harness/timing/cache.py).
+    seed:                 of all random inputs; if not given, a fresh one in every run, which is recorded.
+    time_budget_s:        seconds of timing in the whole run, shared out over the points that are still to come.
+    min_rounds:           rounds before an interval is trusted.
+    max_rounds:           rounds after which a cell that does not settle is ended.
+    graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches leave
+                          out the largest.
+    cache:                what a timed call finds in L2; checked in every run (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
-    timeout_s:            seconds without any sign of life after which a variant counts as hanging.
-    interpreter_budget_s: seconds that Triton's interpreter may take for the points of a sweep on a CPU, for each variant.
+    timeout_s:            seconds without a heartbeat after which a variant counts as hanging.
+    interpreter_budget_s: seconds of Triton's interpreter for each variant at the points of a sweep on a CPU.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
@@ -60,15 +62,18 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
-    cache: CacheState = "hot"
+    cache: CacheName = "hot"
     audit: bool = True
     timeout_s: Seconds = 120.0
     interpreter_budget_s: Seconds = 8.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """operators: names; variants: "all" or glob patterns over names or operator/name, ``!`` and a glob to leave out; sweep: a union
-    of grids.
+    """A whole configuration.
+
+    operators: names.
+    variants:  "all", or globs over variant or operator/variant; ``!`` and a glob leaves variants out.
+    sweep:     a union of grids, each a mapping of axes to values.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
@@ -85,8 +90,8 @@ SECTIONS = {"measure": Measure, "itl_tpot": ServingModel}
 
 @dataclass(frozen=True)
 class Source:
-    """A loaded configuration with the place of every key path, e.g. ``sweep[0].next_n[1]`` -> 7, or ``--set`` and
-    its key.
+    """A loaded configuration. lines: key path, such as ``sweep[0].next_n[1]``, -> its line in the file, or ``--set KEY``
+    where it was set on the command line.
     """
 
     path: str
@@ -98,9 +103,7 @@ class Source:
 
 
 def located(path: str, lines: Mapping[str, int | str], key: str, message: str) -> ConfigError:
-    """An error at a key path, or at the nearest enclosing one whose line is known; a ``--set`` value is its own
-    place.
-    """
+    """An error at a key path: at its line, at its ``--set``, or at the nearest enclosing key that has either."""
     known = key
     while known and known not in lines:
         known = known[: max(known.rfind("."), known.rfind("["), 0)]
@@ -137,7 +140,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
 
 
 def _in_words(message: str) -> str:
-    """msgspec's sentence without the words of JSON."""
+    """msgspec's sentence with plain words for the types of JSON."""
     words = {
         "array": "a list",
         "object": "a mapping",
@@ -153,7 +156,7 @@ def _in_words(message: str) -> str:
 
 
 def _choices(key: str) -> str:
-    """What is legal where a key takes one of a few words; msgspec does not say."""
+    """The legal words of a key that takes one of a few; msgspec does not list them."""
     section, _, name = key.rpartition(".")
     struct = SECTIONS.get(section)
     legal = get_args(get_type_hints(struct).get(name)) if struct else ()
@@ -169,7 +172,7 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
         try:
             overrides[key] = yaml.load(value, Loader=_Loader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
             raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
     return overrides
 
@@ -186,7 +189,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         node = yaml.compose(text, Loader=_Loader)
         _note_lines(path, node, "", lines, ())
         data = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two of dates, numbers and depths
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
@@ -196,7 +199,7 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _nearest_file(path: Path) -> str:
-    """Beside a path that leads nowhere, or in configs/ of this suite, which need not be the working directory."""
+    """The nearest name beside a missing file, or in configs/ of this suite."""
     files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
     near = difflib.get_close_matches(path.stem, files, n=1)
     return (
@@ -215,9 +218,9 @@ def _yaml_problem(error: Exception) -> str:
 def _note_lines(
     path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str], above: tuple[yaml.Node, ...]
 ) -> None:
-    """Line numbers by key path; a key given twice is an error, which YAML itself would let pass."""
-    if len(lines) > MOST_VALUES:
-        raise ConfigError(f"{path}: more than {MOST_VALUES:,} values; aliases of aliases?")
+    """Line numbers by key path. A key given twice is an error; YAML would let it pass."""
+    if len(lines) > MAX_VALUES:
+        raise ConfigError(f"{path}: more than {MAX_VALUES:,} values; aliases of aliases?")
     if any(node is outer for outer in above):
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
     above = (*above, node)
@@ -237,7 +240,7 @@ def _note_lines(
 
 
 def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key: str, value: Any) -> None:
-    """Set a top-level or dotted key, or else an axis in every grid, which is its place from then on."""
+    """Set a top-level or dotted key, or else an axis in every grid; errors at that key name ``--set`` from then on."""
     place = f"--set {key}"
     section, dot, name = key.partition(".")
     if dot and section not in Config.__struct_fields__:
@@ -258,17 +261,17 @@ def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key:
         targets = [(f"sweep[{i}].", grid) for i, grid in enumerate(grids) if isinstance(grid, dict)]
     for prefix, target in targets:
         target[key] = value
-        for gone in [
-            known
-            for known in lines
-            if known == prefix + key or known.startswith((f"{prefix}{key}.", f"{prefix}{key}["))
-        ]:
-            del lines[gone]
-        lines[prefix + key] = place
+        path_of_key = prefix + key
+        replaced = [
+            known for known in lines if known == path_of_key or known.startswith((path_of_key + ".", path_of_key + "["))
+        ]
+        for known in replaced:
+            del lines[known]
+        lines[path_of_key] = place
 
 
 def _check_names(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any], struct: type, prefix: str) -> None:
-    """Unknown keys of a section, with the nearest valid name; msgspec would name them without."""
+    """Raises ConfigError for an unknown key, with the nearest valid name, and for a missing one."""
     fields = {f.name: f for f in msgspec.structs.fields(struct)}
     for name, value in data.items():
         if name not in fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import string
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,7 @@ from harness.wording import did_you_mean, first_line
 
 @dataclass(frozen=True)
 class Group:
-    """One operator at one point with the variants that are to run there, interleaved: the unit of work. Makes the cells
-    of its variants, and their keys.
-    """
+    """One operator at one point with the variants to run there: the unit of work, whose variants are timed in turns."""
 
     operator: Operator
     point: Point
@@ -34,7 +33,7 @@ class Group:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of all its cells, in order."""
+        """Of all cells, in order."""
         return tuple(self.key(variant.name) for variant in self.variants)
 
     def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
@@ -52,7 +51,10 @@ class Group:
 
 
 def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
-    """All points of the sweep, each once, in the order of the file. Raises ConfigError with the place of the fault."""
+    """All points of the sweep, each once, operator by operator and in the order of the file.
+
+    Raises ConfigError with the faulty key.
+    """
     chosen = []
     for i, name in enumerate(source.config.operators):
         if name not in operators:
@@ -75,7 +77,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
                     points.setdefault((operator.name, operator.label(point)), (operator, point))
                 except ConfigError:
                     raise
-                except Exception as error:  # an operator's defaults, rules and labels may be a user's own
+                except Exception as error:  # defaults, rules and labels of an operator may be a user's code
                     raise source.error(
                         f"sweep[{g}]", f"{operator.name}: no point can be made of this: {first_line(error)}"
                     ) from None
@@ -103,17 +105,17 @@ def _values(source: Source, axes: Mapping[str, Axis], key: str, name: str, given
 def _check_rules(source: Source, grid: str, operator: Operator, point: Point, given: Mapping[str, Any]) -> None:
     rule = operator.broken_rule(point)
     if rule is not None:
-        raise source.error(_blamed(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
+        raise source.error(_key_of_rule(grid, rule, given), f"{operator.name}: {rule.message.format(**point)}")
 
 
-def _blamed(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
-    """The key a broken rule is reported at: the first axis its message names that the grid sets."""
+def _key_of_rule(grid: str, rule: Rule, given: Mapping[str, Any]) -> str:
+    """The key at which a broken rule is reported: the first axis in its message that the grid sets."""
     named = [field for _, field, _, _ in string.Formatter().parse(rule.message) if field]
     return next((f"{grid}.{name}" for name in named if name in given), grid)
 
 
 def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
-    """The variants a run times, in catalogue order: no defects, and kept by ``variants:``."""
+    """The variants of a run, in catalogue order: those that ``variants:`` keeps, without the defects."""
     healthy = [v for v in variants if v.defect is None and v.operator in source.config.operators]
     wanted = source.config.variants
     if wanted == "all":
@@ -132,16 +134,14 @@ def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
 
 
 def matching(patterns: Sequence[str], variant: Variant, keys: Sequence[str] = ()) -> set[str]:
-    """Those of the patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of
-    ``keys``.
-    """
+    """The patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of ``keys``."""
     names = (variant.name, variant.id, *keys)
     return {p for p in patterns if any(fnmatchcase(name, p.removeprefix("!")) for name in names)}
 
 
 def kept(patterns: Sequence[str], hits: Collection[str]) -> bool:
-    """Whether what ``hits`` of the patterns match stays: some pattern keeps it, or there is none to keep anything, and
-    none that begins with ``!`` leaves it out.
+    """Whether to keep something that ``hits`` of the patterns match: one without ``!`` matches it, or all patterns have
+    one; and no pattern with ``!`` matches it.
     """
     return not any(p.startswith("!") for p in hits) and (bool(hits) or all(p.startswith("!") for p in patterns))
 
@@ -149,22 +149,24 @@ def kept(patterns: Sequence[str], hits: Collection[str]) -> bool:
 def plan(
     source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
 ) -> list[Group]:
-    """The groups of a run. ``only``: globs over operator/variant or over whole cell keys, as they are or with every
-    axis of the point spelt out; several are alternatives, and those that begin with ``!`` leave out.
+    """The groups of a run. Raises ConfigError.
+
+    only: globs over variant, operator/variant or whole cell keys, the axes at their defaults left out or spelt out.
+    Several are alternatives; those that begin with ``!`` leave cells out.
     """
     chosen = select(source, variants)
     groups: list[Group] = []
     used: set[str] = set()
     for operator, point in expand(source, operators):
         labels = (operator.label(point), operator.spelt_out(point))
-        staying = []
+        selected = []
         for v in (v for v in chosen if v.operator == operator.name):
             hits = matching(only, v, [cell_key(v.operator, v.name, label) for label in labels])
             used.update(hits)
             if kept(only, hits):
-                staying.append(v)
-        if staying:
-            groups.append(Group(operator, point, tuple(staying)))
+                selected.append(v)
+        if selected:
+            groups.append(Group(operator, point, tuple(selected)))
     for pattern in only:
         if pattern not in used:
             names = sorted({name for v in chosen for name in (v.name, v.id)})
@@ -174,3 +176,31 @@ def plan(
     if not groups:
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
     return groups
+
+
+def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Keys of all cells of a plan, in its order."""
+    return tuple(key for group in groups for key in group.keys)
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """``2/8`` -> (2, 8). Raises ConfigError."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigError(f"--shard {text}: expected PIECE/PIECES such as 2/8, counted from 1")
+    return int(found[1]), int(found[2])
+
+
+def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
+    """Every ``pieces``-th point: neighbours in a sweep cost about the same, so all pieces take about as long.
+
+    Raises ConfigError where there are more pieces than points, whichever piece is asked for.
+    """
+    if pieces > len(groups):
+        raise ConfigError(
+            f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; cut it into {len(groups)} pieces at most"
+        )
+    return list(groups[piece - 1 :: pieces])

@@ -1,9 +1,10 @@
-"""What a person sees: progress with time left, tables, lists, errors. Plain text where the output is no terminal."""
+"""What the terminal shows: progress with time left, tables, lists, errors. Plain text where the output is piped."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -20,10 +21,9 @@ from rich.text import Text
 from harness.records.schema import Cell, Environment
 from harness.report.columns import (
     GAP,
-    box_width,
     broken,
     column_head,
-    lettered,
+    entry_width,
     longest,
     parted,
     parts,
@@ -32,11 +32,11 @@ from harness.report.columns import (
     widths,
     words,
 )
-from harness.report.tables import Table
+from harness.report.tables import Entry, Table
 
-#: From this width on a list may ask for room for its first column.
+#: From this terminal width on a list may reserve room for its first column.
 ROOMY = 90
-#: Width of tables where the output is piped and nobody says otherwise.
+#: Width of tables where the output is piped and COLUMNS is not set.
 PIPED_WIDTH = 100
 
 
@@ -48,9 +48,7 @@ def make_console(stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar(console: Console, total: int):
-    """Yields update(done, doing). On a terminal a live bar with the time left; in a pipe nothing, tables follow
-    anyway.
-    """
+    """Yields update(done, doing): a live bar with the time left on a terminal, nothing in a pipe."""
     if not console.is_terminal:
         yield lambda done, doing: None
         return
@@ -84,37 +82,37 @@ def print_environment(console: Console, environment: Environment) -> None:
 
 
 def print_calibration_errors(console: Console, uncalibrated: Sequence[str]) -> None:
-    """A ruler that missed its tolerances says so before any of its figures."""
+    """Printed before any time of a run whose calibration missed its tolerances."""
     if uncalibrated:
         console.print(
-            Text("UNCALIBRATED: the ruler of this run missed its tolerances; see `bench.py doctor`", style="bold red")
+            Text("UNCALIBRATED: the timer of this run missed its tolerances; see `bench.py doctor`", style="bold red")
         )
         for reason in uncalibrated:
             console.print(Text(f"  {reason}", style="red"))
 
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
-    """Below one another; one that is too wide in several parts, each with all rows and some of the variants."""
+    """One below the other; one that is too wide in several parts, each with all rows and some of the variants."""
     for table in tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        rows, notes = lettered(table, console.width)
         for variants in parted(table, console.width) if table.rows else ():
-            console.print(_part(table, rows, variants, console.width))
-        for note in (*notes, *table.notes):
+            console.print(_part(table, variants, console.width))
+        for note in table.notes:
             console.print(Text(broken(spaced(note), console.width), style="dim"))
 
 
-def _part(table: Table, rows: Sequence[Sequence[str]], variants: Sequence[int], width: int) -> RichTable:
+def _part(table: Table, variants: Sequence[int], width: int) -> RichTable:
     """Columns for the axes and for some of the variants."""
     axes = [column_head(name) for name in table.axes]
-    needed = [box_width(table, i) for i in variants]
+    needed = [entry_width(table, i) for i in variants]
     left = room(width, len(axes) + len(needed)) - sum(needed)
-    given = widths([[head, *(row[i] for row in rows)] for i, head in enumerate(axes)], left) if axes else []
+    columns = [[head, *(values[i] for values, _ in table.rows)] for i, head in enumerate(axes)]
+    given = widths(columns, left) if axes else []
     drawn = []
-    for values, (_, boxes) in zip(rows, table.rows, strict=True):
+    for values, entries in table.rows:
         shown = [broken(value, given_width) for value, given_width in zip(values, given, strict=True)]
-        drawn.append([*map(Text, shown), *(_box(boxes[i]) for i in variants)])
+        drawn.append([*map(Text, shown), *(_as_text(entries[i]) for i in variants)])
     heads = [*axes, *(column_head(table.variants[i]) for i in variants)]
     return laid_out(heads, drawn, [*given, *needed], right=range(len(axes), len(heads)))
 
@@ -126,8 +124,8 @@ def laid_out(
     right: Container[int] = (),
     gap: int = GAP,
 ) -> RichTable:
-    """Columns of ``given`` characters with ``gap`` spaces between them and none behind the last; those of ``right``
-    flush right. The texts of the rows are broken already. One space of a gap is the divider of the box.
+    """A table with columns of ``given`` characters and ``gap`` spaces between them; columns in ``right`` are flush
+    right. The texts of the rows already have their line breaks. One space of a gap is rich's column divider.
     """
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False, header_style="bold")
 
@@ -144,29 +142,26 @@ def laid_out(
     return drawn
 
 
-def _box(content) -> Text:
-    text = Text(content.main, style="bold green" if content.best else "dim" if content.muted else "")
-    if content.second:
-        text.append(f"\n{content.second}", style="dim")
+def _as_text(entry: Entry) -> Text:
+    text = Text(entry.main, style="bold green" if entry.best else "dim" if entry.muted else "")
+    if entry.second:
+        text.append(f"\n{entry.second}", style="dim")
     return text
 
 
-def print_spent(console: Console, spent_s: Mapping[str, float]) -> None:
-    """``99 s: 21 starting, 18 proving, 47 timing, 13 auditing``: wall time of a run by what it went into."""
-    if spent_s:
-        shares = ", ".join(f"{seconds:.0f} {what}" for what, seconds in spent_s.items())
-        console.print(Text(f"{sum(spent_s.values()):.0f} s: {shares}"))
+def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
+    """``99 s: 21 starting, 18 verifying, 47 timing, 13 auditing``."""
+    shares = ", ".join(f"{seconds:.0f} {activity}" for activity, seconds in by_activity.items())
+    console.print(Text(f"{sum(by_activity.values()):.0f} s: {shares}"))
 
 
 def print_counts(console: Console, cells: Sequence[Cell]) -> None:
-    """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the run end with 1."""
-    counts: dict[str, int] = {}
-    for cell in cells:
-        counts[cell.status] = counts.get(cell.status, 0) + 1
+    """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the exit code 1."""
+    counts = Counter(cell.status for cell in cells)
     console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no cell"))
     shown: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        if cell.status in ("mismatch", "failed"):
+        if cell.status.is_bad:
             shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
     for (variant, text), same in shown.items():
         more = f" and {len(same) - 1} more point{'s' * (len(same) > 2)}" if len(same) > 1 else ""
@@ -174,7 +169,7 @@ def print_counts(console: Console, cells: Sequence[Cell]) -> None:
 
 
 def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) -> None:
-    """One line for all sources that compile, one for each error with the architectures it is the error of."""
+    """One line for all sources that compile, one for each error with the architectures it occurs for."""
     good: dict[str, list[str]] = {}
     for source, results in compiled.items():
         archs: dict[str, list[str]] = {}
@@ -191,8 +186,10 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
 def print_rows(
     console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = GAP
 ) -> None:
-    """A plain list with a header. first: width that the first column gets before the others where there is room; gap:
-    spaces between columns, one at least.
+    """A plain list with a header.
+
+    first: width that the first column gets before the others on a wide terminal.
+    gap:   spaces between columns, at least 1.
     """
     rows = list(rows)
     columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(head)]

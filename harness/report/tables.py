@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
-from harness.analysis.warnings import held_back, not_audited, shortened, uncalibrated, untrusted_cells
+from harness.analysis.stats import FIGURES, MAX_PLAUSIBLE_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.wording import significant
 
@@ -21,9 +27,11 @@ NBSP = "\u00a0"
 
 
 @dataclass(frozen=True)
-class Box:
-    """One entry: a main line, a lesser second line, whether it is the best of its row or says why it is empty, whether
-    it holds a time and a ratio to the baseline's.
+class Entry:
+    """One variant at one point, as two lines of text.
+
+    best: it is the fastest of its row. muted: it holds no result of the variant. timed: it holds a time or a difference
+    of times. rated: it also holds a ratio to the baseline.
     """
 
     main: str
@@ -36,29 +44,30 @@ class Box:
 
 @dataclass(frozen=True)
 class Table:
-    """axes and variants head the columns; ``notes`` stand below, first what all rows share, then reasons by letter."""
+    """axes and variants head the columns. rows: (texts of the axes, entries of the variants). notes: lines below it."""
 
     title: str
     axes: tuple[str, ...]
     variants: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[Box, ...]], ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Entry, ...]], ...]
     notes: tuple[str, ...]
 
 
 @dataclass
-class Reasons:
-    """Gives each distinct reason a letter, so that a box stays narrow."""
+class Footnotes:
+    """A letter for each distinct reason of a cell without a time, so that its entry stays narrow."""
 
     letters: dict[str, str] = field(default_factory=dict)
 
-    def box(self, cell: Cell | None) -> Box:
+    def entry(self, cell: Cell | None) -> Entry:
+        """The status of a cell, and the letter of its reason."""
         if cell is None:
-            return Box("", muted=True)
+            return Entry("", muted=True)
         if cell.reason is None:
-            return Box(cell.status, muted=True)
+            return Entry(cell.status, muted=True)
         number = len(self.letters)
         letter = self.letters.setdefault(cell.reason, chr(ord("a") + number) if number < 26 else str(number))
-        return Box(f"{cell.status} {letter}", muted=True)
+        return Entry(f"{cell.status} {letter}", muted=True)
 
     def notes(self) -> list[str]:
         return [f"{letter}: {reason}" for reason, letter in self.letters.items()]
@@ -69,9 +78,9 @@ def ratio(value: float) -> str:
 
 
 def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]], str]:
-    """(column heads, point label -> texts for them, what holds in all rows unless a row says otherwise, as one line).
+    """(column heads, point label -> their texts, the axis values that all rows share unless a row says otherwise).
 
-    The first axis that varies has a column; another column names the axes in which a row differs from most rows.
+    The first axis that varies has a column; a second column names the axes in which a row differs from most rows.
     """
     texts: dict[str, dict[str, str]] = {}
     for cell in points:
@@ -90,7 +99,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
 
 
 def result_tables(run: Run) -> list[Table]:
-    """Per operator: what was measured, then (with an ``itl_tpot:`` section and GPU times) what it is worth, modelled."""
+    """For each operator its times and, with an ``itl_tpot:`` section and GPU times, modelled ITL and TPOT deltas."""
     tables = []
     header, cells, serving = run.header, run.in_order, serving_model_of(run.header)
     for operator in dict.fromkeys(cell.operator for cell in cells):
@@ -112,13 +121,15 @@ def _grid(header: Header, cells: Sequence[Cell]) -> tuple[list[str], dict[str, d
 
 
 def _without_times(variants: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
-    """Variants that have the same fate and no time at every point -> that fate: a note instead of a column."""
-    fates = {name: {(c.status, c.reason) for c in cells if c.variant == name and not _timed(c)} for name in variants}
-    timed = {c.variant for c in cells if _timed(c)}
+    """Variants without any time that ended alike at several points -> how; they get a note instead of a column."""
+    if len({cell.point for cell in cells}) == 1:
+        return {}
+    endings = {name: {(c.status, c.reason) for c in cells if c.variant == name} for name in variants}
+    timed = {cell.variant for cell in cells if _timed(cell)}
     return {
-        name: ": ".join(part for part in next(iter(found)) if part)
-        for name, found in fates.items()
-        if name not in timed and len(found) == 1 and len({c.point for c in cells}) > 1
+        name: ": ".join(part for part in next(iter(ending)) if part)
+        for name, ending in endings.items()
+        if name not in timed and len(ending) == 1
     }
 
 
@@ -127,31 +138,33 @@ def _timed(cell: Cell) -> bool:
 
 
 def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
-    header = run.header
-    gpu = header.environment.device == "cuda"
+    """GPU times with host times and launches below, or CPU times."""
+    gpu = run.header.environment.device == "cuda"
     figure = "gpu_us" if gpu else "cpu_us"
-    variants, grid = _grid(header, cells)
-    silent = _without_times(variants, cells)
-    variants = [name for name in variants if name not in silent]
+    variants, grid = _grid(run.header, cells)
+    columnless = _without_times(variants, cells)
+    variants = [name for name in variants if name not in columnless]
     axes, labels, shared = point_columns(cells)
-    reasons, rows = Reasons(), []
-    doubted = untrusted_cells(run, cells)
+    footnotes, disagreeing = Footnotes(), disagreeing_cells(run, cells)
     floor = gpu and any(is_timed(cell, figure) for cell in cells)
+
+    rows: list[tuple[tuple[str, ...], tuple[Entry, ...]]] = []
     for point, row in grid.items() if variants else ():
-        times = {name: found for name, cell in row.items() if (found := interval(cell, figure)) is not None}
+        times = {name: time for name, cell in row.items() if (time := interval(cell, figure)) is not None}
         fastest = _fastest(times)
-        boxes = [_time_box(row.get(name), times, name == fastest, reasons, doubted) for name in variants]
-        boxes += [_floor_box(run, row)] if floor else []
-        rows.append((labels[point], tuple(boxes)))
+        entries = [_time_entry(row.get(name), times, name == fastest, footnotes, disagreeing) for name in variants]
+        entries += [_floor_entry(run, row)] if floor else []
+        rows.append((labels[point], tuple(entries)))
+
+    title, legend = _title_and_legend(run, figure, cells[0].baseline, [e for _, entries in rows for e in entries])
+    notes = [*_shared_note(shared if rows else ""), *legend]
+    notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
+    notes += calibration_warnings(run)
+    marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
+    notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
+    notes += [*throttling_warnings(cells), *audit_warnings(cells), *footnotes.notes()]
     columns = (*variants, "floor") if floor else tuple(variants)
-    what, timer = _told(run, figure, cells[0].baseline, [box for _, boxes in rows for box in boxes], floor)
-    notes = [*_shared_note(shared if rows else ""), *timer]
-    notes += [f"{name}, all {len(grid)} points: {fate}" for name, fate in silent.items()]
-    notes += uncalibrated(run)
-    doubts = [f"{key.partition('/')[2]} {why}" for key, why in doubted.items()]
-    notes += [f"? {text}" for text in shortened(doubts, more="more untrusted cells")]
-    notes += [*held_back(cells), *not_audited(cells)]
-    return Table(f"{operator}: {what}", axes, columns, tuple(rows), (*notes, *reasons.notes()))
+    return Table(f"{operator}: {title}", axes, columns, tuple(rows), tuple(notes))
 
 
 def _fastest(times: Mapping[str, Interval]) -> str | None:
@@ -159,30 +172,30 @@ def _fastest(times: Mapping[str, Interval]) -> str | None:
     return min(times, key=lambda name: times[name].median) if len(times) > 1 else None
 
 
-def _told(run: Run, figure: str, baseline: str, boxes: Sequence[Box], floor: bool) -> tuple[str, list[str]]:
-    """(what the boxes hold, what explains them): nothing of times, ratios and stars that no box has."""
-    notes = ["* fastest of its row."] if any(box.best for box in boxes) else []
-    rated = f" (times faster than {baseline})" if any(box.rated for box in boxes) else ""
-    below = "; below: host µs · launches" if any(box.second for box in boxes) else ""
-    if not any(box.timed for box in boxes):
+def _title_and_legend(run: Run, figure: str, baseline: str, entries: Sequence[Entry]) -> tuple[str, list[str]]:
+    """What the entries hold, and a note on how to read them. Neither mentions what no entry has."""
+    rated = f" (times faster than {baseline})" if any(entry.rated for entry in entries) else ""
+    below = "; below: host µs · launches" if any(entry.second for entry in entries) else ""
+    if not any(entry.timed for entry in entries):
         return f"no {'GPU' if figure == 'gpu_us' else 'CPU'} time{below}", []
+    legend = ["* fastest of its row."] if any(entry.best for entry in entries) else []
     if figure == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
-        notes += ["floor: one-block copy of this run + bytes moved over its copy bandwidth, µs"] if floor else []
-        return f"GPU µs{cache}{rated}{below}", [" ".join(notes)]
-    notes.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
-    return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(notes)]
+        legend.append("floor: one-block copy of this run + bytes moved over its copy bandwidth, µs")
+        return f"GPU µs{cache}{rated}{below}", [" ".join(legend)]
+    legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
+    return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
 
 
 def _shared_note(shared: str) -> list[str]:
     return [f"unless a row says otherwise: {shared}"] if shared else []
 
 
-def _time_box(
-    cell: Cell | None, times: Mapping[str, Interval], best: bool, reasons: Reasons, doubted: Mapping[str, str]
-) -> Box:
+def _time_entry(
+    cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, disagreeing: Mapping[str, str]
+) -> Entry:
     if cell is None or cell.variant not in times:
-        return reasons.box(cell)
+        return footnotes.entry(cell)
     mine, base = times[cell.variant], times.get(cell.baseline)
     rated = (
         base is not None and cell.variant != cell.baseline and is_plausible(base.median) and is_plausible(mine.median)
@@ -191,47 +204,48 @@ def _time_box(
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = f"{'*' if best else ''}{'?' if cell.key in doubted else ''}{'!' if cell.metrics.disturbed else ''}"
-    shown = significant(mine.median) if abs(mine.median) <= MOST_US else f"{mine.median:.0e}"
-    return Box(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
+    marks = f"{'*' if best else ''}{'?' if cell.key in disagreeing else ''}{'!' if cell.metrics.disturbed else ''}"
+    shown = significant(mine.median) if abs(mine.median) <= MAX_PLAUSIBLE_US else f"{mine.median:.0e}"
+    return Entry(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
 
-def _floor_box(run: Run, row: Mapping[str, Cell]) -> Box:
+def _floor_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
     known = next((cell for cell in row.values() if cell.metrics is not None), None)
     calibration = run.calibration_of(known) if known is not None else None
     if calibration is None:
-        return Box("", muted=True)
-    return Box(significant(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
+        return Entry("", muted=True)
+    return Entry(significant(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
 
 
 def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Sequence[Cell]) -> list[Table]:
-    """One table, or none where no variant has a figure to be set against the baseline's."""
+    """One table, or none where no variant has a time to compare with the baseline's."""
     variants, grid = _grid(header, cells)
     axes, labels, shared = point_columns(cells)
-    baseline, reasons, rows = cells[0].baseline, Reasons(), []
-    silent = _without_times(variants, cells)
-    variants = tuple(name for name in variants if name != baseline and name not in silent)
+    baseline, footnotes, rows = cells[0].baseline, Footnotes(), []
+    columnless = _without_times(variants, cells)
+    variants = tuple(name for name in variants if name != baseline and name not in columnless)
     for point, row in grid.items():
-        found = {
-            name: d
+        deltas = {
+            name: one
             for name, cell in row.items()
-            if baseline in row and (d := delta(serving, row[baseline], cell)) is not None
+            if baseline in row and (one := delta(serving, row[baseline], cell)) is not None
         }
-        best = _fastest({name: found[name].itl_us for name in variants if name in found})
-        boxes = []
+        best = _fastest({name: deltas[name].itl_us for name in variants if name in deltas})
+        entries = []
         for name in variants:
-            if name in found:
-                d = found[name]
-                itl, tpot = signed(d.itl_us.median), signed(d.tpot_us.median)
-                boxes.append(Box(f"{itl}{NBSP}{tpot}", f"{d.percent.median:+.2f}{NBSP}%", name == best, timed=True))
-            else:
-                boxes.append(reasons.box(row.get(name)))
-        rows.append((labels[point], tuple(boxes)))
+            if name not in deltas:
+                entries.append(footnotes.entry(row.get(name)))
+                continue
+            one = deltas[name]
+            itl, tpot = signed(one.itl_us.median), signed(one.tpot_us.median)
+            percent = f"{one.percent.median:+.2f}{NBSP}%"
+            entries.append(Entry(f"{itl}{NBSP}{tpot}", percent, name == best, timed=True))
+        rows.append((labels[point], tuple(entries)))
+    if not any(entry.timed for _, entries in rows for entry in entries):
+        return []
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
     model = f"modelled, not measured: {described(serving)}"
-    if not any(box.timed for _, boxes in rows for box in boxes):
-        return []
-    return [Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *reasons.notes()))]
+    return [Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *footnotes.notes()))]
 
 
 def signed(value: float) -> str:
@@ -245,20 +259,19 @@ def markdown(tables: Sequence[Table]) -> str:
         head = [axis.replace("_", " ") for axis in table.axes] + [f"`{v}`" for v in table.variants]
         lines = [f"**{as_text(table.title)}**", ""]
         lines += ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)] if table.rows else []
-        for values, boxes in table.rows:
-            shown = [f"**{as_text(b.main)}**" if b.best else as_text(b.main) for b in boxes]
-            shown = [
-                f"{text}<br>{as_text(b.second)}" if b.second else text for text, b in zip(shown, boxes, strict=True)
-            ]
-            lines.append("| " + " | ".join([*map(as_text, values), *shown]) + " |")
+        for values, entries in table.rows:
+            lines.append("| " + " | ".join([*map(as_text, values), *map(_markdown_entry, entries)]) + " |")
         parts.append(
             "\n".join([*lines, *([""] if table.rows else []), *(f"{as_text(note)}  " for note in table.notes)])
         )
     return "\n\n".join(parts) + "\n"
 
 
+def _markdown_entry(entry: Entry) -> str:
+    main = f"**{as_text(entry.main)}**" if entry.best else as_text(entry.main)
+    return f"{main}<br>{as_text(entry.second)}" if entry.second else main
+
+
 def as_text(value: str) -> str:
-    """A value on one line of Markdown, nothing of it read as markup; a star would begin a list, or end a bold text
-    early.
-    """
+    """A value on one line of Markdown with its markup escaped; a star would begin a list, or end a bold text early."""
     return re.sub(r"([\\|*<`])", r"\\\1", value.replace("\n", " "))

@@ -1,15 +1,17 @@
-"""What a worker does with a device: prove variants, verify them at a point, time those that pass.
+"""The first process's side of a run: it owns the device, checks variants, and times those that pass.
 
-Everything here runs in the process that owns the device. Results leave as events, each as soon as it is known:
-``Begin`` before a variant gets control, ``Cell`` when its fate at the point is settled.
+Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
+outcome at the point is settled. The path of a group of variants through this file: ``group`` checks one variant after
+the other (``_check``: does it apply, its hard points once per process, then this point), and has those that passed
+timed together (harness/runner/measure.py).
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,13 +19,13 @@ import torch
 from harness import interpreter
 from harness.checks import Mismatch
 from harness.config.sweep import Group
-from harness.contract import Operator, Point, Variant
+from harness.contract import Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
-from harness.records.schema import Cell, Metrics, cell_key
-from harness.runner.measure import Measuring, Rejection, check_context, rejected
-from harness.runner.protocol import Begin, Job, Ready, Task
+from harness.records.schema import Cell, Metrics, Status, cell_key
+from harness.runner.measure import Measuring, check_context, rejection_of
+from harness.runner.protocol import Heartbeat, Job, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
@@ -32,41 +34,82 @@ from harness.wording import first_line
 
 #: Seconds of full load before the first sample of a run.
 RAMP_S = 1.0
-INTERPRETER_SPENT = "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); it passed all hard points and earlier batches"
+INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
+INTERPRETER_SPENT = (
+    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); "
+    "it passed all hard points and earlier batches"
+)
+
+
+@dataclass
+class _VariantState:
+    """What this process knows of one variant.
+
+    tampering:        what the import of its file changed in the process; then it is never run.
+    findings:         at all hard points and sequences; None until every one of them has run.
+    hard_points_done: whether they have run as far as the points of a sweep need it.
+    rejection:        from the first hard point or sequence that it does not pass.
+    interpreted:      whether Triton's interpreter ran it at a point.
+    interpreted_s:    seconds that this took, over all points.
+    """
+
+    tampering: Finding | None = None
+    findings: list[Finding] | None = None
+    hard_points_done: bool = False
+    rejection: Rejection | None = None
+    interpreted: bool = False
+    interpreted_s: float = 0.0
+
+
+@dataclass
+class _PointState:
+    """One group while its variants are checked.
+
+    redundant: why the operator leaves this point out.
+    fixture:   inputs and outputs, made when the first variant needs them.
+    verified:  variant -> its launch, of those that passed and are to be timed.
+    """
+
+    group: Group
+    redundant: str | None
+    fixture: Fixture | None = None
+    verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 class Evaluator:
     """Owns the device in the first process."""
 
+    # --- set up -------------------------------------------------------------------------------------------------------
+
     def __init__(self, job: Job) -> None:
         self._job = job
         if job.device == "cuda":
-            import harness.timing.calibrate  # noqa: F401 - with it all that times on a GPU, so that the note below covers it
+            # With it all modules that time on a GPU, so that the snapshot below covers them.
+            import harness.timing.calibrate  # noqa: F401
         self._integrity = Integrity(
             [sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "harness"]
         )
-        # "cpu" on a GPU, too: streams are asked for when the device is up, and no import may bring it up.
+        # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
         self._settings = ProcessState("cpu")
-        #: Module that replaced a tool of the ruler, or changed a setting of the process, when it was imported ->
-        #: (check, message).
-        self._tampering: dict[str, tuple[str, str]] = {}
-        self._catalog = discover(job.variant_files, self._imported)
+        self._tampering: dict[str, Finding] = {}
+        self._catalog = discover(job.variant_files, self._check_import)
+        self._states = {
+            variant.id: _VariantState(tampering=self._tampering.get(variant.origin))
+            for variant in self._catalog.variants
+        }
         self._interpreter = interpreter.LaunchCounter()
-        self._interpreted: set[str] = set()
-        self._interpreted_s: Counter[str] = Counter()
-        self._rejections: dict[str, Rejection | None] = {}
-        self._proved: dict[str, list[Finding]] = {}
         self._timer = self._clocks = None
 
-    def _imported(self, module: str) -> None:
+    def _check_import(self, module: str) -> None:
+        """After each module of variants: did it replace a function of the harness, or change a setting?"""
         if (tampered := self._integrity.tampered()) is not None:
-            self._tampering[module] = "no_tampering", tampered
+            self._tampering[module] = Finding("import", "rejected", "no_tampering", tampered)
         elif (changed := self._settings.changed()) is not None:
-            self._tampering[module] = "process_state", changed
+            self._tampering[module] = Finding("import", "rejected", "process_state", changed)
         self._settings.restore()
 
     def ready(self) -> Ready:
-        """Bring the device up: clock ramp and calibration, or the compilation of every CUDA source without a GPU."""
+        """Bring the device up: ramp the clocks and calibrate, or compile every CUDA source where there is no GPU."""
         calibration, compiled = None, {}
         if self._job.device == "cuda":
             from harness.timing.calibrate import calibrate
@@ -76,12 +119,12 @@ class Evaluator:
             self._timer, self._clocks = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache), Clocks()
             with nvtx_range("ramp", "ramp"):
                 self._timer.ramp(RAMP_S)
-            self._clocks.hold()
+            self._clocks.set_run_clock()
             if self._job.timed:
                 calibration = calibrate(self._timer, self._clocks)
             torch.cuda.profiler.start()
         else:
-            # A second thread gains nothing at these sizes, and a busy core makes it wait for milliseconds.
+            # A second thread gains nothing at these sizes, and on a busy core it would be waited for for milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
                 compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
@@ -91,122 +134,121 @@ class Evaluator:
         if self._job.device == "cuda":
             torch.cuda.profiler.stop()
 
-    def check_variant(self, operator_name: str, variant_name: str) -> Iterator[Finding]:
-        """Hard points and sequences of one variant, healthy or defective."""
-        operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
-        if variant.origin in self._tampering:
-            yield Finding("import", "rejected", *self._tampering[variant.origin])
+    # --- a group of variants at one point -----------------------------------------------------------------------------
+
+    def group(self, task: Task) -> Iterator[Heartbeat | Cell]:
+        """All variants of a task: check each, then time those that passed. Raises ContextLost; the parent asks another
+        process for the variants whose cells it did not get.
+        """
+        operator, point = self._catalog.operators[task.operator], Point(task.axes)
+        group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
+        try:
+            at = _PointState(group, reason_to_skip(operator, point))
+        except Exception as error:  # the operator's own code
+            reason = f"the operator's redundant= raised {first_line(error)}"
+            yield from (group.cell(variant.name, Status.FAILED, reason) for variant in group.variants)
             return
-        if variant.id in self._proved:
-            yield from self._proved[variant.id]
+        for variant in group.variants:
+            yield Heartbeat(variant.name, "verify")
+            yield from self._check(at, variant)
+        if at.verified:
+            measuring = Measuring(self._job, self._integrity, self._timer, self._clocks)
+            yield from measuring.time(group, at.fixture, at.verified, task.budget_s)
+
+    def _check(self, at: _PointState, variant: Variant) -> Iterator[Heartbeat | Cell]:
+        """Yields the variant's cell, or puts its launch into ``at.verified``."""
+        group, state = at.group, self._states[variant.id]
+
+        if reason := unavailable(variant, self._job.device):
+            yield group.cell(variant.name, Status.UNAVAILABLE, reason)
+            return
+        try:
+            reason = at.redundant or reason_to_skip(variant, group.point)
+        except Exception as error:  # a variant may raise anything
+            yield group.cell(variant.name, Status.FAILED, f"its skip= raised {first_line(error)}")
+            return
+        if reason:
+            yield group.cell(variant.name, Status.SKIPPED, reason)
+            return
+
+        if not state.hard_points_done:
+            yield from self._check_hard_points(variant)
+        interpreter_budget_s = self._job.measure.interpreter_budget_s
+        if state.rejection is None and state.interpreted_s > interpreter_budget_s:
+            yield group.cell(variant.name, Status.SKIPPED, INTERPRETER_SPENT.format(interpreter_budget_s))
+            return
+
+        result = state.rejection or self._check_point(at, variant)
+        if isinstance(result, Rejection):
+            yield group.cell(variant.name, result.status, result.reason)
+            check_context(self._job.device)
+        elif self._job.timed and not state.interpreted:
+            at.verified[variant.name] = result
+        else:
+            note = INTERPRETED if state.interpreted else None
+            yield group.cell(variant.name, Status.PASSED, note, Metrics(bytes_moved=at.fixture.bytes_moved))
+
+    def _check_hard_points(self, variant: Variant) -> Iterator[Heartbeat]:
+        """Up to the first hard point or sequence that the variant does not pass."""
+        state = self._states[variant.id]
+        state.hard_points_done = True
+        findings: list[Finding] = []
+        for finding in self.check_variant(variant.operator, variant.name):
+            yield Heartbeat(variant.name, "verify")
+            findings.append(finding)
+            if finding.outcome == "rejected":
+                reason = f"hard point {finding.name!r}: {finding.check}: {finding.message}"
+                state.rejection = Rejection(Status.MISMATCH, reason)
+                return
+            if finding.outcome == "failed":
+                state.rejection = Rejection(Status.FAILED, f"hard point {finding.name!r}: {finding.message}")
+                return
+        if is_unverified(findings):
+            state.rejection = Rejection(Status.FAILED, "unverified: its skip= leaves out every hard point")
+
+    def _check_point(self, at: _PointState, variant: Variant) -> Callable[[], Any] | Rejection:
+        """The variant's launch, set up on the fixture of the point and verified there, or why there is none."""
+        group, state = at.group, self._states[variant.id]
+        with nvtx_range(group.key(variant.name), "verify"):
+            try:
+                at.fixture = at.fixture or Fixture(group.operator, group.point, self._job.device, self._job.seed)
+                _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+            except Exception as error:  # the operator's own code, or memory
+                return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
+            began, launches_before = time.perf_counter(), self._interpreter.launches
+            try:
+                launch = verify_cell(at.fixture, variant, once=state.interpreted)
+                if (tampered := self._integrity.tampered()) is not None:
+                    raise Mismatch("no_tampering", tampered)
+                return launch
+            except Exception as error:  # a variant may raise anything
+                return rejection_of(error)
+            finally:
+                if self._interpreter.launches > launches_before:
+                    state.interpreted = True
+                    state.interpreted_s += time.perf_counter() - began
+
+    # --- hard points and sequences ------------------------------------------------------------------------------------
+
+    def check_variant(self, operator_name: str, variant_name: str) -> Iterator[Finding]:
+        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost."""
+        operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
+        state = self._states[variant.id]
+        if state.tampering is not None:
+            yield state.tampering
+            return
+        if state.findings is not None:
+            yield from state.findings
             return
         findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
-            # Without timing there is time to put every contract to the test at every hard point.
+            # Without timing there is time to check every property at every hard point.
+            thorough = not self._job.timed
             for finding in check_variant(
-                operator,
-                variant,
-                self._job.device,
-                self._job.seed,
-                thorough=not self._job.timed,
-                integrity=self._integrity,
+                operator, variant, self._job.device, self._job.seed, thorough=thorough, integrity=self._integrity
             ):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
                     check_context(self._job.device)
-        self._proved[variant.id] = findings
-
-    def group(self, task: Task) -> Iterator[Begin | Cell]:
-        """All variants of a task: prove, verify, time. Raises ContextLost; what was not yielded by then is asked for
-        again.
-        """
-        operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
-        verified: dict[str, Callable[[], Any]] = {}
-        bench: Fixture | None = None
-        try:
-            redundant = reason_to_skip(operator, point)
-        except Exception as error:  # the operator's own code
-            yield from (
-                group.cell(v.name, "failed", f"the operator's redundant= raised {first_line(error)}")
-                for v in group.variants
-            )
-            return
-        for variant in group.variants:
-            yield Begin(variant.name, "verify")
-            reason = unavailable(variant, self._job.device)
-            if reason:
-                yield group.cell(variant.name, "unavailable", reason)
-                continue
-            try:
-                reason = redundant or reason_to_skip(variant, point)
-            except Exception as error:  # a variant may raise anything
-                yield group.cell(variant.name, "failed", f"its skip= raised {first_line(error)}")
-                continue
-            if reason:
-                yield group.cell(variant.name, "skipped", reason)
-                continue
-            rejection = yield from self._rejection(operator, variant)
-            if rejection is None and self._interpreted_s[variant.id] > self._job.measure.interpreter_budget_s:
-                yield group.cell(
-                    variant.name, "skipped", INTERPRETER_SPENT.format(self._job.measure.interpreter_budget_s)
-                )
-                continue
-            if rejection is None:
-                with nvtx_range(group.key(variant.name), "verify"):
-                    try:
-                        bench = bench or Fixture(operator, point, self._job.device, self._job.seed)
-                        metrics = Metrics(bytes_moved=bench.bytes_moved)
-                    except Exception as error:  # the operator's own code, or memory
-                        yield group.cell(variant.name, "failed", f"no inputs at this point: {first_line(error)}")
-                        continue
-                    rejection, launch = self._verify(bench, variant)
-            if rejection is not None:
-                yield group.cell(variant.name, *rejection)
-                check_context(self._job.device)
-            elif self._job.timed and variant.id not in self._interpreted:
-                verified[variant.name] = launch
-            else:
-                note = (
-                    "verified through Triton's interpreter, which says nothing about time"
-                    if variant.id in self._interpreted
-                    else None
-                )
-                yield group.cell(variant.name, "passed", note, metrics)
-        if verified:
-            measuring = Measuring(self._job, self._integrity, self._timer, self._clocks)
-            yield from measuring.time(group, bench, verified, task.budget_s)
-
-    def _rejection(self, operator: Operator, variant: Variant) -> Generator[Begin, None, Rejection | None]:
-        """The first hard point or sequence the variant does not survive; None where it is sound."""
-        if variant.id not in self._rejections:
-            self._rejections[variant.id] = None
-            findings: list[Finding] = []
-            for finding in self.check_variant(operator.name, variant.name):
-                yield Begin(variant.name, "verify")
-                findings.append(finding)
-                if finding.outcome in ("rejected", "failed"):
-                    status, why = (
-                        ("mismatch", f"{finding.check}: ") if finding.outcome == "rejected" else ("failed", "")
-                    )
-                    self._rejections[variant.id] = (status, f"hard point {finding.name!r}: {why}{finding.message}")
-                    break
-            if self._rejections[variant.id] is None and is_unverified(findings):
-                self._rejections[variant.id] = ("failed", "unverified: its skip= leaves out every hard point")
-        return self._rejections[variant.id]
-
-    def _verify(self, bench: Fixture, variant: Variant) -> tuple[Rejection | None, Callable[[], Any] | None]:
-        """((status, reason), None) or (None, launch)."""
-        start, interpreted = time.perf_counter(), self._interpreter.launches
-        try:
-            launch = verify_cell(bench, variant, once=variant.id in self._interpreted)
-            if (tampered := self._integrity.tampered()) is not None:
-                raise Mismatch("no_tampering", tampered)
-            return None, launch
-        except Exception as error:  # a variant may raise anything
-            return rejected(error), None
-        finally:
-            if self._interpreter.launches > interpreted:
-                self._interpreted.add(variant.id)
-                self._interpreted_s[variant.id] += time.perf_counter() - start
+        state.findings = findings

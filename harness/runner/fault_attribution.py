@@ -1,45 +1,53 @@
-"""Who had control of a worker when: which variant is to blame where its process died. Never imports torch."""
+"""Which variant is to blame when a worker process dies. Never imports torch."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.records.schema import Cell
-from harness.runner.protocol import Begin
+from harness.runner.protocol import Heartbeat
 
 
 class FaultAttribution:
-    """Which variant of a batch had control when, from the events of a worker: who is to blame for the death of the
-    process.
+    """Follows the events of one task to know which variant had control, and for how long variants were timed.
 
-    control: the variant that got it last. timed: those that are being timed in turns; timing_s: how long they have been.
+    control: the variant of the last heartbeat, None before the first one.
     """
 
     def __init__(self) -> None:
         self.control: str | None = None
-        self.timed: set[str] = set()
+        self._timed: set[str] = set()
         self._rejected: str | None = None
-        self._began_s = self._latest_s = 0.0
+        self._timing_began_s = self._latest_s = 0.0
 
-    def saw(self, event: Begin | Cell, now_s: float) -> None:
-        self._rejected = None
-        if isinstance(event, Cell):
-            self._rejected = event.variant if event.status in ("mismatch", "failed") else None
-        else:
+    def observe(self, event: Any, now_s: float) -> None:
+        self._rejected = event.variant if isinstance(event, Cell) and event.status.is_bad else None
+        if isinstance(event, Heartbeat):
             self.control = event.variant
             if event.phase == "measure":
-                self._began_s = self._began_s if self.timed else now_s
-                self.timed.add(event.variant)
+                self._timing_began_s = self._timing_began_s if self._timed else now_s
+                self._timed.add(event.variant)
         self._latest_s = now_s
 
     @property
     def timing_s(self) -> float:
-        """Silence before a death is not counted: a hanging variant must not use up the time of the others."""
-        return self._latest_s - self._began_s if self.timed else 0.0
+        """From the first heartbeat of the timing phase to the last event. Silence before a death does not count, so
+        that a hanging variant does not use up the time budget of the others.
+        """
+        return self._latest_s - self._timing_began_s if self._timed else 0.0
 
     @property
-    def guilty(self) -> str | None:
-        """None where nobody had control, or where several variants took turns and none was rejected as the last
-        thing heard.
+    def timing_began(self) -> bool:
+        return bool(self._timed)
+
+    @property
+    def culprit(self) -> str | None:
+        """The variant to blame if the process died after the last event.
+
+        A variant reported as mismatch or failed in that event, because the process checks its CUDA context right
+        after; else the one in control. None where no variant had control, or where several were timed in turns and
+        any of them may have done it.
         """
         if self._rejected is not None:
             return self._rejected
-        return None if len(self.timed) > 1 else self.control
+        return None if len(self._timed) > 1 else self.control

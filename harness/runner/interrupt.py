@@ -1,5 +1,6 @@
-"""Ctrl-C while modules are loading: leave at once. Nothing is lost yet, and an import that is interrupted halfway may
-turn KeyboardInterrupt into an error of its own."""
+"""Ctrl-C while modules are imported: exit at once. Nothing is lost yet, and an import interrupted halfway may turn
+KeyboardInterrupt into another exception.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from contextlib import contextmanager
 from harness.exit_codes import INTERRUPTED
 
 
-def _leave(*_) -> None:
+def _exit(*_) -> None:
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 
 
 @contextmanager
-def leave_on_ctrl_c() -> Iterator[None]:
-    previous = signal.signal(signal.SIGINT, _leave)
+def exit_on_ctrl_c() -> Iterator[None]:
+    previous = signal.signal(signal.SIGINT, _exit)
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
-"""The variants of one point, timed in turns: what stands around every sample, and what is asked after the last one."""
+"""Times the variants of one point in turns, watches the process around every sample, and checks results afterwards."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ import torch
 from harness.checks import Mismatch
 from harness.config.sweep import Group
 from harness.nvtx_ranges import nvtx_range
-from harness.records.schema import Cell
-from harness.runner.protocol import Begin, Job
+from harness.records.schema import Cell, Status
+from harness.runner.protocol import Heartbeat, Job, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
-from harness.timing.rounds import rounds
+from harness.timing.rounds import CellTimings, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
 from harness.verify.integrity import Integrity, ProcessState
@@ -24,14 +24,11 @@ from harness.verify.output_probe import OutputProbe
 from harness.wording import first_line
 
 if TYPE_CHECKING:
-    from harness.timing.clocks import Clocks
+    from harness.timing.clocks import Clocks, Reading
     from harness.timing.cuda_timer import CudaTimer
 
 #: Seconds of full load before each point, and before a sample is taken again.
 RAMP_S = 0.02
-
-#: (status, reason) of a cell.
-Rejection = tuple[str, str]
 
 
 class ContextLost(Exception):
@@ -43,17 +40,20 @@ def check_context(device: str) -> None:
     if device == "cuda":
         try:
             torch.cuda.synchronize()
-        except Exception as error:  # whatever CUDA answers, the context is gone
+        except Exception as error:  # whatever CUDA raises, the context is gone
             raise ContextLost(first_line(error)) from error
 
 
-def rejected(error: Exception) -> Rejection:
-    return ("mismatch", str(error)) if isinstance(error, Mismatch) else ("failed", first_line(error))
+def rejection_of(error: Exception) -> Rejection:
+    """A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
+    if isinstance(error, Mismatch):
+        return Rejection(Status.MISMATCH, str(error))
+    return Rejection(Status.FAILED, first_line(error))
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What one process measures with: ruler and clocks are None on a CPU."""
+    """What one process times with; timer and clocks are None on a CPU."""
 
     job: Job
     integrity: Integrity
@@ -61,81 +61,122 @@ class Measuring:
     clocks: Clocks | None
 
     def time(
-        self, group: Group, bench: Fixture, verified: Mapping[str, Callable[[], Any]], budget_s: float
-    ) -> Iterator[Begin | Cell]:
-        """Time the variants of a group that passed, for ``budget_s`` seconds together.
+        self, group: Group, fixture: Fixture, launches: Mapping[str, Callable[[], Any]], budget_s: float
+    ) -> Iterator[Heartbeat | Cell]:
+        """Time the variants of a group that were verified, for ``budget_s`` seconds together: warm up, take samples in
+        turns, check the results once more, yield the cells.
 
-        verified: variant -> its launch, set up on ``bench``. Raises ContextLost.
+        launches: variant -> its launch, set up on ``fixture``. Raises ContextLost.
         """
-        stopwatches = {}
         if self.timer:
             with nvtx_range("ramp", "ramp"):
                 self.timer.ramp(RAMP_S)
-        before = self.clocks.read() if self.clocks else None
-        output_probe = OutputProbe(bench)
-        for name, launch in verified.items():
-            yield Begin(name, "measure")
-            try:
-                with self._watched(group.key(name), "warmup"):
-                    stopwatches[name] = self._stopwatch(launch, output_probe, bench)
-            except Exception as error:  # a variant may raise anything
-                yield group.cell(name, *rejected(error))
-                check_context(self.job.device)
-
+        readings = self._read_clocks()
+        stopwatches = yield from self._warm_up(group, fixture, launches)
         if not stopwatches:
             return
+        timings = yield from self._take_samples(group, stopwatches, budget_s)
+        if len(timings) > 1 and any(timing.error for timing in timings.values()):
+            # Before any cell is yielded: if one lost the context, all are asked for again, one by one.
+            check_context(self.job.device)
+        readings += self._read_clocks()
+        for name, timing in timings.items():
+            cell = self._cell(group, name, fixture, launches[name], timing, readings)
+            yield cell
+            if cell.status.is_bad:
+                check_context(self.job.device)
+
+    def _read_clocks(self) -> list[Reading]:
+        reading = self.clocks.read() if self.clocks else None
+        return [reading] if reading else []
+
+    def _warm_up(
+        self, group: Group, fixture: Fixture, launches: Mapping[str, Callable[[], Any]]
+    ) -> Generator[Heartbeat | Cell, None, dict[str, Stopwatch]]:
+        """A stopwatch for each variant; one that cannot be prepared gets its cell here."""
+        output_probe = OutputProbe(fixture)
+        stopwatches: dict[str, Stopwatch] = {}
+        for name, launch in launches.items():
+            yield Heartbeat(name, "measure")
+            try:
+                with self._watched(group.key(name), "warmup"):
+                    stopwatches[name] = (
+                        self.timer.stopwatch(launch, output_probe, fixture.rewrite_inputs)
+                        if self.timer
+                        else CpuStopwatch(launch, output_probe)
+                    )
+            except Exception as error:  # a variant may raise anything
+                rejection = rejection_of(error)
+                yield group.cell(name, rejection.status, rejection.reason)
+                check_context(self.job.device)
+        return stopwatches
+
+    def _take_samples(
+        self, group: Group, stopwatches: Mapping[str, Stopwatch], budget_s: float
+    ) -> Generator[Heartbeat, None, dict[str, CellTimings]]:
+        """Samples of all variants, in interleaved rounds with a heartbeat each."""
 
         def throttle_reason() -> str | None:
-            found = self.clocks.throttle_reason(self.clocks.read(power=False)) if self.clocks else None
-            if found:
+            reason = self.clocks.throttle_reason(self.clocks.read(power=False)) if self.clocks else None
+            if reason:
                 self.timer.ramp(RAMP_S)
-            return found
+            return reason
 
-        measure = self.job.measure
-        for timings in rounds(
+        timings: dict[str, CellTimings] = {}
+        for timings in interleave(
             stopwatches,
-            min_rounds=measure.min_rounds,
-            max_rounds=measure.max_rounds,
+            min_rounds=self.job.measure.min_rounds,
+            max_rounds=self.job.measure.max_rounds,
             budget_s=budget_s,
             now_s=time.perf_counter,
             around=lambda name: self._watched(group.key(name), "measure"),
             throttle_reason=throttle_reason,
         ):
-            yield Begin(next(iter(timings)), "measure")
-        if len(timings) > 1 and any(timing.error for timing in timings.values()):
-            # Before any cell is told: where one took the context along, all are asked for again, one by one.
-            check_context(self.job.device)
-        seen = [reading for reading in (before, self.clocks.read() if self.clocks else None) if reading]
-        state = {
-            "sm_clock_mhz": [r.sm_clock_mhz for r in seen if r.sm_clock_mhz is not None],
-            "power_w": [r.power_w for r in seen if r.power_w is not None],
-        }
-        for name, timing in timings.items():
-            error, when = timing.error, "during timing"
-            if error is None:
-                error, when = (
-                    self._spoiled(group.key(name), bench, verified[name], timing.stopwatch.replay),
-                    "after timing",
-                )
-            if error is not None:
-                status, text = rejected(error)
-                yield group.cell(name, status, f"{when}: {text}")
-                check_context(self.job.device)
-            else:
-                metrics = timing.metrics(bench.bytes_moved, **state)
-                yield group.cell(name, "passed", timing.stopwatch.facts().get("no_graph"), metrics)
+            yield Heartbeat(next(iter(timings)), "measure")
+        return timings
 
-    def _stopwatch(self, launch: Callable[[], Any], output_probe: OutputProbe, bench: Fixture) -> Any:
-        return (
-            self.timer.stopwatch(launch, output_probe, bench.rewrite_inputs)
-            if self.timer
-            else CpuStopwatch(launch, output_probe)
+    def _cell(
+        self,
+        group: Group,
+        name: str,
+        fixture: Fixture,
+        launch: Callable[[], Any],
+        timing: CellTimings,
+        readings: Sequence[Reading],
+    ) -> Cell:
+        """What became of one variant: its samples, if it did not raise and is still right after the last of them."""
+        error, when = timing.error, "during timing"
+        if error is None:
+            error, when = self._check_after(group.key(name), fixture, launch, timing.stopwatch.replay), "after timing"
+        if error is not None:
+            rejection = rejection_of(error)
+            return group.cell(name, rejection.status, f"{when}: {rejection.reason}")
+        metrics = timing.metrics(
+            fixture.bytes_moved,
+            sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
+            power_w=[reading.power_w for reading in readings if reading.power_w is not None],
         )
+        return group.cell(name, Status.PASSED, timing.stopwatch.facts().get("no_graph"), metrics)
+
+    def _check_after(
+        self, key: str, fixture: Fixture, launch: Callable[[], Any], replay: Callable[[], None] | None
+    ) -> Exception | None:
+        """What is wrong with the closure that was timed, or with its graph, on inputs that neither was timed on."""
+        try:
+            with self._watched(key, "verify"):
+                fixture.check(launch, batch=1, poison=POISONS[0])
+                fixture.check(launch, batch=1, poison=POISONS[1])
+                if replay is not None:
+                    fixture.check(replay, batch=2, poison=POISONS[1], replayed=True)
+                fixture.fill(0)
+        except Exception as error:  # a variant may raise anything
+            return error
+        return None
 
     @contextmanager
     def _watched(self, key: str, phase: str) -> Iterator[None]:
-        """Around everything that is timed: the NVTX range, then whether the process and the ruler's tools are as
-        before.
+        """Around everything a variant does here: its NVTX range, and the checks that it changed neither a setting of
+        the process nor a function of the harness.
         """
         settings = ProcessState(self.job.device)
         try:
@@ -147,18 +188,3 @@ class Measuring:
             settings.restore()
             if (tampered := self.integrity.tampered()) is not None:
                 raise Mismatch("no_tampering", tampered)
-
-    def _spoiled(
-        self, key: str, bench: Fixture, launch: Callable[[], Any], replay: Callable[[], None] | None
-    ) -> Exception | None:
-        """What is wrong with the closure that was timed, or with its graph, on contents that neither was timed on."""
-        try:
-            with self._watched(key, "verify"):
-                bench.check(launch, batch=1, poison=POISONS[0])
-                bench.check(launch, batch=1, poison=POISONS[1])
-                if replay is not None:
-                    bench.check(replay, batch=2, poison=POISONS[1], replayed=True)
-                bench.fill(0)
-        except Exception as error:  # a variant may raise anything
-            return error
-        return None

@@ -1,7 +1,7 @@
-"""What parent and workers say to each other. Never imports torch.
+"""The messages between the parent and its worker processes. Never imports torch.
 
-Parent: one Job, then Task or Proof messages, then None. Worker: Ready, AuditReady or Refused, then for each message its
-events as they happen (Begin, Cell, Finding, Audited), then Done.
+The parent sends one Job, then Task or CheckRequest messages, then None. A worker answers the Job with Ready, AuditReady
+or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited), then Done.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.config.load import Measure
-from harness.records.schema import Calibration, Environment
+from harness.records.schema import Calibration, Environment, Status
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told once.
+    """Sent once, first.
 
-    timed: whether to measure what passed. audit: this is the second process, for CUPTI. compiled: whether to compile every
-    CUDA source where there is no GPU; a worker that replaces another one need not do it again.
+    timed:    whether to time the variants that passed.
+    audit:    whether this is the second process, which uses CUPTI.
+    compiled: whether to compile every CUDA source where there is no GPU; false for the replacement of a dead worker.
     """
 
     device: str
@@ -42,9 +43,18 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Begin:
-    """A variant gets control; if the process dies or falls silent now, that was it. In the measure phase variants
-    take turns.
+class CheckRequest:
+    """Check one variant on its operator's hard points and sequences only."""
+
+    operator: str
+    variant: str
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Sent before a variant gets control, so that the parent knows whom to blame if the process dies or hangs.
+
+    In the phase "measure" the variants of a task take turns, with one heartbeat a round.
     """
 
     variant: str
@@ -53,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Ready:
-    """First answer of a session. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
+    """An evaluator's answer to its Job. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
     only).
     """
 
@@ -64,41 +74,42 @@ class Ready:
 
 @dataclass(frozen=True)
 class AuditReady:
-    """First answer of an auditor. own, spins: name, or nanoseconds asked for -> microseconds of one call of that kernel
-    of the ruler's, by CUPTI; blocked: why there are none.
+    """An auditor's answer to its Job: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
+
+    own:     kernel name -> samples by field.
+    spins:   nanoseconds asked for -> samples by field.
+    blocked: why CUPTI delivers nothing; None where it does.
     """
 
-    own: dict[str, list[float]]
-    spins: dict[int, list[float]]
+    own: dict[str, dict[str, list[float]]]
+    spins: dict[int, dict[str, list[float]]]
     blocked: str | None
 
 
 @dataclass(frozen=True)
-class Audited:
-    """Counts and CUPTI times of one variant at the task's point, as fields of Metrics; rejection: (status, reason)."""
+class Rejection:
+    """Why a variant did not pass: status and reason of its cell."""
 
-    variant: str
-    counts: dict[str, Any] = field(default_factory=dict)
-    rejection: tuple[str, str] | None = None
+    status: Status
+    reason: str
 
 
 @dataclass(frozen=True)
-class Refused:
-    """As a first answer: the device could not be brought up. Later: the process ends, for this reason, without its
-    Done.
-    """
+class Audited:
+    """What the auditor found for one variant. counts: counts and CUPTI times, as fields of Metrics."""
+
+    variant: str
+    counts: dict[str, Any] = field(default_factory=dict)
+    rejection: Rejection | None = None
+
+
+@dataclass(frozen=True)
+class Fatal:
+    """The process cannot go on and ends. As the answer to a Job: the device could not be brought up."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class CheckRequest:
-    """Prove one variant on hard points and sequences alone."""
-
-    operator: str
-    variant: str
-
-
-@dataclass(frozen=True)
 class Done:
-    """The last message has been dealt with."""
+    """All events of the last message have been sent."""

@@ -1,31 +1,23 @@
-"""The loop of a run: hand groups to the worker, join what the auditor found, write each cell at once, replace what
-died.
+"""The loop of a run: measure one point after the other, have its cells audited, and write each of them at once.
 
-Runs in the parent, which never touches the device.
+Runs in the parent process, which never touches the device.
 """
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.analysis import estimators
 from harness.config.sweep import Group
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.fault_attribution import FaultAttribution
-from harness.runner.protocol import Job, Ready, Refused, Task
-from harness.runner.worker import Worker, WorkerDied, WorkerSilent
-
-#: A variant that ended its process this often is not run at further points.
-DEATHS = 2
-#: How often a worker that dies while it starts is started; whoever killed it (the system, out of memory) may have been
-#: done then.
-STARTS = 3
+from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
+from harness.runner.worker import Worker, WorkerDied
 
 
 class RunError(Exception):
@@ -34,157 +26,201 @@ class RunError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """What the console is told: cells finished of all, and what has control now."""
+    """For the console: cells finished of all, and the variant that has control."""
 
     done: int
     total: int
     doing: str
 
 
-class Runner:
-    """Drives one worker at a time over the groups of a plan, and beside it, on a GPU, the auditor.
+@dataclass
+class WallTime:
+    """Seconds of a run by activity. verifying includes compilation; auditing is None where nothing is audited."""
 
-    on_line(Cell | Segment) is called for every cell as soon as it is known, and with a segment when a worker was
-    replaced; on_progress(Progress) whenever something begins. spent_s: seconds of wall time by what they went into:
-    starting processes, proving (verification and compilation), timing, auditing.
+    starting: float = 0.0
+    verifying: float = 0.0
+    timing: float = 0.0
+    auditing: float | None = None
+
+    def by_activity(self) -> dict[str, float]:
+        return {activity: seconds for activity, seconds in vars(self).items() if seconds is not None}
+
+
+@dataclass
+class _Point:
+    """One group while it is measured.
+
+    pending:  variants without a cell yet.
+    batches:  variants to ask for together, in this order; those without a cell of them.
+    to_audit: cells that wait for their audit.
+    """
+
+    group: Group
+    pending: list[str]
+    batches: list[list[str]] = field(default_factory=list)
+    to_audit: list[Cell] = field(default_factory=list)
+    died_without_culprit: bool = False
+
+
+class Runner:
+    """Drives the evaluator's process over the groups of a plan and, on a GPU, the auditor's process beside it.
+
+    on_line:     called with every Cell as soon as it is known, and with a Segment when a worker was replaced.
+    on_progress: called whenever a variant gets control.
+    ready:       the evaluator's answer to the job, with the auditor's times joined to it.
     """
 
     def __init__(
         self, job: Job, on_line: Callable[[Cell | Segment], None], on_progress: Callable[[Progress], None]
     ) -> None:
-        self._job, self._on_line, self._on_progress = job, on_line, on_progress
-        self._deaths: Counter[str] = Counter()
-        self._last_words: dict[str, str] = {}
+        self._measure_config = job.measure
+        self._on_line, self._on_progress = on_line, on_progress
+        self._done = self._total = 0
         audited = job.timed and job.device == "cuda" and job.measure.audit
-        self.spent_s = dict.fromkeys(
-            ("starting", "proving", "timing", "auditing") if audited else ("starting", "proving", "timing"), 0.0
-        )
-        # Both import torch at the same time; the auditor touches the device only when the worker has calibrated.
-        self._worker = Worker(job)
-        self._auditor = (
-            AuditClient(Worker(replace(job, audit=True)), lambda: Worker(replace(job, audit=True))) if audited else None
-        )
-        self.ready = self._begin()
-
-    def _begin(self) -> Ready:
-        """The worker's answer with the auditor's joined to it. Raises RunError."""
-        began = time.monotonic()
-        for left in reversed(range(STARTS)):
-            try:
-                ready = self._worker.ready
-                break
-            except WorkerDied as death:
-                self._worker.close(wait_s=0)
-                if isinstance(death, WorkerSilent) or not left:
-                    self.close(wait_s=0)
-                    raise RunError(f"the worker could not start: {death}") from None
-                self._worker = Worker(self._job)
-        if isinstance(ready, Refused):
-            self.close(wait_s=0)
-            raise RunError(f"the device cannot be used: {ready.reason}")
-        ready = self._auditor.joined(ready) if self._auditor else ready
-        self.spent_s["starting"] += time.monotonic() - began
-        return ready
-
-    def close(self, wait_s: float = 30.0) -> None:
-        if wait_s:
-            self._worker.dismiss()
-            if self._auditor:
-                self._auditor.dismiss()
-        self._worker.close(wait_s)
-        if self._auditor:
-            self._auditor.close(wait_s)
-
-    def ask(self, message: Any) -> list[Any]:
-        """Events of a message that is no group; a dead worker is replaced and WorkerDied passed on."""
-        try:
-            return list(self._worker.ask(message))
-        except WorkerDied as death:
-            self._replace(str(death))
-            raise
-
-    def _replace(self, why: str) -> None:
-        self._worker.close(wait_s=0)
-        self._job = replace(self._job, compiled=False)
-        self._worker = Worker(self._job)
-        self._on_line(segment(self._begin(), why, self._job.measure.cache))
+        self.wall_time = WallTime(auditing=0.0 if audited else None)
+        # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
+        self._worker = SupervisedWorker(job, Worker)
+        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), Worker)) if audited else None
+        self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group]) -> None:
-        """All groups in order. The time budget is shared out over the points that are still to come."""
-        total, done = sum(len(group.variants) for group in groups), 0
+        """All groups in order. The time budget is shared out over the points still to come. Raises RunError."""
+        self._done, self._total = 0, sum(len(group.variants) for group in groups)
         for i, group in enumerate(groups):
-            budget = max(self._job.measure.time_budget_s - self.spent_s["timing"], 0.0) / (len(groups) - i)
-            measured = self._measure(group, budget, done, total)
-            began = time.monotonic()
-            for cell in self._auditor.audited(group, measured) if self._auditor and measured else measured:
-                self._on_line(cell)
-            if self._auditor:
-                self.spent_s["auditing"] += time.monotonic() - began
-            done += len(group.variants)
-        self._on_progress(Progress(total, total, ""))
+            budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
+            measured = self._measure(group, budget_left_s / (len(groups) - i))
+            self._audit_and_write(group, measured)
+        self._on_progress(Progress(self._total, self._total, ""))
 
-    def _measure(self, group: Group, budget_s: float, done: int, total: int) -> list[Cell]:
-        """One group; a variant that kills its process fails alone, the others are asked for again. The cells to be
-        audited.
+    def ask(self, request: CheckRequest) -> list[Any]:
+        """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
+        try:
+            return list(self._worker.ask(request))
+        except WorkerDied as death:
+            self._restart(str(death))
+            raise
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """End both processes; they get ``wait_s`` seconds to finish by themselves."""
+        clients = [self._worker, *([self._audit_client] if self._audit_client else [])]
+        if wait_s:
+            for client in clients:
+                client.request_exit()
+        for client in clients:
+            client.close(wait_s)
+
+    # --- one point ----------------------------------------------------------------------------------------------------
+
+    def _measure(self, group: Group, budget_s: float) -> list[Cell]:
+        """Have one group checked and timed. Returns the cells that are to be audited; all others are written.
+
+        A variant that kills its process fails alone: the process is replaced, and asked for the others again.
         """
-        began, started_s, timing_s, stray = time.monotonic(), self.spent_s["starting"], 0.0, False
-        measured: list[Cell] = []
-        waiting = [variant.name for variant in group.variants]
+        began, wall_time = time.monotonic(), replace(self.wall_time)
+        point = _Point(group, self._without_excluded(group))
+        point.batches = [list(point.pending)]
+        while point.batches:
+            batch = [name for name in point.batches.pop(0) if name in point.pending]
+            if batch:
+                try:
+                    self._ask_for(point, batch, budget_s * len(batch) / len(group.variants))
+                except WorkerDied as death:
+                    self._settle_blame(point, batch, death)
+                    self._restart(str(death))
+                self.wall_time.timing += self._worker.attribution.timing_s
+        other_s = self.wall_time.starting - wall_time.starting + self.wall_time.timing - wall_time.timing
+        self.wall_time.verifying += time.monotonic() - began - other_s
+        return point.to_audit
+
+    def _without_excluded(self, group: Group) -> list[str]:
+        """The variants to run; those that ended their process too often get their cells right away."""
+        to_run = []
         for variant in group.variants:
-            if self._deaths[variant.id] >= DEATHS:
-                waiting.remove(variant.name)
-                reason = f"not run again, it ended its process {DEATHS} times: {self._last_words[variant.id]}"
-                self._on_line(group.cell(variant.name, "failed", reason))
-        batches = [list(waiting)]
-        while batches:
-            batch = [name for name in batches.pop(0) if name in waiting]
-            if not batch:
-                continue
-            attribution = FaultAttribution()
-            share_s = budget_s * len(batch) / len(group.variants)
-            try:
-                for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), share_s)):
-                    attribution.saw(event, time.monotonic())
-                    if isinstance(event, Cell):
-                        waiting.remove(event.variant)
-                        if self._auditor and event.status == "passed" and event.metrics and event.metrics.rounds:
-                            measured.append(event)
-                        else:
-                            self._on_line(event)
-                    finished = done + len(group.variants) - len(waiting)
-                    self._on_progress(
-                        Progress(finished, total, f"{group.operator.name}/{attribution.control or ''} {group.label}")
-                    )
-            except WorkerDied as death:
-                guilty = attribution.guilty
-                if (
-                    guilty is None and not attribution.timed
-                ):  # nobody had control; if it happens again, something must give
-                    guilty, stray = (batch[0], stray) if stray else (None, True)
-                if guilty is not None:
-                    self._deaths[f"{group.operator.name}/{guilty}"] += 1
-                    self._last_words[f"{group.operator.name}/{guilty}"] = str(death)
-                    if guilty in waiting:  # else its cell was told before its process went down
-                        waiting.remove(guilty)
-                        self._on_line(group.cell(guilty, "failed", str(death)))
-                # They took turns and any of them may have done it: one by one, only the guilty one dies again.
-                one_by_one = guilty is None and attribution.timed
-                batches[:0] = [[name] for name in batch] if one_by_one else [batch]
-                self._replace(str(death))
-            timing_s += attribution.timing_s
-        self.spent_s["timing"] += timing_s
-        self.spent_s["proving"] += time.monotonic() - began - timing_s - (self.spent_s["starting"] - started_s)
-        return measured
+            if deaths := self._worker.excluded(variant.id):
+                reason = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
+                self._done += 1
+                self._on_line(group.cell(variant.name, Status.FAILED, reason))
+            else:
+                to_run.append(variant.name)
+        return to_run
+
+    def _ask_for(self, point: _Point, batch: Sequence[str], budget_s: float) -> None:
+        """Ask for some variants together and take their cells. Raises WorkerDied."""
+        group = point.group
+        for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
+            if isinstance(event, Cell):
+                point.pending.remove(event.variant)
+                self._done += 1
+                was_timed = event.status == Status.PASSED and event.metrics and event.metrics.rounds
+                if self._audit_client and was_timed:
+                    point.to_audit.append(event)
+                else:
+                    self._on_line(event)
+            doing = f"{group.operator.name}/{self._worker.attribution.control or ''} {group.label}"
+            self._on_progress(Progress(self._done, self._total, doing))
+
+    def _settle_blame(self, point: _Point, batch: list[str], death: WorkerDied) -> None:
+        """Fail the variant that ended the process, and queue the others of its batch again."""
+        attribution = self._worker.attribution
+        culprit = attribution.culprit
+        if culprit is None and attribution.timing_began:
+            # They were timed in turns, so any of them may have done it: asked one by one, only that one dies again.
+            point.batches[:0] = [[name] for name in batch]
+            return
+        point.batches.insert(0, batch)
+        if culprit is None and not point.died_without_culprit:
+            point.died_without_culprit = True  # nobody had control; it may not happen again
+            return
+        culprit = culprit or batch[0]  # somebody has to go, or this might never end
+        self._worker.blame(f"{point.group.operator.name}/{culprit}", death)
+        if culprit in point.pending:  # else its cell arrived before the process died
+            point.pending.remove(culprit)
+            self._done += 1
+            self._on_line(point.group.cell(culprit, Status.FAILED, str(death)))
+
+    def _audit_and_write(self, group: Group, cells: Sequence[Cell]) -> None:
+        if self._audit_client is None:
+            return
+        began = time.monotonic()
+        if cells:
+            for cell in self._audit_client.audited(group, cells):
+                self._on_line(cell)
+        self.wall_time.auditing += time.monotonic() - began
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _wait_until_ready(self) -> Ready:
+        """Raises RunError."""
+        began = time.monotonic()
+        try:
+            ready = self._worker.wait_until_ready()
+        except WorkerDied as death:
+            self.close(wait_s=0)
+            raise RunError(f"the worker could not start: {death}") from None
+        if isinstance(ready, Fatal):
+            self.close(wait_s=0)
+            raise RunError(f"the device cannot be used: {ready.reason}")
+        if self._audit_client:
+            ready = self._audit_client.joined(ready)
+        self.wall_time.starting += time.monotonic() - began
+        return ready
+
+    def _restart(self, why: str) -> None:
+        """Replace the evaluator's process and note it in the record. Raises RunError."""
+        self._worker.restart()
+        self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
+
+
+# --- lines of the record ----------------------------------------------------------------------------------------------
 
 
 def utc_now() -> datetime.datetime:
-    """As a record tells time: to the second."""
+    """To the second, as records have it."""
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
 def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
-    """The first line of a record; ``config`` as plain values, ``plan``: the other fields of Header."""
-    cache = config["measure"]["cache"]
+    """The first line of a record. config: as plain values. plan: the other fields of Header."""
     return Header(
         schema=SCHEMA_VERSION,
         name=config["name"],
@@ -192,14 +228,14 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
         started=utc_now().isoformat(),
         environment=ready.environment,
         calibration=ready.calibration,
-        uncalibrated=_calibration_errors(ready, cache),
+        uncalibrated=_calibration_errors(ready, config["measure"]["cache"]),
         compiled=ready.compiled,
         **plan,
     )
 
 
 def segment(ready: Ready, why: str, cache: str) -> Segment:
-    """The line a record gets when its cells come from another process than those before."""
+    """The line between cells of different processes."""
     return Segment(
         started=utc_now().isoformat(),
         why=why,

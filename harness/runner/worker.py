@@ -1,4 +1,4 @@
-"""The process that owns the device. A variant can do anything to its process, so the parent never touches the
+"""A worker process, and the parent's handle on it. A variant can do anything to its process, so only workers touch the
 device.
 """
 
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
-from harness.runner.protocol import AuditReady, CheckRequest, Done, Job, Ready, Refused
+from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, Ready, Task
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
@@ -25,9 +25,9 @@ from harness.wording import first_line
 CONTEXT_LOST = 70
 #: Seconds a worker may take to import torch, bring the device up and calibrate.
 START_LIMIT_S = 600.0
-#: Seconds that a process which hung up may take to end.
+#: Seconds that a process which closed its pipe may take to end.
 EXIT_LIMIT_S = 10.0
-#: Seconds that a process which was killed may take to vanish; the driver may have to wait for a kernel first.
+#: Seconds that a killed process may take to vanish; the driver may have to wait for a kernel first.
 GONE_LIMIT_S = 60.0
 
 
@@ -36,12 +36,12 @@ class WorkerDied(Exception):
 
 
 class WorkerSilent(WorkerDied):
-    """The process said nothing for so long that it was ended."""
+    """The process sent nothing for so long that it was killed."""
 
 
 def _serve(connection: Connection, output: Connection, device: str, audit: bool, parent: int) -> None:
-    """Body of the process. Ctrl-C is ignored here: the parent stops asking, and ends this process."""
-    _die_with(parent)
+    """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
+    _die_with_parent(parent)
     redirect_output(output)
     interpreter.choose(device)
     if audit:
@@ -55,8 +55,8 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
         try:
             owner = Owner(job)
             connection.send(owner.ready())
-        except Exception as error:  # told to the parent as one line; there is nothing to clean up yet
-            connection.send(Refused(first_line(error)))
+        except Exception as error:  # there is nothing to clean up yet
+            connection.send(Fatal(first_line(error)))
             return
         while (message := connection.recv()) is not None:
             events = (
@@ -71,21 +71,19 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
     except ContextLost:
         connection.close()
         os._exit(CONTEXT_LOST)
-    except (EOFError, BrokenPipeError):  # the parent is gone, and with it everybody who could use an answer
+    except (EOFError, BrokenPipeError):  # the parent is gone
         os._exit(1)
     except SystemExit:
         raise
-    except BaseException as error:  # a variant raised what is no Exception, or an answer that cannot be sent
+    except BaseException as error:  # a variant raised no Exception, or an event cannot be pickled
         with suppress(OSError):
-            connection.send(Refused(first_line(error)))
+            connection.send(Fatal(first_line(error)))
         connection.close()
         os._exit(1)
 
 
-def _die_with(parent: int) -> None:
-    """A worker whose parent was killed must not go on holding the GPU, whatever it is doing (Linux:
-    PR_SET_PDEATHSIG).
-    """
+def _die_with_parent(parent: int) -> None:
+    """A worker whose parent was killed must not keep the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         if os.getppid() != parent:
@@ -93,9 +91,7 @@ def _die_with(parent: int) -> None:
 
 
 class Worker:
-    """The parent's handle on one worker process. It starts at once; ``ready`` hands it the job and waits for its
-    answer.
-    """
+    """The parent's handle on one worker process, which starts at once."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -104,7 +100,7 @@ class Worker:
         self._worker_output = WorkerOutput(context)
         arguments = (theirs, self._worker_output.writer, job.device, job.audit, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
-        # The child inherits this, so that a Ctrl-C while it is still importing is the parent's alone, too.
+        # The child inherits this, so that it ignores Ctrl-C from its first import on.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
@@ -114,37 +110,36 @@ class Worker:
         self._worker_output.listen()
 
     @cached_property
-    def ready(self) -> Ready | AuditReady | Refused:
-        """Raises WorkerDied."""
+    def ready(self) -> Ready | AuditReady | Fatal:
+        """Sends the job and waits for the answer. Raises WorkerDied."""
         try:
             self._connection.send(self._job)
         except OSError:
-            raise WorkerDied(self._epitaph()) from None
+            raise WorkerDied(self._exit_reason()) from None
         return self._receive(START_LIMIT_S, "it should have been ready by then")
 
     @property
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Any) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied when the process ends, or is silent for too long, before Done."""
+    def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
+        """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
         try:
             self._connection.send(message)
         except OSError:
-            raise WorkerDied(self._epitaph()) from None
+            raise WorkerDied(self._exit_reason()) from None
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
-            if isinstance(event, Refused):
+            if isinstance(event, Fatal):
                 raise WorkerDied(f"the worker process could not go on: {event.reason}")
             yield event
 
     def _receive(self, limit_s: float, limit: str) -> Any:
         try:
-            heard = self._connection.poll(limit_s)
-            if heard:
+            if self._connection.poll(limit_s):
                 return self._connection.recv()
         except (EOFError, OSError):
-            raise WorkerDied(self._epitaph()) from None
-        except Exception as error:  # a variant wrote into the pipe, or sent an object that only its own process knows
+            raise WorkerDied(self._exit_reason()) from None
+        except Exception as error:  # a variant wrote into the pipe, or an object of a class that only it has
             self._process.kill()
             raise WorkerDied(
                 f"the worker process sent what cannot be read ({first_line(error)}) and was ended"
@@ -152,29 +147,29 @@ class Worker:
         self._process.kill()
         raise WorkerSilent(f"no sign of life for {limit_s:g} s ({limit}); the worker process was ended")
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._exit_code(EXIT_LIMIT_S)
         if code is None:
             self._process.kill()
-            return "the worker process hung up without ending, and was ended"
+            return "the worker process closed its pipe without ending, and was ended"
         if code == CONTEXT_LOST:
             return "the CUDA context was lost"
         return (
             f"the worker process ended with exit code {code}"
             if code >= 0
-            else f"the worker process was killed by {_signal(-code)}"
+            else f"the worker process was killed by {_signal_name(-code)}"
         )
 
-    def dismiss(self) -> None:
-        """Tell the worker that nothing more will come; it ends while others are told the same."""
+    def request_exit(self) -> None:
+        """Send that no more messages come; does not wait for the process to end."""
         if self._process.is_alive():
             with suppress(OSError):  # it ended on its own a moment ago
                 self._connection.send(None)
 
     def close(self, wait_s: float = 30.0) -> None:
-        """Let the worker finish (wait_s = 0: do not), then make sure it is gone."""
+        """Let the process finish for ``wait_s`` seconds, then kill it and wait until it is gone."""
         if wait_s:
-            self.dismiss()
+            self.request_exit()
             self._exit_code(wait_s)
         if self._process.is_alive():
             self._process.kill()
@@ -183,8 +178,8 @@ class Worker:
         self._worker_output.close()
 
     def _exit_code(self, wait_s: float) -> int | None:
-        """Of the process once it has ended, None where it has not by then. Process.join waits without limit for a
-        process that has closed all its files but not ended.
+        """None if the process has not ended by then. Not Process.join: it waits without limit for a process that closed
+        all its files but did not end.
         """
         end = time.monotonic() + wait_s
         while (code := self._process.exitcode) is None and time.monotonic() < end:
@@ -192,8 +187,8 @@ class Worker:
         return code
 
 
-def _signal(number: int) -> str:
-    """Its name; real-time signals have none."""
+def _signal_name(number: int) -> str:
+    """The signal's name; real-time signals have none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -74,9 +74,7 @@ def test_hard_points_and_sequences_set_axes_that_the_operator_has(tmp_path, fiel
 
 
 def test_imported_variants_are_not_the_file_s_own(tmp_path):
-    file(
-        tmp_path, f"from baselines.decode_native.chains import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}"
-    )
+    file(tmp_path, f"from baselines.decode_native.chains import chain\n{HEAD}@variant('decode_native')\ndef mine{BODY}")
     assert len(discover(["mine.py"]).variants) == len(discover().variants) + 1
 
 

@@ -125,9 +125,9 @@ def adversaries(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory, adversaries):
+def misbehaving(tmp_path_factory, adversaries):
     """One sweep over two points with every adversary beside a variant that is right."""
-    folder = tmp_path_factory.mktemp("hostile")
+    folder = tmp_path_factory.mktemp("misbehaving")
     (folder / "tiny.yaml").write_text(TINY.replace("variants: [chain_clamp, flat_view]\n", ""))
     only = ["--only", "flat_view"]
     for line in ADVERSARIES.splitlines():
@@ -139,38 +139,38 @@ def hostile(tmp_path_factory, adversaries):
     return SimpleNamespace(code=code, out=out, err=err, folder=folder, run=read_run(folder / "out" / "run.jsonl"))
 
 
-def fates(hostile, name):
-    return [cell for cell in hostile.run.cells if cell.variant == name]
+def cells_of(misbehaving, name):
+    return [cell for cell in misbehaving.run.cells if cell.variant == name]
 
 
 # --- a sweep with variants that misbehave -----------------------------------------------------------------------------
 
 
-def test_the_run_ends_with_1_and_every_cell_is_in_the_record(hostile):
-    assert hostile.code == 1
-    assert "Traceback" not in hostile.err + hostile.out
-    keys = [cell.key for cell in hostile.run.cells]
+def test_the_run_ends_with_1_and_every_cell_is_in_the_record(misbehaving):
+    assert misbehaving.code == 1
+    assert "Traceback" not in misbehaving.err + misbehaving.out
+    keys = [cell.key for cell in misbehaving.run.cells]
     assert len(keys) == len(set(keys)) == 2 * 9
-    assert not hostile.run.truncated
+    assert not misbehaving.run.truncated
 
 
-def test_a_right_variant_is_measured_among_wrong_ones(hostile):
-    for cell in fates(hostile, "flat_view"):
+def test_a_right_variant_is_measured_among_wrong_ones(misbehaving):
+    for cell in cells_of(misbehaving, "flat_view"):
         assert (cell.status, cell.reason) == ("passed", None)
         assert cell.metrics.rounds >= 3
-    assert len(fates(hostile, "flat_view")) == 2
+    assert len(cells_of(misbehaving, "flat_view")) == 2
 
 
-def test_a_variant_that_kills_its_process_fails_alone(hostile):
-    first, second = fates(hostile, "dies_in_setup")
+def test_a_variant_that_kills_its_process_fails_alone(misbehaving):
+    first, second = cells_of(misbehaving, "dies_in_setup")
     assert (first.status, first.reason) == ("failed", "the worker process was killed by SIGKILL")
     assert second.status == "failed"
     assert "killed by SIGKILL" in second.reason
-    assert hostile.out.count("SIGKILL") >= 1
+    assert misbehaving.out.count("SIGKILL") >= 1
 
 
-def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what_it_had(hostile):
-    three, four = fates(hostile, "dies_while_timed")
+def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what_it_had(misbehaving):
+    three, four = cells_of(misbehaving, "dies_while_timed")
     assert three.status == "passed"
     assert three.metrics.rounds >= 3
     assert (four.status, four.reason) == ("failed", "the worker process was killed by SIGKILL")
@@ -184,22 +184,22 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
         ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
     ],
 )
-def test_a_variant_that_raises_fails_with_its_reason(name, reason, hostile):
-    for cell in fates(hostile, name):
+def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
+    for cell in cells_of(misbehaving, name):
         assert cell.status == "failed"
         assert reason in cell.reason
         assert "\n" not in cell.reason
         assert cell.metrics is None
 
 
-def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(hostile):
-    for cell in fates(hostile, "wrong_everywhere"):
+def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(misbehaving):
+    for cell in cells_of(misbehaving, "wrong_everywhere"):
         assert cell.status == "mismatch"
         assert re.match(r"hard point '.+': .*buffer.*\[0\] expected \d+, got 7", cell.reason), cell.reason
 
 
-def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(hostile):
-    three, four = fates(hostile, "wrong_at_three")
+def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(misbehaving):
+    three, four = cells_of(misbehaving, "wrong_at_three")
     assert three.status == "mismatch"
     found = re.search(r"buffer.*\[11\] expected (\d+), got (\d+)", three.reason)
     assert found, three.reason
@@ -207,32 +207,32 @@ def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_
     assert four.status == "passed"
 
 
-def test_samples_exist_only_where_verification_passed(hostile):
-    for cell in hostile.run.cells:
+def test_samples_exist_only_where_verification_passed(misbehaving):
+    for cell in misbehaving.run.cells:
         assert (cell.metrics is not None) == (cell.status == "passed")
         assert (cell.reason is not None) == (cell.status != "passed")
 
 
-def test_a_variant_without_its_module_is_unavailable_and_no_failure(hostile):
-    assert {(c.status, c.reason) for c in fates(hostile, "needs_a_module")} == {
+def test_a_variant_without_its_module_is_unavailable_and_no_failure(misbehaving):
+    assert {(c.status, c.reason) for c in cells_of(misbehaving, "needs_a_module")} == {
         ("unavailable", "needs the Python module nowhere_to_be_found")
     }
 
 
-def test_the_summary_repeats_every_failure_in_full(hostile):
-    text = " ".join(hostile.out.split())
+def test_the_summary_repeats_every_failure_in_full(misbehaving):
+    text = " ".join(misbehaving.out.split())
     for name in ("dies_in_setup", "raises_in_setup", "raises_at_launch", "wrong_everywhere", "wrong_at_three"):
         assert f"decode_native/{name} at " in text
 
 
-def test_a_pipe_gets_plain_text_of_at_most_100_columns(hostile):
-    assert "\x1b" not in hostile.out + hostile.err
-    assert max(map(len, (hostile.out + hostile.err).splitlines())) <= 100
-    assert "\r" not in hostile.out
+def test_a_pipe_gets_plain_text_of_at_most_100_columns(misbehaving):
+    assert "\x1b" not in misbehaving.out + misbehaving.err
+    assert max(map(len, (misbehaving.out + misbehaving.err).splitlines())) <= 100
+    assert "\r" not in misbehaving.out
 
 
-def test_the_header_records_seed_variants_and_configuration(hostile):
-    header = hostile.run.header
+def test_the_header_records_seed_variants_and_configuration(misbehaving):
+    header = misbehaving.run.header
     assert header.seed == 7
     assert header.config["measure"]["seed"] == 7
     assert "decode_native/wrong_at_three" in header.variants
@@ -259,9 +259,9 @@ def reason_of(tmp_path, adversaries, seed, *flags):
     return run.header.seed, run.cells[0].reason
 
 
-def test_one_seed_gives_the_same_inputs_and_another_one_others(hostile, config, tmp_path, adversaries):
+def test_one_seed_gives_the_same_inputs_and_another_one_others(misbehaving, config, tmp_path, adversaries):
     """The values in a mismatch are those of the inputs."""
-    before = fates(hostile, "wrong_at_three")[0].reason
+    before = cells_of(misbehaving, "wrong_at_three")[0].reason
     assert reason_of(tmp_path, adversaries, 7, "--set", "measure.seed=7") == (7, before)
     seed, reason = reason_of(tmp_path, adversaries, 8, "--seed", 8)
     assert seed == 8
@@ -601,13 +601,20 @@ def test_bad_usage_is_2(arguments, config):
     assert re.fullmatch(r"error: [^\n]+; see python bench\.py( \w+)? --help\n", err)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [(["tiny.yaml", "--pln"], "--plan"), (["list", "--jsn"], "--json")], ids=["run", "list"]
-)
-def test_a_misspelt_flag_names_the_nearest(given, meant, config):
+@pytest.mark.parametrize("given", [["tiny.yaml", "--pln"], ["list", "--jsn"]], ids=["run", "list"])
+def test_a_misspelt_flag_is_named(given, config):
     code, out, err = call(*given)
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: unknown argument {given[-1]!r}; did you mean {meant}?;")
+    assert err == f"error: unrecognized arguments: {given[-1]}; see python bench.py --help\n"
+
+
+def test_every_command_of_the_command_line_has_its_function():
+    from harness.cli import commands
+
+    functions = {name.removesuffix("_command") for name in vars(commands) if name.endswith("_command")}
+    assert set(bench.COMMANDS) == functions
+    for name in bench.COMMANDS:
+        assert call(name, "--help")[0] == 0
 
 
 def test_a_misspelt_command_names_the_nearest(config):
@@ -694,7 +701,7 @@ def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
     )
 
 
-def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
+def test_a_table_fits_a_narrow_terminal(misbehaving, monkeypatch):
     from harness.report.console import make_console, print_counts, print_environment, print_tables
     from harness.report.tables import result_tables
 
@@ -702,7 +709,7 @@ def test_a_table_fits_a_narrow_terminal(hostile, monkeypatch):
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         console = make_console()
-        print_environment(console, hostile.run.header.environment)
-        print_tables(console, result_tables(hostile.run))
-        print_counts(console, hostile.run.cells)
+        print_environment(console, misbehaving.run.header.environment)
+        print_tables(console, result_tables(misbehaving.run))
+        print_counts(console, misbehaving.run.cells)
     assert max(map(len, shown.getvalue().splitlines())) <= 60

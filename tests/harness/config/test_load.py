@@ -331,7 +331,7 @@ def test_the_configurations_of_the_suite_are_found_from_anywhere(given, tmp_path
 @pytest.mark.parametrize(
     ("key", "legal"), [("measure.cache", "hot, cold, serving"), ("itl_tpot.scheduling", "sync, async")]
 )
-def test_a_word_that_is_none_of_a_few_is_told_which_are(key, legal):
+def test_a_wrong_word_is_answered_with_the_legal_ones(key, legal):
     with pytest.raises(ConfigError, match=f"{key}: .*'warm'; valid are {legal}$"):
         load(harness.config.load.CONFIGS / "smoke.yaml", {key: "warm"})
 
@@ -341,7 +341,8 @@ def test_a_value_is_taken_as_it_stands():
     with open("c.yaml", "w") as file:
         file.write(
             "name: x\noperators: [a]\nsweep: [&first {b: [1]}, {<<: *first, c: 2}]\n"
-            "measure: {seed: 5, time_budget_s: 2, graph_copies: [1, 3]}\nitl_tpot: {model_step_us: 9000, acceptance: 1}\n"
+            "measure: {seed: 5, time_budget_s: 2, graph_copies: [1, 3]}\n"
+            "itl_tpot: {model_step_us: 9000, acceptance: 1}\n"
         )
     config = load("c.yaml").config
     assert config.sweep == [{"b": [1]}, {"b": [1], "c": 2}]

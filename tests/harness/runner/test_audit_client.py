@@ -2,16 +2,18 @@
 
 import pytest
 
-from harness.runner.audit_client import DEATHS, STRAY_DEATHS, AuditClient
-from harness.runner.protocol import Audited, AuditReady, Begin, Ready, Refused, Task
+from harness.config.load import Measure
+from harness.runner.audit_client import MAX_UNATTRIBUTED_DEATHS, AuditClient
+from harness.runner.protocol import Audited, AuditReady, Fatal, Heartbeat, Job, Ready, Task
+from harness.runner.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
 from harness.runner.worker import WorkerDied
 from tests import factory
 from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell
 from tests.harness.runner.test_run import groups
 
 
-def desk_of(workers: FakeWorkers) -> AuditClient:
-    return AuditClient(workers(), workers)
+def client_of(workers: FakeWorkers) -> AuditClient:
+    return AuditClient(SupervisedWorker(Job("cuda", (), 0, Measure(), timed=True, audit=True), workers))
 
 
 def point(n=1, names="abc"):
@@ -20,24 +22,24 @@ def point(n=1, names="abc"):
     return group, [cell(task, name) for name in names]
 
 
-def audited(desk, *arguments, **named):
-    return {one.variant: one for one in desk.audited(*point(*arguments, **named))}
+def audited(client, *arguments, **named):
+    return {one.variant: one for one in client.audited(*point(*arguments, **named))}
 
 
-def test_what_the_auditor_found_is_joined_and_a_broken_promise_is_a_mismatch():
-    desk = desk_of(FakeWorkers(auditor(rejects="b"), [AUDIT_READY]))
-    assert desk.joined(READY).environment.notes == ()
-    found = audited(desk)
+def test_what_the_auditor_found_is_joined_and_a_failed_check_is_a_mismatch():
+    client = client_of(FakeWorkers(auditor(rejects="b"), [AUDIT_READY]))
+    assert client.joined(READY).environment.notes == ()
+    found = audited(client)
     assert (found["a"].status, found["a"].metrics.eager_launches, found["a"].metrics.no_audit) == ("passed", 1, None)
     assert (found["b"].status, found["b"].reason, found["b"].metrics) == ("mismatch", "no_sync: it waits", None)
 
 
-def test_cupti_sees_the_rulers_kernels_too():
+def test_cupti_times_the_calibration_kernels_too():
     import numpy as np
 
     calibration = factory.calibration(np.random.default_rng(0))
-    desk = desk_of(FakeWorkers(auditor(), [AUDIT_READY]))
-    joined = desk.joined(Ready(factory.gpu_environment(), calibration, {})).calibration
+    client = client_of(FakeWorkers(auditor(), [AUDIT_READY]))
+    joined = client.joined(Ready(factory.gpu_environment(), calibration, {})).calibration
     assert (joined.own["null"].cupti_us, joined.own["wide_copy"].cupti_us, joined.spins[1000].cupti_us) == (
         [0.7],
         [],
@@ -53,41 +55,41 @@ def test_another_number_of_launches_under_cupti_is_a_mismatch():
 
     group, (one,) = point(names="a")
     one = msgspec.structs.replace(one, metrics=msgspec.structs.replace(one.metrics, launches=1))
-    (found,) = desk_of(FakeWorkers(script, [AUDIT_READY])).audited(group, [one])
+    (found,) = client_of(FakeWorkers(script, [AUDIT_READY])).audited(group, [one])
     assert (found.status, found.reason) == ("mismatch", "same_work: its graph holds 1 operations, CUPTI saw 2")
 
 
 @pytest.mark.parametrize(
     ("answer", "starts", "note"),
     [
-        (Refused("RuntimeError: no memory"), 1, "RuntimeError: no memory"),
+        (Fatal("RuntimeError: no memory"), 1, "RuntimeError: no memory"),
         (AuditReady({}, {}, "CUPTI delivers nothing"), 1, "CUPTI delivers nothing"),
         (SILENT, 1, "the second process died although no variant had control: no sign of life for 600 s"),
-        (WorkerDied(KILLED), STRAY_DEATHS, f"the second process died although no variant had control: {KILLED}"),
+        (WorkerDied(KILLED), MAX_STARTS, f"the second process died although no variant had control: {KILLED}"),
     ],
     ids=["refuses", "blocked", "silent", "dies"],
 )
 def test_a_run_without_an_auditor_says_so_in_its_notes_and_in_every_cell(answer, starts, note):
     workers = FakeWorkers(auditor(), [answer])
-    desk = desk_of(workers)
-    assert desk.joined(READY).environment.notes == (f"not audited: {note}",)
-    assert desk.joined(READY).environment.notes == (f"not audited: {note}",)  # a replaced worker gets the same note
-    assert {one.metrics.no_audit for one in audited(desk).values()} == {note}
+    client = client_of(workers)
+    assert client.joined(READY).environment.notes == (f"not audited: {note}",)
+    assert client.joined(READY).environment.notes == (f"not audited: {note}",)  # a replaced worker gets the same note
+    assert {one.metrics.no_audit for one in audited(client).values()} == {note}
     assert len(workers.started) == workers.closed == starts
     assert workers.asked == []
 
 
 def test_who_kills_the_auditor_stays_unaudited_and_the_others_are_not():
     workers = FakeWorkers(auditor(dies="b"), [AUDIT_READY])
-    desk = desk_of(workers)
-    for n in range(1, DEATHS + 3):
-        found = audited(desk, n)
+    client = client_of(workers)
+    for n in range(1, MAX_DEATHS + 3):
+        found = audited(client, n)
         assert all(one.status == "passed" for one in found.values())
         assert (found["a"].metrics.no_audit, found["c"].metrics.no_audit) == (None, None)
-        expected = KILLED if n <= DEATHS else f"not audited again, it ended the second process {DEATHS} times"
+        expected = KILLED if n <= MAX_DEATHS else f"not audited again, it ended the second process {MAX_DEATHS} times"
         assert found["b"].metrics.no_audit == expected
-    assert len(workers.started) == 1 + DEATHS
-    assert sum("b" in asked for asked in workers.asked) == DEATHS
+    assert len(workers.started) == 1 + MAX_DEATHS
+    assert sum("b" in asked for asked in workers.asked) == MAX_DEATHS
 
 
 def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_too_often():
@@ -99,16 +101,18 @@ def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_
         yield from auditor()(task)
 
     workers = FakeWorkers(script, [AUDIT_READY])
-    desk = desk_of(workers)
-    found = [{one.metrics.no_audit for one in desk.audited(group, point(n)[1])} for n, group in enumerate(groups(5), 1)]
+    client = client_of(workers)
+    found = [
+        {one.metrics.no_audit for one in client.audited(group, point(n)[1])} for n, group in enumerate(groups(5), 1)
+    ]
     assert found[:3] == [{None}] * 3
     assert found[3:] == [{f"the second process died although no variant had control: {KILLED}"}] * 2
-    assert len(workers.started) == STRAY_DEATHS
+    assert len(workers.started) == MAX_UNATTRIBUTED_DEATHS
 
 
 def test_an_auditor_that_cannot_be_started_again_leaves_the_rest_unaudited():
-    desk = desk_of(FakeWorkers(auditor(dies="a"), [AUDIT_READY, Refused("gone")]))
-    assert {name: one.metrics.no_audit for name, one in audited(desk).items()} == {
+    client = client_of(FakeWorkers(auditor(dies="a"), [AUDIT_READY, Fatal("gone")]))
+    assert {name: one.metrics.no_audit for name, one in audited(client).items()} == {
         "a": KILLED,
         "b": "gone",
         "c": "gone",
@@ -116,5 +120,5 @@ def test_an_auditor_that_cannot_be_started_again_leaves_the_rest_unaudited():
 
 
 def test_an_answer_that_never_comes_is_no_endless_loop():
-    found = audited(desk_of(FakeWorkers(lambda task: iter([Begin("a", "audit")]), [AUDIT_READY])))
+    found = audited(client_of(FakeWorkers(lambda task: iter([Heartbeat("a", "audit")]), [AUDIT_READY])))
     assert {one.metrics.no_audit for one in found.values()} == {"the second process did not answer"}

@@ -1,8 +1,8 @@
-"""The kill test: SIGKILL of a run or of its worker costs at most the point under way, and --resume completes the run.
+"""The kill test: SIGKILL of a run or of its worker costs at most the current point, and --resume completes the run.
 
-A sweep is killed and resumed until it is complete, then the next one begins, so that kills meet fresh and resumed runs
-alike. ``KILLS=50 python -m pytest tests/test_kill.py -s`` kills at moments uniform over the time of an undisturbed run,
-start-up included, and prints what was lost; the suite itself takes two while cells are being written.
+A sweep is killed and resumed until it is complete, then the next one begins, so that both fresh and resumed runs are
+killed. ``KILLS=50 python -m pytest tests/harness/runner/test_kill.py -s`` kills at moments uniform over the time of an
+undisturbed run, start-up included, and prints what was lost. The suite itself kills twice, while cells are written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ sweep:
     context_len: 1000
 measure: {{time_budget_s: 3, min_rounds: 200, max_rounds: 200, seed: 5}}
 """
-#: Honest variants that note when they are set up at a point of the sweep: whether a cell had begun when the kill came.
+#: Correct variants that log when they are set up at a point of the sweep: which cells had begun when the kill came.
 VARIANTS = """\
 import os
 from baselines.decode_native.chains import chain_clamp, flat_view
@@ -45,7 +45,8 @@ def noted(name, work):
                 log.write(f"decode_native/{name}/batch_size={point.batch_size},context_len=1000\\n")
         return work(point, x, out)
     setup.__name__ = name
-    return variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")(setup)
+    skip = lambda p: "front" if p.row_alignment == "front" else None
+    return variant("decode_native", skip=skip, waives="no_alloc")(setup)
 
 first = noted("first", chain_clamp)
 second = noted("second", flat_view)
@@ -122,7 +123,7 @@ def make(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seconds(make) -> float:
-    """What a run takes that nobody kills."""
+    """How long a run takes that nobody kills."""
     sweep, start = make(), time.monotonic()
     out, _ = (process := sweep.start()).communicate(timeout=120)
     assert process.returncode == 0, out
@@ -176,7 +177,7 @@ def wait(sweep: Sweep, process: subprocess.Popen, request: pytest.FixtureRequest
         time.sleep(0.01)
 
 
-def test_a_kill_costs_at_most_the_point_under_way(make, request):
+def test_a_kill_costs_at_most_the_current_point(make, request):
     rng, sweep, killed = random.Random(), make(), Counter()
     lost: list[int] = []
     failed = 0
@@ -215,9 +216,8 @@ def test_a_kill_costs_at_most_the_point_under_way(make, request):
         out, _ = (process := sweep.start()).communicate(timeout=120)
         assert process.returncode == 0, out
         assert set(sweep.check_lines()) == WHOLE
-    print(
-        f"\n{dict(killed)} killed: {failed} cells failed; begun and measured again {sum(lost)}, at most {max(lost)} a kill: {lost}"
-    )
+    again = f"begun and measured again {sum(lost)}, at most {max(lost)} a kill: {lost}"
+    print(f"\n{dict(killed)} killed: {failed} cells failed; {again}")
 
 
 def point_of(key: str) -> str:

@@ -1,6 +1,4 @@
-"""Runs that were broken off: what a resumed one measures, keeps, cuts off and refuses. The command line around a
-fake worker.
-"""
+"""Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
 
 from pathlib import Path
 
@@ -8,7 +6,7 @@ import msgspec
 import pytest
 
 from harness.records.file import Writer, read_run, write_run
-from harness.records.schema import Cell, Metrics, RecordError, Segment
+from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
 from harness.runner import run
 from harness.runner.protocol import Ready
 from tests import factory
@@ -32,14 +30,14 @@ def bench(tmp_path, monkeypatch):
     (tmp_path / "tiny.yaml").write_text(TINY)
 
     def command(*arguments, dies_after=99, environment=None):
-        told = iter(range(dies_after))
+        cells_left = iter(range(dies_after))
 
         def script(task):
             from harness.discover import discover
 
             label = discover().operators[task.operator].label(task.axes)
             for name in task.variants:
-                if next(told, None) is None:
+                if next(cells_left, None) is None:
                     raise KeyboardInterrupt
                 yield Cell(
                     operator=task.operator,
@@ -47,7 +45,7 @@ def bench(tmp_path, monkeypatch):
                     baseline="chain_clamp",
                     point=label,
                     axes=dict(task.axes),
-                    status="passed",
+                    status=Status.PASSED,
                     metrics=Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5),
                 )
 
@@ -63,7 +61,7 @@ def keys(path="out/run.jsonl"):
     return [cell.key for cell in read_run(path).cells]
 
 
-def test_a_run_that_was_broken_off_is_completed_with_the_same_seed(bench):
+def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
     assert bench("--out", "out", dies_after=1)[0] == 130
     seed, before = read_run("out/run.jsonl").header.seed, Path("out/run.jsonl").read_bytes()
     code, out, err, workers = bench("--resume", "out")
@@ -94,7 +92,7 @@ def test_a_complete_run_starts_no_worker(bench):
     assert Path("out/run.jsonl").read_bytes() == before
 
 
-def test_plan_of_a_resumed_run_lists_what_is_lacking(bench):
+def test_plan_of_a_resumed_run_lists_the_missing_cells(bench):
     bench("--out", "out", dies_after=3)
     assert bench("--resume", "out", "--plan")[1].split() == KEYS[3:]
 
@@ -216,7 +214,7 @@ def test_a_record_that_went_away_is_no_crash_when_it_is_closed(tmp_path):
     writer.close()
 
 
-def test_every_cell_has_the_ruler_of_its_segment(tmp_path):
+def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
     import numpy as np
 
     one, two, three = (factory.calibration(np.random.default_rng(i)) for i in range(3))

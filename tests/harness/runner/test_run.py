@@ -11,8 +11,9 @@ from harness.config.sweep import Group
 from harness.contract import Axis, Operator, Point, Variant
 from harness.records.schema import Cell, Segment
 from harness.runner import run as loop
-from harness.runner.protocol import Begin, Job, Refused
-from harness.runner.run import DEATHS, STARTS, RunError, Runner
+from harness.runner.protocol import Fatal, Heartbeat, Job
+from harness.runner.run import RunError, Runner
+from harness.runner.supervised_worker import MAX_DEATHS, MAX_STARTS
 from harness.runner.worker import WorkerDied
 from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell, session
 
@@ -34,17 +35,18 @@ def groups(points=1, names="abc"):
     return [Group(OPERATOR, Point({"n": n}), variants) for n in range(1, points + 1)]
 
 
-def test_wall_time_is_told_by_what_it_went_into(monkeypatch):
+def test_wall_time_is_counted_by_activity(monkeypatch):
     """A clock that ticks a second whenever it is read."""
     seconds = itertools.count()
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(loop, "Worker", FakeWorkers(session()))
     runner = Runner(Job("cpu", (), 0, Measure(), timed=True), lambda line: None, lambda progress: None)
-    assert runner.spent_s == {"starting": 1.0, "proving": 0.0, "timing": 0.0}
+    assert runner.wall_time.by_activity() == {"starting": 1.0, "verifying": 0.0, "timing": 0.0}
     runner.run(groups(2))
-    assert min(runner.spent_s.values()) > 0
+    spent_s = runner.wall_time.by_activity().values()
+    assert min(spent_s) > 0
     # The last reading is the end of the second point.
-    assert sum(runner.spent_s.values()) < next(seconds)
+    assert sum(spent_s) < next(seconds)
 
 
 @pytest.fixture
@@ -91,29 +93,29 @@ def test_who_dies_while_they_take_turns_is_found_by_asking_one_by_one(drive):
     assert len(workers.started) == 3
 
 
-def test_a_variant_whose_cell_is_told_is_not_blamed_for_the_next_one(drive):
+def test_a_variant_whose_cell_has_arrived_is_not_blamed_for_the_next_one(drive):
     """The last sign of life of a measured batch names its first variant, which need not be the one that died."""
     workers = FakeWorkers(session(dies_late="c"))
-    fates, _ = drive(workers, groups(DEATHS + 1))
+    fates, _ = drive(workers, groups(MAX_DEATHS + 1))
     assert {fate for (name, _), fate in fates.items() if name in "ab"} == {"passed"}
     assert {fate for (name, _), fate in fates.items() if name == "c"} == {"failed"}
 
 
-def test_who_was_told_as_failed_right_before_the_death_is_to_blame(drive):
-    workers = FakeWorkers(session(dies_told="b"))
-    fates, _ = drive(workers, groups(DEATHS + 1))
+def test_who_was_reported_as_failed_right_before_the_death_is_to_blame(drive):
+    workers = FakeWorkers(session(dies_reported="b"))
+    fates, _ = drive(workers, groups(MAX_DEATHS + 1))
     assert [fates["b", n] for n in (1, 2, 3)] == ["failed"] * 3
     assert {fate for (name, _), fate in fates.items() if name != "b"} == {"passed"}
-    assert sum("b" in asked for asked in workers.asked) == DEATHS
+    assert sum("b" in asked for asked in workers.asked) == MAX_DEATHS
 
 
 def test_who_has_ended_its_process_often_enough_is_not_run_again(drive):
     workers = FakeWorkers(session(dies_verifying="b"))
     fates, lines = drive(workers, groups(4))
     assert [fates["b", n] for n in (1, 2, 3, 4)] == ["failed"] * 4
-    assert sum("b" in asked for asked in workers.asked) == DEATHS
+    assert sum("b" in asked for asked in workers.asked) == MAX_DEATHS
     reasons = [line.reason for line in lines if isinstance(line, Cell) and line.variant == "b"]
-    assert reasons == [KILLED] * DEATHS + [f"not run again, it ended its process {DEATHS} times: {KILLED}"] * 2
+    assert reasons == [KILLED] * MAX_DEATHS + [f"not run again, it ended its process {MAX_DEATHS} times: {KILLED}"] * 2
 
 
 def test_a_worker_that_dies_between_two_tasks_costs_nobody_a_cell(drive):
@@ -142,7 +144,7 @@ def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_othe
             yield event
             if (
                 task.axes["n"] == 1
-                and isinstance(event, Begin)
+                and isinstance(event, Heartbeat)
                 and event.phase == "measure"
                 and len(task.variants) == 1
             ):
@@ -170,9 +172,9 @@ def test_a_worker_killed_while_it_starts_is_started_again(drive):
 @pytest.mark.parametrize(
     ("answer", "starts", "message"),
     [
-        (WorkerDied(KILLED), STARTS, f"the worker could not start: {KILLED}"),
+        (WorkerDied(KILLED), MAX_STARTS, f"the worker could not start: {KILLED}"),
         (SILENT, 1, "the worker could not start: no sign of life for 600 s"),
-        (Refused("RuntimeError: no memory"), 1, "the device cannot be used: RuntimeError: no memory"),
+        (Fatal("RuntimeError: no memory"), 1, "the device cannot be used: RuntimeError: no memory"),
     ],
 )
 def test_a_run_that_cannot_start_says_why(answer, starts, message, drive):
@@ -184,8 +186,8 @@ def test_a_run_that_cannot_start_says_why(answer, starts, message, drive):
     assert workers.closed >= starts
 
 
-def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_what_was_told(monkeypatch):
-    workers = FakeWorkers(session(dies_verifying="b"), [READY, Refused("gone")])
+def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells(monkeypatch):
+    workers = FakeWorkers(session(dies_verifying="b"), [READY, Fatal("gone")])
     monkeypatch.setattr(loop, "Worker", workers)
     lines = []
     runner = Runner(Job("cpu", (), 0, Measure(), timed=True), lines.append, lambda progress: None)

@@ -9,8 +9,9 @@ import pytest
 
 from harness.config.load import Measure
 from harness.runner import worker
-from harness.runner.protocol import Begin, Job, Ready, Refused, Task
+from harness.runner.protocol import Fatal, Heartbeat, Job, Ready, Task
 from harness.runner.worker import Worker, WorkerDied, WorkerSilent
+from harness.runner.worker_output import MAX_LINES
 from tests import faulty_session
 
 ENDS = {
@@ -20,7 +21,7 @@ ENDS = {
     "ends": "the worker process ended with exit code 4",
     "loses_the_context": "the CUDA context was lost",
     "panics": "the worker process could not go on: Panic: at the disco",
-    "says_what_cannot_be_sent": "the worker process could not go on: TypeError: cannot pickle",
+    "returns_what_cannot_be_pickled": "the worker process could not go on: TypeError: cannot pickle",
     "hangs": "no sign of life for 0.5 s (measure.timeout_s); the worker process was ended",
 }
 
@@ -44,10 +45,10 @@ def ask(one, *names):
     return one.ask(Task("o", {}, names, 0.0))
 
 
-def test_a_worker_answers_and_ends_when_it_is_told_to(start):
+def test_a_worker_answers_and_ends_when_it_is_asked_to(start):
     one = start()
     assert isinstance(one.ready, Ready)
-    assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Begin", "Cell"] * 2
+    assert [type(event).__name__ for event in ask(one, "fine", "fine")] == ["Heartbeat", "Cell"] * 2
     began = time.monotonic()
     one.close(wait_s=30)
     assert time.monotonic() - began < 10
@@ -70,19 +71,20 @@ def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
 def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, capfd):
     one = start()
     assert one.ready
-    assert [type(event).__name__ for event in ask(one, "floods")] == ["Begin", "Cell"]
+    assert [type(event).__name__ for event in ask(one, "floods")] == ["Heartbeat", "Cell"]
     one.close()
     out, err = capfd.readouterr()
     lines = err.splitlines()
     assert out == ""
-    assert [line for line in lines if line.startswith("kernel.cu")] == [
-        f"kernel.cu:7: block: [0,0,0], thread: [{thread},0,0] Assertion failed." for thread in range(10)
+    asserts = [f"kernel.cu:7: block: [0,0,0], thread: [{i},0,0] Assertion failed." for i in range(MAX_LINES - 1)]
+    assert lines == [
+        "first, through Python",
+        *asserts,
+        f"… {5001 - MAX_LINES} more lines of the worker process dropped",
     ]
-    assert "once, through Python" in lines
-    assert lines[-1] == "… 4990 more lines like: kernel.cu:7: block: [0,0,0], thread: [0,0,0] Assertion failed."
 
 
-def test_the_last_words_of_a_killed_worker_are_passed_on(start, capfd):
+def test_the_last_output_of_a_killed_worker_is_passed_on(start, capfd):
     one = start()
     assert one.ready
     with pytest.raises(WorkerDied, match="SIGKILL"):
@@ -91,23 +93,23 @@ def test_the_last_words_of_a_killed_worker_are_passed_on(start, capfd):
     assert capfd.readouterr().err.splitlines()[-1:] == ["about to"]
 
 
-def test_what_was_said_before_the_end_has_arrived(start):
+def test_events_sent_before_the_end_arrive(start):
     one = start()
     assert one.ready
     events = ask(one, "fine", "ends")
     seen = [next(events) for _ in range(3)]
     with pytest.raises(WorkerDied):
         next(events)
-    assert [type(event).__name__ for event in seen] == ["Begin", "Cell", "Begin"]
-    assert seen[-1] == Begin("ends", "verify")
+    assert [type(event).__name__ for event in seen] == ["Heartbeat", "Cell", "Heartbeat"]
+    assert seen[-1] == Heartbeat("ends", "verify")
 
 
-def test_a_worker_that_hangs_up_but_stays_is_ended(start, monkeypatch):
+def test_a_worker_that_closes_its_pipe_but_stays_is_ended(start, monkeypatch):
     monkeypatch.setattr(worker, "EXIT_LIMIT_S", 0.2)
     one = start(timeout_s=30)
     assert one.ready
-    with pytest.raises(WorkerDied, match="hung up without ending"):
-        list(ask(one, "hangs_up"))
+    with pytest.raises(WorkerDied, match="closed its pipe without ending"):
+        list(ask(one, "closes_its_pipe"))
 
 
 def test_junk_in_the_pipe_is_no_crash_of_the_parent(start):
@@ -120,17 +122,17 @@ def test_junk_in_the_pipe_is_no_crash_of_the_parent(start):
 def test_a_huge_message_arrives_whole(start):
     one = start(timeout_s=20)
     assert one.ready
-    cell = list(ask(one, "says_much"))[-1]
+    cell = list(ask(one, "returns_a_huge_cell"))[-1]
     assert len(cell.reason) == 50_000_000
 
 
-def test_what_a_worker_raises_on_its_way_up_is_a_refusal(start):
-    refused = start("raises on start").ready
-    assert isinstance(refused, Refused)
-    assert refused.reason.startswith("Speechless: its message cannot be read (hostile_session.py, line ")
+def test_what_a_worker_raises_while_it_starts_is_fatal(start):
+    fatal = start("raises on start").ready
+    assert isinstance(fatal, Fatal)
+    assert fatal.reason.startswith("Unprintable: its message cannot be read (faulty_session.py, line ")
 
 
-def test_a_worker_that_dies_on_its_way_up_is_dead(start):
+def test_a_worker_that_dies_while_it_starts_is_dead(start):
     with pytest.raises(WorkerDied, match="SIGKILL"):
         _ = start("dies on start").ready
 

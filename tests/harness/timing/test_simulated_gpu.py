@@ -26,7 +26,7 @@ from harness.runner.audit_client import _with_cupti
 from harness.runner.auditor import BLOCKED, Auditor
 from harness.runner.evaluator import Evaluator
 from harness.runner.measure import ContextLost
-from harness.runner.protocol import Audited, Begin, Job, Task
+from harness.runner.protocol import Audited, Heartbeat, Job, Rejection, Task
 from harness.timing import calibrate as calibration
 from harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
 from harness.timing.clocks import Clocks
@@ -438,7 +438,7 @@ def job(*files, **measure):
 
 def answers(session, *names):
     return [
-        one for one in session.group(Task("decode_native", dict(POINT), names, 100.0)) if not isinstance(one, Begin)
+        one for one in session.group(Task("decode_native", dict(POINT), names, 100.0)) if not isinstance(one, Heartbeat)
     ]
 
 
@@ -531,7 +531,7 @@ def test_a_lost_context_is_told_after_the_cell_of_who_lost_it(name, gpu, short_r
     session.ready()
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
         for one in session.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
-            if not isinstance(one, Begin):
+            if not isinstance(one, Heartbeat):
                 cells.append(one)
     assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
 
@@ -618,9 +618,9 @@ def test_ruler_events_and_cupti_agree_on_a_cell(name, timed):
     ],
 )
 def test_the_auditor_rejects_a_broken_promise(name, words, timed):
-    status, reason = timed.audited[name].rejection
-    assert status == "mismatch"
-    assert words in reason
+    rejected = timed.audited[name].rejection
+    assert rejected.status == "mismatch"
+    assert words in rejected.reason
 
 
 def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
@@ -628,7 +628,8 @@ def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     auditor.ready()
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")
-    assert one.rejection == ("mismatch", 'no_sync: a launch waits 1 times for the device; or declare waives="no_sync"')
+    words = 'no_sync: a launch waits 1 times for the device; or declare waives="no_sync"'
+    assert one.rejection == Rejection("mismatch", words)
 
 
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):

@@ -1,22 +1,19 @@
-"""A sweep in pieces: the cut is exact, pieces that do not belong together are refused, a merged run knows what it
-lacks.
-"""
+"""A sweep in pieces: the cut is exact, pieces need one seed, and merged pieces are the planned run."""
 
 import datetime
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 from harness.cli import recording
 from harness.config.load import ConfigError
+from harness.config.sweep import parse_shard, shard_of
 from harness.records.file import read_run
-from harness.records.schema import Cell, RecordError, Run
-from harness.report.tables import result_tables
-from harness.runner.resume import merge, missing_shards, parse_shard, shard_of
+from harness.records.schema import Cell
 from tests import factory
 from tests.harness.cli.test_cli import call
+from tests.harness.records.test_merge import piece
 from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
 
 
@@ -30,11 +27,9 @@ def test_the_pieces_are_disjoint_and_hold_every_point(points):
 
 
 def test_more_pieces_than_points_are_refused_in_each_piece_alike():
-    for piece in (1, 4):
-        with pytest.raises(
-            ConfigError, match=f"--shard {piece}/4: the sweep has 3 points; cut it into 3 pieces at most"
-        ):
-            shard_of([1, 2, 3], piece, 4)
+    for i in (1, 4):
+        with pytest.raises(ConfigError, match=f"--shard {i}/4: the sweep has 3 points; cut it into 3 pieces at most"):
+            shard_of([1, 2, 3], i, 4)
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "a/b", "1/2/3", " 1/2", "1.0/2"])
@@ -42,88 +37,6 @@ def test_what_is_no_piece_is_refused(text):
     with pytest.raises(ConfigError, match="expected PIECE/PIECES such as 2/8, counted from 1"):
         parse_shard(text)
     assert parse_shard("2/8") == (2, 8)
-
-
-# --- merging ----------------------------------------------------------------------------------------------------------
-
-
-def piece(shard: str | None, sizes, seed=0, path=None, environment=None, **header) -> Run:
-    cells = [factory.cell("o", name, {"n": n}, gpu=1.0) for n in sizes for name in ("op_chain", "fused")]
-    run = factory.run(environment or factory.gpu_environment(), cells, seed=seed, shard=shard, **header)
-    calibration = factory.calibration(np.random.default_rng(sum(sizes)))
-    return msgspec.structs.replace(
-        run,
-        path=path or f"{shard}.jsonl",
-        header=msgspec.structs.replace(run.header, calibration=calibration, cells=tuple(c.key for c in cells)),
-    )
-
-
-def test_every_piece_keeps_its_ruler():
-    pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
-    pieces[1] = msgspec.structs.replace(
-        pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",))
-    )
-    merged = merge(pieces)
-    assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells]
-    for one in pieces:
-        assert all(merged.calibration_of(cell) == one.header.calibration for cell in one.cells)
-    assert merged.uncalibrated == ("off by 80 ns",)
-    assert merged.header.shard is None
-
-
-def test_segments_of_a_piece_move_with_its_cells():
-    from tests.harness.runner.test_resume import segment
-
-    second = msgspec.structs.replace(piece("2/2", [2]), segments=[(1, segment("resumed"))])
-    merged = merge([piece("1/2", [1]), second])
-    assert [(start, one.why) for start, one in merged.segments] == [(2, "shard 2/2"), (3, "resumed")]
-
-
-@pytest.mark.parametrize(
-    ("other", "sentence"),
-    [
-        (
-            piece("2/2", [2], seed=1),
-            "2/2.jsonl has another seed than 1/2.jsonl; only shards of one sweep can be merged",
-        ),
-        (piece("2/2", [2], name="other"), "another name"),
-        (piece("2/2", [2], config={"name": "mtp3", "measure": {}}), "another config"),
-        (
-            piece("2/2", [2], environment=factory.gpu_environment(gpu="NVIDIA L4")),
-            "2/2.jsonl was recorded with gpu NVIDIA L4, 1/2.jsonl",
-        ),
-        (piece("2/2", [1]), "both hold o/op_chain/n=1"),
-        (piece("2/3", [2]), "these are shards of sweeps cut into 2 and 3 pieces"),
-    ],
-    ids=["seed", "name", "config", "gpu", "duplicate", "cut"],
-)
-def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
-    with pytest.raises(RecordError) as refused:
-        merge([piece("1/2", [1]), other])
-    assert sentence in str(refused.value)
-
-
-def test_a_header_with_keys_of_no_cell_is_merged_all_the_same():
-    run = piece(None, [1])
-    odd = msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, cells=("x", *run.header.cells)))
-    assert merge([odd]).header.cells == ("x", *run.header.cells)
-
-
-def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
-    merged = merge([piece("2/2", [2, 4]), piece("1/2", [1, 3, 5])])
-    assert [cell.axes["n"] for cell in merged.in_order] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert list(merged.header.cells) == [cell.key for cell in merged.in_order]
-    assert [rows[0][0] for rows in result_tables(merged)[0].rows] == ["1", "2", "3", "4", "5"]
-
-
-def test_missing_pieces_are_named_also_after_a_first_merge():
-    one, three = piece("1/3", [1]), piece("3/3", [3])
-    assert missing_shards([one, three]) == ["2/3"]
-    first = merge([one, three])
-    assert missing_shards([first]) == ["2/3"]
-    assert missing_shards([first, piece("2/3", [2])]) == []
-    assert merge([first, piece("2/3", [2])]).header.shard is None
-    assert missing_shards([piece(None, [1])]) == []
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -163,7 +76,7 @@ def test_pieces_that_begin_in_the_same_second_go_to_folders_of_their_own(tmp_pat
     assert recording._default_folder("mtp3", "cuda", None).name == "mtp3-cuda-20260102T030405-2"
 
 
-def test_a_merged_run_that_lacks_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811
+def test_a_merged_run_with_missing_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811
     bench("--shard", "2/2", "--seed", "5", "--out", "shard2", dies_after=1)
     bench("--shard", "1/2", "--seed", "5", "--out", "shard1")
     code, _, err = call("merge", "shard2", "shard1", "--out", "all", "--no-plots")

@@ -1,0 +1,106 @@
+"""Shards of one sweep as one run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from harness.records.schema import Cell, RecordError, Run, Segment
+
+#: Fields of Environment that must be equal between processes whose cells stand in one record.
+SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty")
+
+
+def merge(runs: Sequence[Run]) -> Run:
+    """One run of the cells of all shards, which may come from several GPUs of one model. Raises RecordError.
+
+    Each shard keeps its own calibration, as a segment. Cells stand shard by shard, their keys in the header in the
+    order of the sweep. Where shards are missing the header names those that are there.
+    """
+    first, missing = runs[0], missing_shards(runs)
+    for run in runs[1:]:
+        _check_same_sweep(first, run)
+    _check_no_cell_twice(runs)
+    cells: list[Cell] = []
+    segments: list[tuple[int, Segment]] = []
+    for run in runs:
+        if run is not first:
+            segments.append((len(cells), _as_segment(run)))
+        segments += [(len(cells) + start, segment) for start, segment in run.segments]
+        cells += run.cells
+    header = structs.replace(
+        first.header,
+        shard=", ".join(run.header.shard for run in runs if run.header.shard) if missing else None,
+        cells=_keys_in_sweep_order(runs),
+        variants=tuple(dict.fromkeys(name for run in runs for name in run.header.variants)),
+    )
+    return Run(first.path, header, cells, False, segments)
+
+
+def missing_shards(runs: Sequence[Run]) -> list[str]:
+    """The shards of the same sweep that are not among ``runs``, such as "2/8". Raises RecordError where the runs were
+    cut into different numbers of shards.
+    """
+    shards = [(int(i), int(n)) for run in runs for i, n in re.findall(r"(\d+)/(\d+)", run.header.shard or "")]
+    counts = {n for _, n in shards}
+    if len(counts) > 1:
+        numbers = " and ".join(map(str, sorted(counts)))
+        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge pieces of one cut")
+    present = {i for i, _ in shards}
+    return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
+
+
+def _check_same_sweep(first: Run, other: Run) -> None:
+    for name in ("name", "config", "seed"):
+        if getattr(other.header, name) != getattr(first.header, name):
+            raise RecordError(
+                f"{other.path} has another {name} than {first.path}; only shards of one sweep can be merged"
+            )
+    for name in SAME_ENVIRONMENT:
+        ours, theirs = getattr(first.header.environment, name), getattr(other.header.environment, name)
+        if ours != theirs:
+            raise RecordError(
+                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not of one run"
+            )
+
+
+def _check_no_cell_twice(runs: Sequence[Run]) -> None:
+    path_of: dict[str, str] = {}
+    for run in runs:
+        for cell in run.cells:
+            if cell.key in path_of:
+                raise RecordError(
+                    f"{run.path} and {path_of[cell.key]} both hold {cell.key}; were they shards of one sweep?"
+                )
+            path_of[cell.key] = run.path
+
+
+def _as_segment(run: Run) -> Segment:
+    header = run.header
+    return Segment(
+        started=header.started,
+        why=f"shard {header.shard or run.path}",
+        environment=header.environment,
+        calibration=header.calibration,
+        uncalibrated=header.uncalibrated,
+    )
+
+
+def _keys_in_sweep_order(runs: Sequence[Run]) -> tuple[str, ...]:
+    """The planned cells of all shards. Shard i of n holds every n-th point of the sweep, from the i-th on."""
+    by_shard = sorted(runs, key=lambda run: [int(i) for i in re.findall(r"(\d+)/", run.header.shard or "")])
+    points = itertools.zip_longest(*(_points(run.header.cells) for run in by_shard), fillvalue=())
+    return tuple(key for of_all_shards in points for keys in of_all_shards for key in keys)
+
+
+def _points(keys: Sequence[str]) -> list[list[str]]:
+    """Keys of cells, point by point."""
+
+    def point(key: str) -> tuple[str, str]:
+        operator, _, rest = key.partition("/")
+        return operator, rest.partition("/")[2]
+
+    return [list(same) for _, same in itertools.groupby(keys, point)]

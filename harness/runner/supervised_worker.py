@@ -1,0 +1,94 @@
+"""A worker process that is started again after it died, and the record of which variant ended it how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.runner.fault_attribution import FaultAttribution
+from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.worker import Worker, WorkerDied, WorkerSilent
+
+#: A variant that ended its process this often is not run at further points.
+MAX_DEATHS = 2
+#: How often a process that dies during start-up is started. Whatever killed it (say, the kernel's OOM killer) may be
+#: over by then.
+MAX_STARTS = 3
+
+
+@dataclass
+class Deaths:
+    """How often a variant ended its process, and how it ended the last time."""
+
+    count: int = 0
+    last_reason: str = ""
+
+
+class SupervisedWorker:
+    """Owns one worker process at a time; the clients decide what becomes of the cells.
+
+    start:       makes a process for a job; it begins to load at once.
+    attribution: who had control in the latest task.
+    """
+
+    def __init__(self, job: Job, start: Callable[[Job], Worker]) -> None:
+        self._job, self._start = job, start
+        self._worker = start(job)
+        self._closed = False
+        self._deaths: dict[str, Deaths] = {}
+        self.attribution = FaultAttribution()
+
+    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
+        """The process's answer to its job. One that dies first is started MAX_STARTS times in all, one that hangs only
+        once. Raises WorkerDied, and is closed then.
+        """
+        starts = 1
+        while True:
+            try:
+                return self._worker.ready
+            except WorkerDied as death:
+                if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
+                    self.close(wait_s=0)
+                    raise
+                self._worker.close(wait_s=0)
+                self._worker = self._start(self._job)
+                starts += 1
+
+    def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
+        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame, and before the next
+        message comes ``restart``.
+        """
+        self.attribution = FaultAttribution()
+        for event in self._worker.ask(message):
+            self.attribution.observe(event, time.monotonic())
+            yield event
+
+    def blame(self, variant_id: str, death: WorkerDied) -> None:
+        """Count a death against ``operator/variant``."""
+        deaths = self._deaths.setdefault(variant_id, Deaths())
+        deaths.count += 1
+        deaths.last_reason = str(death)
+
+    def excluded(self, variant_id: str) -> Deaths | None:
+        """The deaths of a variant that has too many of them to be run again; None for any other."""
+        deaths = self._deaths.get(variant_id)
+        return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
+
+    def restart(self) -> None:
+        """Replace the process, which need not compile every CUDA source again; then ``wait_until_ready``."""
+        self._worker.close(wait_s=0)
+        self._job = replace(self._job, compiled=False)
+        self._worker = self._start(self._job)
+
+    def request_exit(self) -> None:
+        """Let the process finish without waiting for it."""
+        if not self._closed:
+            self._worker.request_exit()
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """Let the process finish for ``wait_s`` seconds, then kill it. Closing twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._worker.close(wait_s)

@@ -1,0 +1,89 @@
+"""Merging shards: pieces that do not belong together are refused, a merged run names what is missing."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from harness.records.merge import merge, missing_shards
+from harness.records.schema import RecordError, Run
+from harness.report.tables import result_tables
+from tests import factory
+
+
+def piece(shard: str | None, sizes, seed=0, path=None, environment=None, **header) -> Run:
+    cells = [factory.cell("o", name, {"n": n}, gpu=1.0) for n in sizes for name in ("op_chain", "fused")]
+    run = factory.run(environment or factory.gpu_environment(), cells, seed=seed, shard=shard, **header)
+    calibration = factory.calibration(np.random.default_rng(sum(sizes)))
+    return msgspec.structs.replace(
+        run,
+        path=path or f"{shard}.jsonl",
+        header=msgspec.structs.replace(run.header, calibration=calibration, cells=tuple(c.key for c in cells)),
+    )
+
+
+def test_every_piece_keeps_its_calibration():
+    pieces = [piece(f"{i}/3", [i, i + 3]) for i in (1, 2, 3)]
+    pieces[1] = msgspec.structs.replace(
+        pieces[1], header=msgspec.structs.replace(pieces[1].header, uncalibrated=("off by 80 ns",))
+    )
+    merged = merge(pieces)
+    assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells]
+    for one in pieces:
+        assert all(merged.calibration_of(cell) == one.header.calibration for cell in one.cells)
+    assert merged.uncalibrated == ("off by 80 ns",)
+    assert merged.header.shard is None
+
+
+def test_segments_of_a_piece_move_with_its_cells():
+    from tests.harness.runner.test_resume import segment
+
+    second = msgspec.structs.replace(piece("2/2", [2]), segments=[(1, segment("resumed"))])
+    merged = merge([piece("1/2", [1]), second])
+    assert [(start, one.why) for start, one in merged.segments] == [(2, "shard 2/2"), (3, "resumed")]
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (
+            piece("2/2", [2], seed=1),
+            "2/2.jsonl has another seed than 1/2.jsonl; only shards of one sweep can be merged",
+        ),
+        (piece("2/2", [2], name="other"), "another name"),
+        (piece("2/2", [2], config={"name": "mtp3", "measure": {}}), "another config"),
+        (
+            piece("2/2", [2], environment=factory.gpu_environment(gpu="NVIDIA L4")),
+            "2/2.jsonl was recorded with gpu NVIDIA L4, 1/2.jsonl",
+        ),
+        (piece("2/2", [1]), "both hold o/op_chain/n=1"),
+        (piece("2/3", [2]), "these are shards of sweeps cut into 2 and 3 pieces"),
+    ],
+    ids=["seed", "name", "config", "gpu", "duplicate", "cut"],
+)
+def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
+    with pytest.raises(RecordError) as refused:
+        merge([piece("1/2", [1]), other])
+    assert sentence in str(refused.value)
+
+
+def test_a_header_with_keys_of_no_cell_is_merged_all_the_same():
+    run = piece(None, [1])
+    odd = msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, cells=("x", *run.header.cells)))
+    assert merge([odd]).header.cells == ("x", *run.header.cells)
+
+
+def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
+    merged = merge([piece("2/2", [2, 4]), piece("1/2", [1, 3, 5])])
+    assert [cell.axes["n"] for cell in merged.in_order] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert list(merged.header.cells) == [cell.key for cell in merged.in_order]
+    assert [rows[0][0] for rows in result_tables(merged)[0].rows] == ["1", "2", "3", "4", "5"]
+
+
+def test_missing_pieces_are_named_also_after_a_first_merge():
+    one, three = piece("1/3", [1]), piece("3/3", [3])
+    assert missing_shards([one, three]) == ["2/3"]
+    first = merge([one, three])
+    assert missing_shards([first]) == ["2/3"]
+    assert missing_shards([first, piece("2/3", [2])]) == []
+    assert merge([first, piece("2/3", [2])]).header.shard is None
+    assert missing_shards([piece(None, [1])]) == []
