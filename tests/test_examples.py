@@ -1,4 +1,4 @@
-"""The examples, through the command line: listed, verified, the PyTorch one timed on the CPU."""
+"""The examples, through the command line: listed, verified, run on the CPU."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def test_examples_are_listed():
     assert {(row["operator"], row["variant"]) for row in rows if row["unavailable"] is None} >= set(EXAMPLES.values())
 
 
-def test_examples_pass_and_pytorch_is_timed(tmp_path):
+def test_examples_pass(tmp_path):
     config, out = tmp_path / "examples.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     bench("run", config, "--out", out, "--no-plots")
@@ -48,5 +48,5 @@ def test_examples_pass_and_pytorch_is_timed(tmp_path):
     assert sorted((cell.operator, cell.variant) for cell in cells) == sorted([*EXAMPLES.values()] * 2)
     for cell in cells:
         assert cell.status == "passed", cell.reason
-        # Interpreted Triton is verified, never timed.
-        assert bool(cell.metrics.cpu_us) == (cell.variant == "padded_cumsum")
+        interpreted = cell.variant == "mine"  # a Triton kernel, which gets no CPU time
+        assert bool(cell.metrics.cpu_us) != interpreted
