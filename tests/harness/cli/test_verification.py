@@ -104,8 +104,7 @@ def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_co
     text = " ".join(out.split())
     assert "decode_native/no_defect: a known defect passed every check" in text
     assert (
-        "decode_native/raises: a known defect raised at 'B=1' instead of being rejected: ValueError: it failed"
-        in text
+        "decode_native/raises: a known defect raised at 'B=1' instead of being rejected: ValueError: it failed" in text
     )
     assert "elsewhere unavailable needs a GPU" in text
     assert out.splitlines()[-1] == f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable on this machine"
