@@ -1,6 +1,5 @@
-"""Figures over recorded runs. Each module draws one: ``draw(runs, stem)`` writes stem.png and stem.svg and returns the
-paths, or [] where the runs hold nothing for it. They read records only; no torch, and matplotlib only once something
-is drawn.
+"""Figures of recorded runs, one per module: ``draw(runs, stem)`` writes stem.png and stem.svg and returns their paths,
+or [] where the runs hold nothing to draw. They read records only and never import torch.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from harness.records.schema import Run
 
-#: The figures that any set of runs may have. plots.regression needs a pair of runs and stands apart.
+#: The figures of a set of runs. plots.regression draws a comparison of two.
 FIGURES = ("latency", "speedup", "itl_tpot", "calibration")
 
 
 def draw_all(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Every figure of FIGURES into ``folder``, named after it; only the files that were written are returned."""
+    """Draw every figure of FIGURES into ``folder``; the paths of the files written."""
     return [path for name in FIGURES for path in import_module(f"plots.{name}").draw(runs, Path(folder) / name)]

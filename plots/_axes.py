@@ -1,4 +1,4 @@
-"""Grids of small panels, and plain numbers (1, 2, 5, 10, 20 ...) on their axes."""
+"""Grids of small panels, their titles, and logarithmic axes with round numbers (1, 2, 5, 10, 20, ...)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from harness.analysis.cache_states import HOT
 from harness.analysis.stats import is_plausible
 from plots._panels import Panel
 from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
@@ -17,14 +18,12 @@ from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
 PANEL_HEIGHT_IN = 3.1
 
 
-def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, up to ``most_columns`` side by side; each device and cache state starts a new row, operators
-    in the same order below.
-    """
+def panel_grid(panels: Sequence[Panel], title: str, max_columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """One axes per panel, up to ``max_columns`` in a row; each device and cache state starts a new row."""
     devices: dict[tuple[str, str, str], list[Panel]] = {}
     for panel in panels:
         devices.setdefault(panel.taken_on, []).append(panel)
-    columns = min(most_columns, max(map(len, devices.values())))
+    columns = min(max_columns, max(map(len, devices.values())))
     rows = sum(math.ceil(len(group) / columns) for group in devices.values())
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
     figure.suptitle(title, fontsize=TITLE_PT)
@@ -38,18 +37,16 @@ def panel_grid(panels: Sequence[Panel], title: str, most_columns: int = 3) -> tu
 
 
 def inner_width(ax: Axes) -> float:
-    """Inches between the y axis and the right edge of a panel, cautiously: the layout is not known yet."""
+    """Inches from the y axis to the right edge of a panel: a lower estimate, as the layout is not known yet."""
     return 0.8 * WIDTH_IN / ax.get_gridspec().ncols
 
 
 def panel_title(panel: Panel, detail: str, width_in: float) -> str:
-    """Operator, device, generation and a cache state other than hot, and what of it is drawn, broken to ``width_in``
-    inches.
-    """
+    """Operator, device, generation, cache state if not hot, and ``detail``, in lines of at most ``width_in`` inches."""
     device = panel.device.removeprefix("NVIDIA ")
     where = device if panel.generation in device else f"{device} ({panel.generation})"
     where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
-    where += "" if panel.cache == "hot" else f", {panel.cache} cache"
+    where += "" if panel.cache == HOT.name else f", {panel.cache} cache"
     return "\n".join(
         line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in))
     )
@@ -68,8 +65,8 @@ def plain(value: float) -> str:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """From the last round number <= low to the first one >= high: 1-2-5 numbers, every leading digit where that makes
-    few numbers, powers of ten alone where the others would be many.
+    """From the last round number <= low to the first one >= high: numbers with the leading digits 1, 2 and 5; with all
+    digits where these are few, and powers of ten where they are many.
     """
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     for digits, most in ((range(1, 10), 5), ((1, 2, 5), 10), ((1,), math.inf)):
@@ -82,8 +79,8 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def log_y(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic y axis, us, with round numbers as the only ticks. Bounds that noise pushed to 0 or below have no
-    place on it.
+    """Logarithmic y axis in microseconds, with round numbers as the only ticks; values that are not plausible, such as
+    interval bounds below 0, do not count.
     """
     values = [value for value in values if is_plausible(value)] or [1.0]
     ticks = round_numbers(min(values), max(values))
@@ -94,7 +91,7 @@ def log_y(ax: Axes, values: Iterable[float]) -> None:
 
 
 def log_x(ax: Axes, values: Iterable[float]) -> None:
-    """Logarithmic x axis with the measured values as ticks; all get a tick, those that have room a number."""
+    """Logarithmic x axis with a tick at each value; numbers only where there is room, powers of two first."""
     values = sorted(set(values))
     low, high = values[0] / 1.3, values[-1] * 1.3
     ax.set_xscale("log")
@@ -102,7 +99,7 @@ def log_x(ax: Axes, values: Iterable[float]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     inches = inner_width(ax) / math.log(high / low)
     labelled: list[float] = []
-    for value in sorted(values, key=lambda value: (not math.log2(value).is_integer(), -value)):  # powers of two first
+    for value in sorted(values, key=lambda value: (not math.log2(value).is_integer(), -value)):
         if all(
             inches * abs(math.log(value / other)) > 0.06 + 0.035 * len(plain(value) + plain(other))
             for other in labelled

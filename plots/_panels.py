@@ -1,7 +1,6 @@
-"""Which cells stand in which panel: one operator on one device in one cache state, and within it the points, each from
-one run.
+"""Panels: one operator on one device in one cache state, with all points that the runs hold of it.
 
-Variants are only ever set against variants of the same run: a point comes whole from the latest run that timed it.
+A point is taken as a whole from the latest run that timed it, so that variants are only compared within one run.
 """
 
 from __future__ import annotations
@@ -14,23 +13,24 @@ from typing import Any
 
 import numpy as np
 
+from harness.analysis.cache_states import HOT
 from harness.analysis.stats import is_plausible, is_timed, samples
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
 
 
 def median_us(cell: Cell, figure: str) -> float | None:
-    """None where there is no time, or one that no clock has measured."""
+    """None where the cell was not timed, or its median is not plausible."""
     median = float(np.median(samples(cell.metrics, figure))) if is_timed(cell, figure) else math.nan
     return median if is_plausible(median) else None
 
 
 @dataclass(frozen=True)
-class Place:
-    """One operator at one point in one run, all variants."""
+class PointCells:
+    """All variants of one operator at one point in one run. cells: variant -> cell."""
 
     run: Run
-    point: str
+    label: str
     axes: dict[str, Any]
     cells: dict[str, Cell]
 
@@ -39,14 +39,16 @@ class Place:
         return [name for name, cell in self.cells.items() if median_us(cell, figure) is not None]
 
     def text(self, axis: str) -> str:
-        """The axis value as the point's label spells it; empty where the point has no such axis."""
-        return axis_texts(self.point, self.axes).get(axis, "")
+        """The value of an axis as the point's label spells it; empty where the point has no such axis."""
+        return axis_texts(self.label, self.axes).get(axis, "")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """figure: whose samples are drawn, one of a GPU (gpu_us, eager_us) or cpu_us of a CPU; never both in one panel.
-    cache: the state that gpu_us was taken in; nothing else knows another than "hot"."""
+    """cache: the state that gpu_us was taken in; other figures are always taken with a hot cache.
+
+    figure: whose samples are drawn: one of a GPU (gpu_us, eager_us), or cpu_us; a panel never has both.
+    """
 
     generation: str
     device: str
@@ -54,86 +56,88 @@ class Panel:
     operator: str
     baseline: str
     figure: str
-    places: Sequence[Place]
+    points: Sequence[PointCells]
 
     @property
     def taken_on(self) -> tuple[str, str, str]:
-        """What panels that stand side by side have in common."""
+        """What panels in one row have in common."""
         return self.generation, self.device, self.cache
 
     def variants(self) -> list[str]:
         """The baseline, then the others in the order of the record."""
-        return list(dict.fromkeys([self.baseline, *(name for place in self.places for name in place.cells)]))
+        return list(dict.fromkeys([self.baseline, *(name for point in self.points for name in point.cells)]))
 
     def varying(self) -> list[str]:
-        """Axes with more than one value. One that no label names is derived from the others and left out."""
-        axes = dict.fromkeys(name for place in self.places for name in place.axes)
-        named = {axis for place in self.places for axis in label_parts(place.point)}
-        return [name for name in axes if name in named and len({place.text(name) for place in self.places}) > 1]
+        """Axes with more than one value, without those that no label names, which are derived from others."""
+        axes = dict.fromkeys(name for point in self.points for name in point.axes)
+        named = {axis for point in self.points for axis in label_parts(point.label)}
+        return [name for name in axes if name in named and len({point.text(name) for point in self.points}) > 1]
 
     def x_axis(self) -> str | None:
-        """``batch_size``, or for operators without it the number that takes the most values, all above 0 as the axis is
-        logarithmic; None where there is no such axis."""
-        values = {name: [place.axes.get(name) for place in self.places] for name in self.places[0].axes}
-        numbers = [name for name, there in values.items() if all(_is_number(value) and value > 0 for value in there)]
-        if "batch_size" in numbers:
-            return "batch_size"
-        return max(numbers, key=lambda name: len(set(values[name])), default=None)
-
-    def slice(self, x_axis: str) -> tuple[str, list[Place]]:
-        """One point per x: the combination of the other axes that covers most x, then has most timed variants, then the
-        largest whole numbers, axis by axis. Returned with its name (only the axes that vary) and sorted by x.
+        """``batch_size``, or for operators without it the numeric axis with the most values. All must be above 0, as
+        the x axis is logarithmic; None where there is no such axis.
         """
-        others = [
-            axis for axis in dict.fromkeys(name for place in self.places for name in place.axes) if axis != x_axis
-        ]
-        groups: dict[tuple[str, ...], list[Place]] = {}
-        for place in self.places:
-            key = tuple(pair for pair in label_parts(place.point).items() if pair[0] != x_axis)
-            groups.setdefault(key, []).append(place)
+        values = {name: [point.axes.get(name) for point in self.points] for name in self.points[0].axes}
+        numeric = [name for name, of_all in values.items() if all(_is_number(value) and value > 0 for value in of_all)]
+        if "batch_size" in numeric:
+            return "batch_size"
+        return max(numeric, key=lambda name: len(set(values[name])), default=None)
 
-        def itl_tpot(group: list[Place]) -> tuple[int, int, list[int]]:
-            timed = [place for place in group if place.timed(self.figure)]
-            variants = {name for place in timed for name in place.timed(self.figure)}
-            counts = [
-                value if _is_number(value) and isinstance(value, int) else 0 for value in map(group[0].axes.get, others)
-            ]
-            return len({place.axes[x_axis] for place in timed}), len(variants), counts
+    def slice(self, x_axis: str) -> tuple[str, list[PointCells]]:
+        """One point for each x, all with the same values on the other axes; and these values in words.
 
-        chosen = sorted(max(groups.values(), key=itl_tpot), key=lambda place: place.axes[x_axis])
+        Of all combinations of values, the one with the most timed x, then the most timed variants, then the largest
+        integers, axis by axis. The words name only axes that vary; the points are sorted by x.
+        """
+        others = [axis for axis in dict.fromkeys(name for one in self.points for name in one.axes) if axis != x_axis]
+        groups: dict[tuple[tuple[str, str], ...], list[PointCells]] = {}
+        for point in self.points:
+            key = tuple(pair for pair in label_parts(point.label).items() if pair[0] != x_axis)
+            groups.setdefault(key, []).append(point)
+
+        def coverage(group: list[PointCells]) -> tuple[int, int, list[int]]:
+            timed = [point for point in group if point.timed(self.figure)]
+            variants = {name for point in timed for name in point.timed(self.figure)}
+            values = map(group[0].axes.get, others)
+            integers = [value if _is_number(value) and isinstance(value, int) else 0 for value in values]
+            return len({point.axes[x_axis] for point in timed}), len(variants), integers
+
+        chosen = sorted(max(groups.values(), key=coverage), key=lambda point: point.axes[x_axis])
         return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen
 
 
 def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
-    """All panels with at least one timed cell: by generation, device and cache state, then operator in the order of the
-    records. GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us.
+    """All panels with a timed cell, by generation, device, cache state and operator, the last as in the records.
+
+    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us.
     """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
     found = []
     for generation, group in group_by_generation(runs).items():
         for device in dict.fromkeys(device_name(run.header.environment) for run in group):
-            there = [run for run in group if device_name(run.header.environment) == device]
-            figure = "cpu_us" if there[0].header.environment.device == "cpu" else gpu_figure
-            caches: dict[str, list[Run]] = {}
-            for run in there:
-                caches.setdefault(run.cache if figure == "gpu_us" else "hot", []).append(run)
-            for (cache, alike), operator in itertools.product(caches.items(), operators):
-                places = _places(alike, operator, figure)
-                if any(place.timed(figure) for place in places):
-                    baseline = next(iter(places[0].cells.values())).baseline
-                    found.append(Panel(generation, device, cache, operator, baseline, figure, places))
+            of_device = [run for run in group if device_name(run.header.environment) == device]
+            figure = "cpu_us" if of_device[0].header.environment.device == "cpu" else gpu_figure
+            by_cache: dict[str, list[Run]] = {}
+            for run in of_device:
+                by_cache.setdefault(run.cache if figure == "gpu_us" else HOT.name, []).append(run)
+            for (cache, of_state), operator in itertools.product(by_cache.items(), operators):
+                points = _points(of_state, operator, figure)
+                if any(point.timed(figure) for point in points):
+                    baseline = next(iter(points[0].cells.values())).baseline
+                    found.append(Panel(generation, device, cache, operator, baseline, figure, points))
     return found
 
 
-def _places(runs: Sequence[Run], operator: str, figure: str) -> list[Place]:
-    chosen: dict[str, Place] = {}
+def _points(runs: Sequence[Run], operator: str, figure: str) -> list[PointCells]:
+    """Every point of the operator, from the latest run that timed it."""
+    latest: dict[str, PointCells] = {}
     for run in sorted(runs, key=lambda run: run.header.started):
-        for point, cells in _by_point(run, operator).items():
-            place = Place(run, point, cells[0].axes, {cell.variant: cell for cell in cells})
-            if point not in chosen or place.timed(figure):
-                chosen[point] = place
-    return sorted(chosen.values(), key=lambda place: [_order(value) for value in place.axes.values()])
+        for label, cells in _by_point(run, operator).items():
+            point = PointCells(run, label, cells[0].axes, {cell.variant: cell for cell in cells})
+            if label not in latest or point.timed(figure):
+                latest[label] = point
+    return sorted(latest.values(), key=lambda point: [_order(value) for value in point.axes.values()])
 
 
 def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
@@ -153,5 +157,5 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 def runs_of(drawn: Iterable[Panel]) -> list[Run]:
-    """The runs that the panels draw from, each once: what the caption has to name."""
-    return list({id(place.run): place.run for panel in drawn for place in panel.places}.values())
+    """The runs whose cells the panels hold, each once."""
+    return list({id(point.run): point.run for panel in drawn for point in panel.points}.values())

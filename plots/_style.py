@@ -1,7 +1,6 @@
-"""How every figure looks: order of generations, colours of variants, caption with the machines, deterministic files.
+"""The look of every figure: colours of variants, order of GPU generations, captions, and files that are reproducible.
 
-Figures are drawn with the object interface of matplotlib on the Agg canvas: no pyplot, no window, no state between
-figures.
+Figures are drawn with matplotlib's object interface on the Agg canvas, without pyplot, windows or global state.
 """
 
 from __future__ import annotations
@@ -22,30 +21,29 @@ from harness.records.schema import Environment, Run
 
 GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
 
-#: Width of every figure; 1350 px at 150 dpi, the widest that a pull request shows without shrinking it much.
+#: Width of every figure: 1350 px at 150 dpi, which GitHub shows with little shrinking.
 WIDTH_IN, DPI = 9.0, 150
 TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
-#: Okabe-Ito, and the dark colours of Paul Tol's muted scheme: told apart with every common colour vision deficiency.
-#: One family per way of writing a kernel, so that the eye finds it; everything else is a chain of framework operators.
+#: Colours by Okabe and Ito and from Paul Tol's muted scheme, which can be told apart with every common colour vision
+#: deficiency. One family for each way to write a kernel; any other variant is a chain of framework operators.
 _FAMILIES = {
     "cuda": ("#0072B2", "#56B4E9", "#332288"),
     "triton": ("#D55E00", "#E69F00", "#882255"),
 }
 _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Spreads the names: with this one no two variants of one operator of this suite share a colour, and no two names at
-#: all both colour and marker; tests/test_plots.py holds the catalogue against it.
+#: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
+#: and marker; tests/plots/test_plots.py checks it.
 _SALT = "12773812"
 
 
 def variant_style(name: str) -> dict[str, Any]:
-    """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``. A function of the name alone, so
-    that a variant looks the same in every figure of every run. Names from elsewhere may share a colour, seldom
-    colour and marker.
+    """color, marker and linestyle of a variant, as keyword arguments of ``Axes.plot``.
 
-    A variant with ``cuda``, ``triton`` or ``fused`` in its name is a fused kernel and solid; a baseline is dash-dotted.
+    They depend on the name only, so that a variant looks the same in every figure. A variant with ``cuda``, ``triton``
+    or ``fused`` in its name is a fused kernel and gets a solid line, any other a dash-dotted one.
     """
     words, digest = name.split("_"), sha256((_SALT + name).encode()).digest()
     family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
@@ -63,7 +61,7 @@ def generation_of(environment: Environment) -> str:
 
 
 def group_by_generation(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs by generation: the known ones in the order of GENERATIONS, then unknown ones in alphabetical order."""
+    """Generation -> runs: known generations in the order of GENERATIONS, then unknown ones alphabetically."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(generation_of(run.header.environment), []).append(run)
@@ -72,7 +70,7 @@ def group_by_generation(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def device_name(environment: Environment) -> str:
-    """``NVIDIA H200`` or the CPU's name; what a panel is titled with."""
+    """``NVIDIA H200``, or the CPU's name."""
     return environment.processor if environment.device == "cpu" else environment.gpu or "unnamed GPU"
 
 
@@ -83,18 +81,18 @@ def machine(environment: Environment) -> str:
 
 
 def commit(environment: Environment) -> str:
-    """``+``: with uncommitted changes."""
+    """Such as ``commit 0123abc+``; the plus stands for uncommitted changes."""
     return f"commit {environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
 
 
 def environment_caption(runs: Iterable[Run]) -> str:
-    """One line per machine and software state: what the figures in a plot were measured with."""
+    """One line per machine, software and commit, with the names of the runs."""
     names: dict[str, list[str]] = {}
     for run in runs:
         environment = run.header.environment
         where = f"{machine(environment)} · torch {environment.torch} · {commit(environment)}"
         names.setdefault(where, []).append(run.header.name)
-    return "\n".join(f"{', '.join(dict.fromkeys(runs_there))} — {where}" for where, runs_there in names.items())
+    return "\n".join(f"{', '.join(dict.fromkeys(of_runs))} — {where}" for where, of_runs in names.items())
 
 
 def new_figure(height_in: float) -> Figure:
@@ -104,7 +102,7 @@ def new_figure(height_in: float) -> Figure:
 
 
 def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
-    """One legend (name -> artist) for all panels, under them: never over the data."""
+    """One legend for all panels, below them. handles: name -> artist."""
     widest_in = 0.65 + 0.08 * max(map(len, handles), default=1)
     rows = math.ceil(len(handles) / max(1, int(fig.get_figwidth() / widest_in))) or 1
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01), "ncols": math.ceil(len(handles) / rows) or 1}
@@ -112,7 +110,7 @@ def legend_below(fig: Figure, handles: Mapping[str, Any]) -> None:
 
 
 def caption(fig: Figure, text: str) -> None:
-    """Small grey text under everything else of the figure. Call it last: it looks where the figure ends."""
+    """Small grey text below everything else. To be called last, as it depends on where the figure ends."""
     fig.draw_without_rendering()
     renderer = fig.canvas.get_renderer()
     bottom = min([0.0, *(legend.get_window_extent(renderer).y0 for legend in fig.legends)])
@@ -123,20 +121,18 @@ def caption(fig: Figure, text: str) -> None:
     fig.text(0.01, y, wrapped, fontsize=SMALL_PT, color="#555555", ha="left", va="top")
 
 
-def stamp(fig: Figure, runs: Iterable[Run]) -> None:
-    """A red line above the figure where a run's ruler missed its tolerances: such a figure must not pass for a good
-    one.
-    """
-    doubts = [f"{run.header.name}: {reason}" for run in runs for reason in run.uncalibrated]
-    if doubts:
-        text = f"UNCALIBRATED — {doubts[0]}" + (f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else "")
+def mark_uncalibrated(fig: Figure, runs: Iterable[Run]) -> None:
+    """A red line above the figure where a run is not calibrated."""
+    reasons = [f"{run.header.name}: {reason}" for run in runs for reason in run.uncalibrated]
+    if reasons:
+        text = f"UNCALIBRATED — {reasons[0]}" + (f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else "")
         wrapped = textwrap.fill(text, int(fig.get_figwidth() * 13))
         fig.text(0.01, 1.01, wrapped, fontsize=LABEL_PT, color="#B00020", weight="bold", ha="left", va="bottom")
 
 
-def _settle(fig: Figure) -> None:
-    """End the layout with rounded positions: the last bits of its solver's differ between processes, and ids in an
-    SVG with them.
+def _freeze_layout(fig: Figure) -> None:
+    """Replace the layout by its rounded positions: the last bits of its solver differ between processes, and with them
+    the ids in an SVG.
     """
     fig.draw_without_rendering()
     fig.set_layout_engine("none")
@@ -144,8 +140,8 @@ def _settle(fig: Figure) -> None:
         axes.set_position([round(value, 6) for value in axes.get_position().bounds])
 
 
-def _frame(fig: Figure) -> Bbox:
-    """In inches: the full width, and as high as the figure with legend and caption really is."""
+def _bounds(fig: Figure) -> Bbox:
+    """In inches: the full width, and the height including legend and caption."""
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox(fig.canvas.get_renderer())
     return Bbox(
@@ -154,15 +150,16 @@ def _frame(fig: Figure) -> Bbox:
 
 
 def save(fig: Figure, path_stem: Path) -> list[Path]:
-    """Write ``path_stem``.png and .svg and clear the figure. The same figure gives the same bytes: no date, no version,
-    no random ids. Raises OSError where the folder cannot be written.
+    """Write ``path_stem``.png and .svg, and clear the figure. Raises OSError where the folder cannot be written.
+
+    The same figure gives the same bytes: no date, no version, no random ids.
     """
     path_stem = Path(path_stem)
     path_stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [path_stem.with_name(f"{path_stem.name}.{suffix}") for suffix in ("png", "svg")]
-    _settle(fig)
+    _freeze_layout(fig)
     with matplotlib.rc_context({"svg.hashsalt": path_stem.name}):
-        fig.savefig(paths[0], dpi=DPI, bbox_inches=_frame(fig), metadata={"Software": None})
-        fig.savefig(paths[1], bbox_inches=_frame(fig), metadata={"Date": None, "Creator": None})
+        fig.savefig(paths[0], dpi=DPI, bbox_inches=_bounds(fig), metadata={"Software": None})
+        fig.savefig(paths[1], bbox_inches=_bounds(fig), metadata={"Date": None, "Creator": None})
     fig.clear()
     return paths

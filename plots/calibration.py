@@ -1,15 +1,17 @@
-"""The ruler itself: how far each estimator misses known times, and where the pointer chase finds the data."""
+"""The calibration of the timer: residuals of each estimator on known times, and where the pointer chase finds data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis import estimators
+from harness.analysis.cache_states import CHASE_LABELS, chase_medians
+from harness.analysis.estimators import ESTIMATORS, RESIDUAL, residuals
 from harness.records.schema import Calibration, Run
 from plots._style import (
     LABEL_PT,
@@ -18,22 +20,18 @@ from plots._style import (
     caption,
     environment_caption,
     legend_below,
+    mark_uncalibrated,
     new_figure,
     save,
-    stamp,
 )
 
-#: Estimator -> how it is drawn. Okabe-Ito.
-_LOOKS = {
-    "graph": {"color": "#0072B2", "marker": "o"},
-    "events": {"color": "#E69F00", "marker": "s"},
-    "cupti": {"color": "#009E73", "marker": "^"},
-}
-_NAMES = {
-    "graph": "slope over copies in a graph",
-    "events": "events around queued launches",
-    "cupti": "CUPTI durations",
-}
+#: Of the estimators in turn. Okabe-Ito.
+STYLES = (
+    {"color": "#0072B2", "marker": "o"},
+    {"color": "#E69F00", "marker": "s"},
+    {"color": "#009E73", "marker": "^"},
+    {"color": "#CC79A7", "marker": "D"},
+)
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -47,60 +45,57 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if not calibrated:
         return None
     fig = new_figure(0.5 + 2.9 * len(calibrated))
-    fig.suptitle("The ruler against known times", fontsize=TITLE_PT)
+    fig.suptitle("The timer on known times", fontsize=TITLE_PT)
     rows = fig.subplots(len(calibrated), 2, squeeze=False, width_ratios=(2, 1))
     handles: dict[str, object] = {}
     for (left, right), run in zip(rows, calibrated, strict=True):
         name = f"{run.header.environment.gpu or 'unnamed GPU'}, {run.header.name}"
-        handles |= _residuals(left, run.header.calibration, name)
-        _chase(right, run.header.calibration)
+        handles |= _draw_residuals(left, run.header.calibration, name)
+        _draw_chases(right, run.header.calibration)
     legend_below(fig, handles)
     caption(
         fig,
-        "A spin kernel reads its own duration off the global timer. Residual: measured minus true, each estimator's constant per "
-        "launch (median over the spins) taken off. Band: max(50 ns, 1 %).\n" + environment_caption(calibrated),
+        "A spin kernel reads its own duration off the GPU's global timer. Residual: measured minus true, without each "
+        f"estimator's constant per launch (median over the spins). Band: {RESIDUAL}.\n"
+        + environment_caption(calibrated),
     )
-    stamp(fig, calibrated)
+    mark_uncalibrated(fig, calibrated)
     return fig
 
 
-def _residuals(ax: Axes, calibration: Calibration, name: str) -> dict[str, object]:
-    found = estimators.residuals(calibration)
+def _draw_residuals(ax: Axes, calibration: Calibration, title: str) -> dict[str, object]:
+    """Returns legend handles by name."""
+    found = residuals(calibration)
     times = np.geomspace(min(r.true_us for r in found) * 0.8, max(r.true_us for r in found) * 1.25, 50)
-    allowed = 1000 * np.maximum(estimators.RESIDUAL_US, estimators.RESIDUAL_SHARE * times)
+    allowed = np.array([1000 * RESIDUAL.allowed_us(us) for us in times])
     handles: dict[str, object] = {"tolerance": ax.fill_between(times, -allowed, allowed, color="#dddddd", linewidth=0)}
     ax.axhline(0, color="#888888", linewidth=0.8)
-    for estimator, look in _LOOKS.items():
-        mine = [r for r in found if r.estimator == estimator]
-        if mine:
-            errors = [1000 * r.error_us for r in mine]
-            (handles[_NAMES[estimator]],) = ax.plot(
-                [r.true_us for r in mine], errors, **look, markersize=5, linewidth=1
-            )
+    for estimator, style in zip(ESTIMATORS, cycle(STYLES), strict=False):
+        taken = [r for r in found if r.estimator is estimator]
+        if taken:
+            errors = [1000 * r.error_us for r in taken]
+            (handles[estimator.name],) = ax.plot([r.true_us for r in taken], errors, **style, markersize=5, linewidth=1)
     ax.set_xscale("log")
-    ax.set_xticks(
-        ticks := [round(r.true_us) for r in found if r.estimator == found[0].estimator], [str(t) for t in ticks]
-    )
+    ticks = [round(r.true_us) for r in found if r.estimator is found[0].estimator]
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.minorticks_off()
     ax.set_xlabel("true duration (µs)", fontsize=LABEL_PT)
     ax.set_ylabel("residual (ns)", fontsize=LABEL_PT)
-    ax.set_title(name, fontsize=LABEL_PT, loc="left")
+    ax.set_title(title, fontsize=LABEL_PT, loc="left")
     ax.tick_params(labelsize=SMALL_PT)
     ax.grid(True, color="#eeeeee", linewidth=0.6)
     return handles
 
 
-def _chase(ax: Axes, calibration: Calibration) -> None:
-    words = {"l2": "in L2", "memory": "in memory", "hot": "hot", "cold": "cold"}
-    words |= {"serving": "serving:\ninputs", "serving_table": "serving:\nthe rest"}
-    states = [state for state in words if state in calibration.chase_cycles]
-    if not states:
+def _draw_chases(ax: Axes, calibration: Calibration) -> None:
+    medians = chase_medians(calibration)
+    if not medians:
         ax.set_axis_off()
         return
-    medians = [float(np.median(calibration.chase_cycles[state])) for state in states]
-    bars = ax.bar([words[state] for state in states], medians, color="#888888", width=0.6)
-    ax.bar_label(bars, [f"{value:.0f}" for value in medians], fontsize=SMALL_PT)
+    labels = [CHASE_LABELS[name].replace(": ", ":\n") for name in medians]
+    bars = ax.bar(labels, list(medians.values()), color="#888888", width=0.6)
+    ax.bar_label(bars, [f"{cycles:.0f}" for cycles in medians.values()], fontsize=SMALL_PT)
     ax.set_ylabel("cycles per hop", fontsize=LABEL_PT)
-    ax.set_title("pointer chase: where the data lies", fontsize=LABEL_PT, loc="left")
+    ax.set_title("pointer chase: where the data is", fontsize=LABEL_PT, loc="left")
     ax.tick_params(labelsize=SMALL_PT)
-    ax.set_ylim(0, 1.15 * max(medians))
+    ax.set_ylim(0, 1.15 * max(medians.values()))

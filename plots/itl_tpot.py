@@ -1,8 +1,7 @@
-"""What a variant is worth in a decode loop, modelled by harness.analysis.itl_tpot: change of TPOT against the operator
-chain.
+"""Modelled change of TPOT against the operator chain (harness/analysis/itl_tpot.py), with bootstrap intervals.
 
-GPU runs with an ``itl_tpot`` section only. A dot is a variant at one batch size, with its bootstrap interval; the numbers
-above a panel are the change in per cent of the lowest dot.
+For GPU runs with an ``itl_tpot`` section. A dot is a variant at one batch size; the numbers above a panel are the
+change of the lowest dot in per cent.
 """
 
 from __future__ import annotations
@@ -18,18 +17,27 @@ from matplotlib.figure import Figure
 from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
 from harness.records.schema import Run
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
-from plots._panels import Panel, Place, panels, runs_of
-from plots._style import LABEL_PT, SMALL_PT, caption, environment_caption, legend_below, save, stamp, variant_style
+from plots._panels import Panel, PointCells, panels, runs_of
+from plots._style import (
+    LABEL_PT,
+    SMALL_PT,
+    caption,
+    environment_caption,
+    legend_below,
+    mark_uncalibrated,
+    save,
+    variant_style,
+)
 
-#: Share of the space between two batch sizes that the dots of one take.
+#: Width of the dots of a batch size, as a share of the distance between two batch sizes.
 SPREAD = 0.6
-#: Room that a number above a panel needs, in inches.
+#: Inches that a number above a panel needs.
 TICK_IN = 0.35
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] without a GPU run that has an itl_tpot section and a timed variant beside its
-    chain.
+    """Write stem.png and stem.svg; [] without a GPU run that has an itl_tpot section and times of a variant and its
+    baseline.
     """
     drawn = figure(runs)
     return save(drawn, stem) if drawn else []
@@ -39,69 +47,71 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     found = _found(runs)
     if not found:
         return None
-    models = {one.serving for one in found}
+    models = {one.model for one in found}
     title = "Modelled change of time per output token (TPOT) against the operator chain"
     if len(models) == 1:
-        title += "\n" + described(found[0].serving)
-    fig, axes = panel_grid([one.panel for one in found], title, most_columns=2)
+        title += "\n" + described(found[0].model)
+    fig, axes = panel_grid([one.panel for one in found], title, max_columns=2)
     handles: dict[str, object] = {}
     for ax, one in zip(axes, found, strict=True):
         handles |= _draw_panel(ax, one)
-        details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.serving)]
+        details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.model)]
         title_panel(ax, one.panel, ", ".join(filter(None, details)))
     legend_below(fig, handles)
     caption(fig, environment_caption(runs_of(one.panel for one in found)))
-    stamp(fig, runs_of(one.panel for one in found))
+    mark_uncalibrated(fig, runs_of(one.panel for one in found))
     return fig
 
 
 @dataclass(frozen=True)
 class _Drawing:
-    """What one panel shows: at each x, the modelled delta of every variant but the baseline that has one."""
+    """What one panel shows. deltas: x -> variant -> its modelled delta."""
 
-    serving: ServingModel
+    model: ServingModel
     panel: Panel
     slice_name: str
     deltas: dict[float, dict[str, Delta]]
 
 
 def _found(runs: Sequence[Run]) -> list[_Drawing]:
-    """Panels with a delta to draw; runs with different models never share one."""
+    """Panels with a delta to draw. Runs with different models are never in one panel."""
     by_model: dict[ServingModel, list[Run]] = {}
     for run in runs:
-        if run.header.environment.device == "cuda" and (serving := serving_model_of(run.header)) is not None:
-            by_model.setdefault(serving, []).append(run)
+        if run.header.environment.device == "cuda" and (model := serving_model_of(run.header)) is not None:
+            by_model.setdefault(model, []).append(run)
     found = []
-    for serving, group in by_model.items():
-        for panel in panels(group, serving.cost_figure):
+    for model, group in by_model.items():
+        for panel in panels(group, model.cost_figure):
             if (x_axis := panel.x_axis()) is None:
                 continue
-            slice_name, places = panel.slice(x_axis)
+            slice_name, points = panel.slice(x_axis)
             deltas = {
-                place.axes[x_axis]: there for place in places if (there := _deltas(serving, panel.baseline, place))
+                point.axes[x_axis]: of_point for point in points if (of_point := _deltas(model, panel.baseline, point))
             }
             if deltas:
-                found.append(_Drawing(serving, panel, slice_name, deltas))
+                found.append(_Drawing(model, panel, slice_name, deltas))
     return found
 
 
-def _deltas(serving: ServingModel, baseline: str, place: Place) -> dict[str, Delta]:
-    timed = place.timed(serving.cost_figure)
+def _deltas(model: ServingModel, baseline: str, point: PointCells) -> dict[str, Delta]:
+    timed = point.timed(model.cost_figure)
     if baseline not in timed:
         return {}
-    deltas = {name: delta(serving, place.cells[baseline], place.cells[name]) for name in timed if name != baseline}
+    deltas = {name: delta(model, point.cells[baseline], point.cells[name]) for name in timed if name != baseline}
     return {name: found for name, found in deltas.items() if found is not None}
 
 
 def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
-    """Returns legend handles by name. Batch sizes stand at equal distances, so that the dots of each have the same
-    room.
-    """
+    """Returns legend handles by name. Batch sizes are at equal distances, so that all have the same room for dots."""
     handles = {}
-    variants = [name for name in one.panel.variants() if any(name in there for there in one.deltas.values())]
+    variants = [name for name in one.panel.variants() if any(name in of_point for of_point in one.deltas.values())]
     for number, variant in enumerate(variants):
         offset = SPREAD * ((number + 0.5) / len(variants) - 0.5)
-        dots = [(x + offset, there[variant].tpot_us) for x, there in enumerate(one.deltas.values()) if variant in there]
+        dots = [
+            (x + offset, of_point[variant].tpot_us)
+            for x, of_point in enumerate(one.deltas.values())
+            if variant in of_point
+        ]
         style = variant_style(variant) | {"linestyle": "none"}
         handles[variant] = ax.errorbar(
             [x for x, _ in dots],
@@ -113,7 +123,7 @@ def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
         )
     ax.axhline(0, color="black", linewidth=0.8)
     ax.set_xlim(-0.5, len(one.deltas) - 0.5)
-    # A number per batch size, or per second or third of them, so that they stay apart.
+    # A number at each batch size, or at every second or third of them, so that they do not overlap.
     shown = range(0, len(one.deltas), math.ceil(len(one.deltas) * TICK_IN / inner_width(ax)))
     sizes = list(one.deltas)
     ax.set_xticks(shown, [plain(sizes[x]) for x in shown], fontsize=LABEL_PT)
@@ -123,7 +133,8 @@ def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
     ax.margins(y=0.1)
     ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
     lowest = [
-        min(there.values(), key=lambda delta: delta.tpot_us.median).percent.median for there in one.deltas.values()
+        min(of_point.values(), key=lambda delta: delta.tpot_us.median).percent.median
+        for of_point in one.deltas.values()
     ]
     top = ax.secondary_xaxis("top")
     top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)

@@ -1,6 +1,6 @@
-"""What a pull request changed: a forest plot of head / base per cell, with intervals, threshold and verdicts.
+"""A comparison of two runs: a forest plot of head / base per cell, with intervals, threshold and verdicts.
 
-Reads a comparison only; the verdicts are those of harness.analysis.compare. Never imports torch.
+The verdicts are those of harness/analysis/compare.py.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.analysis.compare import CORRELATED, VERDICTS, Comparison, Row
+from harness.analysis.compare import CORRELATED, VERDICTS, CellComparison, Comparison
 from harness.records.schema import Run
-from plots._style import DPI, caption, commit, machine, save, stamp
+from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
 
-#: 1,170 px at the resolution of ``save``: as wide as a pull request shows a picture.
+#: 1170 px at the resolution of ``save``, the width of an image in a pull request.
 WIDTH_IN = 7.8
-MOST_ROWS = 40
-#: A change by more is a damaged record and has no place on an axis with others.
-MOST_RATIO = 1e6
+MAX_CELLS = 40
+#: A larger change comes from a damaged record and would make the axis useless for the others.
+MAX_RATIO = 1e6
 LABEL_CHARACTERS = 50
 LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
 TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
 
-#: Shape and colour both tell the verdict (Okabe-Ito colours); an arrow head points to where the cell went.
+#: Shape and colour (Okabe-Ito) both show the verdict; arrow heads point to where the cell moved.
 MARKS = {
     "slower": {"color": "#D55E00", "marker": ">", "markerfacecolor": "#D55E00"},
     "faster": {"color": "#0072B2", "marker": "<", "markerfacecolor": "#0072B2"},
     "same": {"color": "#777777", "marker": "o", "markerfacecolor": "#777777"},
     "unsure": {"color": "#B07500", "marker": "D", "markerfacecolor": "white"},
 }
-#: Which rows are drawn where not all can be.
+#: Which cells are drawn first where not all can be.
 URGENCY = ("slower", "faster", "unsure", "same")
-#: An axis shorter than SHORT (log units) has ticks at even steps in per cent; a longer one at these multiples, the
-#: rounder first, as far as they stand apart.
-SHORT, MOST_TICKS = 0.6, 9
+#: An axis shorter than SHORT (log units) has ticks at even steps in per cent. A longer one has them at MULTIPLES, the
+#: rounder ones first, as long as they do not overlap.
+SHORT, MAX_TICKS = 0.6, 9
 STEPS = (0.5, 1, 2, 5, 10, 20)
 MULTIPLES = tuple(
     multiple * 10.0**power
@@ -54,19 +54,22 @@ MULTIPLES = tuple(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the plot: a row with its label, or the heading of an operator, ``row`` None."""
+    """An entry of the plot: a cell with its label, or the heading of an operator, without a cell.
+
+    lines: number of text lines in the label.
+    """
 
     label: str
     lines: int
-    row: Row | None
+    cell: CellComparison | None
 
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
-    """Write the plot as PNG and SVG. Empty where no gating figure has a ratio to draw, as when every cell broke."""
-    rows = [row for row in comparison.gating_rows if 1 / MOST_RATIO <= row.ratio.median <= MOST_RATIO]
-    if not rows:
+    """Write the plot as PNG and SVG; [] where no gating figure has a ratio to draw, as when every cell broke."""
+    cells = [cell for cell in comparison.gating_cells if 1 / MAX_RATIO <= cell.ratio.median <= MAX_RATIO]
+    if not cells:
         return []
-    drawn = sorted(rows, key=lambda row: (URGENCY.index(row.verdict), -abs(math.log(row.ratio.median))))[:MOST_ROWS]
+    drawn = sorted(cells, key=lambda cell: (URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))))[:MAX_CELLS]
     lines = _lines(drawn, several=len(comparison.gating) > 1)
     height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
     figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
@@ -87,44 +90,44 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
         fontsize=TEXT_PT,
         frameon=False,
     )
-    caption(figure, _notes(comparison, rows, drawn))
-    stamp(figure, (comparison.base, comparison.head))
+    caption(figure, _notes(comparison, cells, drawn))
+    mark_uncalibrated(figure, (comparison.base, comparison.head))
     return save(figure, path_stem)
 
 
-def _lines(rows: Sequence[Row], several: bool) -> list[Line]:
-    """Operators by their worst row, rows of each from worst to best. What all rows of an operator share stands in
-    its heading.
+def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
+    """Operators by their worst cell, and their cells from worst to best. Axis values that all cells of an operator
+    share are in its heading. several: whether labels name the figure.
     """
-    operators: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: -row.ratio.median):
-        operators.setdefault(row.operator, []).append(row)
+    operators: dict[str, list[CellComparison]] = {}
+    for cell in sorted(cells, key=lambda cell: -cell.ratio.median):
+        operators.setdefault(cell.operator, []).append(cell)
     lines = []
     for operator, members in operators.items():
-        parts = [re.split(r",(?=\w+=)", row.point) for row in members]
+        parts = [re.split(r",(?=\w+=)", cell.point) for cell in members]
         shared = [part for part in parts[0] if all(part in others for others in parts)]
         heading = [operator, *textwrap.wrap(", ".join(shared), LABEL_CHARACTERS, break_on_hyphens=False)]
         lines.append(Line("\n".join(heading), len(heading), None))
-        for row, own in zip(members, parts, strict=True):
+        for cell, own in zip(members, parts, strict=True):
             words = [
-                row.variant,
-                *([row.figure] if several else []),
+                cell.variant,
+                *([cell.figure] if several else []),
                 ", ".join(part for part in own if part not in shared),
             ]
             label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
-            lines.append(Line("\n".join(label), len(label), row))
+            lines.append(Line("\n".join(label), len(label), cell))
     return lines
 
 
 def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: float) -> None:
-    """Inches from the top as y, so that a label of two lines gets the room of two; the logarithm of the ratio as x."""
+    """y: inches from the top, since labels differ in their number of lines. x: logarithm of the ratio."""
     axes.axvspan(math.log(1 - threshold), math.log(1 + threshold), color="#E4E4E4", linewidth=0, zorder=0)
     axes.axvline(0, color="#999999", linewidth=0.8, zorder=1)
     text = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": TEXT_PT}
     top = 0.0
     for line in lines:
         middle = top + (line.lines * LINE_IN + GAP_IN) / 2
-        if line.row is None:
+        if line.cell is None:
             axes.axhline(top, color="#BBBBBB", linewidth=0.6, zorder=1)
             operator, *shared = line.label.split("\n")
             axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, operator, ha="right", weight="bold", **text)
@@ -137,8 +140,8 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
             )
         else:
             axes.text(-0.015, middle, line.label, ha="right", **text)
-            axes.text(1.015, middle, " → ".join(line.row.texts), ha="left", **text)
-            _mark(axes, line.row, middle)
+            axes.text(1.015, middle, " → ".join(line.cell.texts), ha="left", **text)
+            _mark(axes, line.cell, middle)
         top += line.lines * LINE_IN + GAP_IN
     axes.text(
         1.015,
@@ -150,25 +153,21 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
     axes.set_ylim(height_in, 0)
     axes.set_yticks([])
     axes.spines[["left", "right", "top"]].set_visible(False)
-    _percent_axis(axes, [line.row for line in lines if line.row], threshold)
+    _percent_axis(axes, [line.cell for line in lines if line.cell], threshold)
 
 
-def _mark(axes: Axes, row: Row, y: float) -> None:
-    style = MARKS[row.verdict]
-    if not math.isnan(row.ratio.low):
-        axes.plot(
-            [math.log(row.ratio.low), math.log(row.ratio.high)], [y, y], color=style["color"], linewidth=1.4, zorder=2
-        )
-    axes.plot([math.log(row.ratio.median)], [y], linestyle="", markersize=5, zorder=3, **style)
+def _mark(axes: Axes, cell: CellComparison, y: float) -> None:
+    style = MARKS[cell.verdict]
+    if not math.isnan(cell.ratio.low):
+        bounds = [math.log(cell.ratio.low), math.log(cell.ratio.high)]
+        axes.plot(bounds, [y, y], color=style["color"], linewidth=1.4, zorder=2)
+    axes.plot([math.log(cell.ratio.median)], [y], linestyle="", markersize=5, zorder=3, **style)
 
 
-def _percent_axis(axes: Axes, rows: Sequence[Row], threshold: float) -> None:
-    """The range of all intervals, and of the band twice, so that a run without changes does not look like one with
-    many.
-    """
-    ratios = [
-        bound for row in rows for bound in (row.ratio.median, row.ratio.low, row.ratio.high) if not math.isnan(bound)
-    ]
+def _percent_axis(axes: Axes, cells: Sequence[CellComparison], threshold: float) -> None:
+    """The range of all intervals, and at least twice the band, so that small changes look small."""
+    bounds = [bound for cell in cells for bound in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
+    ratios = [bound for bound in bounds if not math.isnan(bound)]
     low, high = math.log(min(*ratios, 1 - 2 * threshold)), math.log(max(*ratios, 1 + 2 * threshold))
     low, high = low - (high - low) * 0.04, high + (high - low) * 0.04
     axes.set_xlim(low, high)
@@ -184,16 +183,16 @@ def _percent_axis(axes: Axes, rows: Sequence[Row], threshold: float) -> None:
 
 def _even_ticks(low: float, high: float) -> list[float]:
     least, greatest = math.expm1(low) * 100, math.expm1(high) * 100
-    step = next(step for step in STEPS if (greatest - least) / step <= MOST_TICKS)
+    step = next(step for step in STEPS if (greatest - least) / step <= MAX_TICKS)
     return [step * count for count in range(math.ceil(least / step), math.floor(greatest / step) + 1)]
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
     kept: list[float] = []
-    for place in (math.log(multiple) for multiple in MULTIPLES):
-        if low <= place <= high and all(abs(place - other) > (high - low) / MOST_TICKS for other in kept):
-            kept.append(place)
-    return [math.expm1(place) * 100 for place in kept]
+    for tick in (math.log(multiple) for multiple in MULTIPLES):
+        if low <= tick <= high and all(abs(tick - other) > (high - low) / MAX_TICKS for other in kept):
+            kept.append(tick)
+    return [math.expm1(tick) * 100 for tick in kept]
 
 
 def _title(comparison: Comparison) -> str:
@@ -202,20 +201,20 @@ def _title(comparison: Comparison) -> str:
     return ", ".join([*broken, *(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)])
 
 
-def _notes(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    left_out = Counter(row.verdict for row in rows) - Counter(row.verdict for row in drawn)
-    missing = {
+def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Sequence[CellComparison]) -> str:
+    left_out = Counter(cell.verdict for cell in cells) - Counter(cell.verdict for cell in drawn)
+    cannot_be_drawn = {
         "broken": len(comparison.broken),
         "no longer timed": len(comparison.untimed),
-        "without a ratio that can be drawn": len(comparison.gating_rows) - len(rows),
+        "without a ratio that can be drawn": len(comparison.gating_cells) - len(cells),
     }
-    counted = [f"{number} more {verdict}" for verdict, number in left_out.items()] + [
-        f"{n} {what}" for what, n in missing.items() if n
-    ]
+    not_drawn = [f"{number} more {verdict}" for verdict, number in left_out.items()]
+    not_drawn += [f"{number} {what}" for what, number in cannot_be_drawn.items() if number]
+    band = f"±{comparison.threshold * 100:g} %"
     return "\n".join(
         [
-            *([f"Not drawn: {', '.join(counted)}."] if counted else []),
-            f"Point: ratio of medians. Bar: 95 % bootstrap interval. Band: ±{comparison.threshold * 100:g} %. {CORRELATED}",
+            *([f"Not drawn: {', '.join(not_drawn)}."] if not_drawn else []),
+            f"Point: ratio of medians. Bar: 95 % bootstrap interval. Band: {band}. {CORRELATED}",
             _described("base", comparison.base),
             _described("head", comparison.head),
         ]

@@ -1,9 +1,8 @@
-"""Speed-up over the operator chain as a heat map: a row per point, a column per variant, a panel per operator and
-device.
+"""Speed-up over the operator chain: a table per operator and device, with a row per point and a column per variant.
 
 The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's
-own column shows its time; where it has none, as a chain that cannot be captured, the others show theirs. A hatched box
-has no ratio and no time, and a word says why.
+column shows its time. Where it has none, such as a chain that cannot be captured, the others show their times. A
+hatched box has neither, and a short reason.
 """
 
 from __future__ import annotations
@@ -23,19 +22,28 @@ from harness.records.schema import Run
 from harness.wording import significant
 from plots._axes import panel_title
 from plots._panels import panels, runs_of
-from plots._rows import MEANINGS, Row, Table, table
-from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, WIDTH_IN, caption, environment_caption, new_figure, save, stamp
+from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
+from plots._style import (
+    LABEL_PT,
+    SMALL_PT,
+    TITLE_PT,
+    WIDTH_IN,
+    caption,
+    environment_caption,
+    mark_uncalibrated,
+    new_figure,
+    save,
+)
 
 ROW_IN, TITLE_LINE_IN, LINE_IN, GAP_IN, COLORBAR_IN = 0.2, 0.14, 0.13, 0.2, 0.6
-#: Width of a letter at SMALL_PT, of the narrowest box that its text fits into, and of the narrowest title.
-LETTER_IN, LEAST_BOX_IN, LEAST_TITLE_IN = 0.06, 0.48, 2.2
-#: Blue is faster, red slower; the map is safe for colour blind readers and its middle, 1x, is white.
+#: Widths in inches: of a letter at SMALL_PT, of the narrowest box that fits its text, of the narrowest title.
+LETTER_IN, MIN_BOX_IN, MIN_TITLE_IN = 0.06, 0.48, 2.2
+#: Blue is faster, red slower, white is 1x; can be read with every common colour vision deficiency.
 COLORMAP = "RdBu"
-#: log2 of the least ratio with full colour, so that small differences look small.
-LEAST_SPAN = 2.0
-#: Longer tables have a row per batch size instead of a row per point; the second number is for all panels of a figure
-#: together.
-MOST_ROWS, MOST_ROWS_OF_ALL = 60, 240
+#: log2 of the smallest ratio that gets the full colour, so that small differences look small.
+MIN_SPAN = 2.0
+#: Tables with more rows have a row per batch size instead of per point; of one table, and of all of a figure together.
+MAX_ROWS, MAX_ROWS_OF_ALL = 60, 240
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -48,8 +56,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     found = panels(runs)
     if not found:
         return None
-    most_rows = min(MOST_ROWS, max(12, MOST_ROWS_OF_ALL // len(found)))
-    tables = [table(panel, most_rows) for panel in found]
+    max_rows = min(MAX_ROWS, max(12, MAX_ROWS_OF_ALL // len(found)))
+    tables = [speedup_table(panel, max_rows) for panel in found]
     bands = _bands(tables)
     heights = [
         max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands
@@ -60,64 +68,64 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     )
     grid = fig.add_gridspec(len(bands) + 1, 1, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
-    norm = Normalize(-max([LEAST_SPAN, *logs]), max([LEAST_SPAN, *logs]))
+    norm = Normalize(-max([MIN_SPAN, *logs]), max([MIN_SPAN, *logs]))
     mappable = ScalarMappable(norm, COLORMAP)
     for number, band in enumerate(bands):
         inside = grid[number].subgridspec(
             1, len(band)
-        )  # of its own, so that long labels of one band do not narrow another
+        )  # one per band, so that long labels in one do not narrow the others
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
-    used = {word for one in tables for row in one.rows for word in row.words.values()}
-    meanings = [f"{word}: {meaning}" for word, meaning in MEANINGS.items() if word in used]
+    used = {reason for one in tables for row in one.rows for reason in row.reasons.values()}
+    meanings = [f"{reason}: {meaning}" for reason, meaning in MEANINGS.items() if reason in used]
     if any(row.times for one in tables for row in one.rows):
         meanings.append("a time in place of a ratio: the chain has none there")
     caption(fig, "\n".join(filter(None, ("; ".join(meanings), environment_caption(runs_of(found))))))
-    stamp(fig, runs_of(found))
+    mark_uncalibrated(fig, runs_of(found))
     return fig
 
 
-def _bands(tables: Sequence[Table]) -> list[list[Table]]:
-    """Tables from the top down: two of one device and cache state side by side where the boxes of both stay wide
+def _bands(tables: Sequence[SpeedupTable]) -> list[list[SpeedupTable]]:
+    """Tables from the top down: two of the same device and cache state side by side if the boxes of both stay wide
     enough.
     """
-    bands: list[list[Table]] = []
+    bands: list[list[SpeedupTable]] = []
     for one in tables:
         beside = [*bands[-1], one] if bands else [one]
         alike = len({other.panel.taken_on for other in beside}) == 1
-        if len(beside) == 2 and alike and all(_box_in(beside, other) >= LEAST_BOX_IN for other in beside):
+        if len(beside) == 2 and alike and all(_box_in(beside, other) >= MIN_BOX_IN for other in beside):
             bands[-1] = beside
         else:
             bands.append([one])
     return bands
 
 
-def _boxes_in(band: Sequence[Table]) -> float:
-    """Width that is left for the boxes of each table of a band beside the row labels of all."""
+def _boxes_in(band: Sequence[SpeedupTable]) -> float:
+    """Width for the boxes of each table of a band, beside the row labels of all."""
     labels_in = sum(
         LETTER_IN * max(len(text) for text in (*one.axes, *(row.label for row in one.rows))) + 0.2 for one in band
     )
     return (WIDTH_IN - labels_in) / len(band)
 
 
-def _box_in(band: Sequence[Table], one: Table) -> float:
+def _box_in(band: Sequence[SpeedupTable], one: SpeedupTable) -> float:
     return _boxes_in(band) / len(one.columns)
 
 
-def _broken_names(band: Sequence[Table], one: Table) -> list[str] | None:
-    """Variant names broken at the underscores, where that makes them narrow enough for their columns."""
+def _broken_names(band: Sequence[SpeedupTable], one: SpeedupTable) -> list[str] | None:
+    """Variant names broken at underscores; None where they are still too wide for their columns."""
     names = [name.replace("_", "_\n") for name in one.columns]
     longest = max(len(part) for name in names for part in name.split("\n"))
     return names if (longest + 1) * LETTER_IN < _box_in(band, one) else None
 
 
-def _title(band: Sequence[Table], one: Table) -> str:
-    return panel_title(one.panel, one.mean, max(_boxes_in(band), LEAST_TITLE_IN))
+def _title(band: Sequence[SpeedupTable], one: SpeedupTable) -> str:
+    return panel_title(one.panel, one.mean, max(_boxes_in(band), MIN_TITLE_IN))
 
 
-def _header_in(band: Sequence[Table], one: Table) -> float:
-    """Height of what stands above the boxes: title and names, slanted where they are too long for their columns."""
+def _header_in(band: Sequence[SpeedupTable], one: SpeedupTable) -> float:
+    """Height above the boxes: the title, and the variant names, which are slanted where they cannot be broken."""
     broken = _broken_names(band, one)
     names_in = (
         LINE_IN * (1 + max(name.count("\n") for name in broken)) if broken else LETTER_IN * max(map(len, one.columns))
@@ -125,8 +133,8 @@ def _header_in(band: Sequence[Table], one: Table) -> float:
     return GAP_IN + TITLE_LINE_IN * (1 + _title(band, one).count("\n")) + max(LINE_IN * len(one.axes), names_in)
 
 
-def _draw_table(ax: Axes, band: Sequence[Table], one: Table, mappable: ScalarMappable) -> None:
-    """As high as the tallest table of the band, so that boxes are equally high."""
+def _draw_table(ax: Axes, band: Sequence[SpeedupTable], one: SpeedupTable, mappable: ScalarMappable) -> None:
+    """The axes are as high as the tallest table of the band, so that all boxes have the same height."""
     height, columns = max(len(other.rows) for other in band), one.columns
     ax.set_xlim(-0.5, len(columns) - 0.5)
     ax.set_ylim(height - 0.5, -0.5)
@@ -152,9 +160,9 @@ def _draw_table(ax: Axes, band: Sequence[Table], one: Table, mappable: ScalarMap
     ax.set_title(_title(band, one), fontsize=LABEL_PT)
 
 
-def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, mappable: ScalarMappable) -> None:
+def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: SpeedupRow, mappable: ScalarMappable) -> None:
     ratio = row.ratios.get(variant)
-    face, ink, text, hatch = "white", "#555555", row.words.get(variant, ""), "////"
+    face, ink, text, hatch = "white", "#555555", row.reasons.get(variant, ""), "////"
     if variant == baseline and ratio is not None:
         face, text, hatch = "#f2f2f2", f"{significant(row.baseline_us)} µs", None
     elif variant in row.times:
@@ -165,15 +173,15 @@ def _draw_box(ax: Axes, x: int, y: int, baseline: str, variant: str, row: Row, m
         text, hatch = f"{significant(ratio)}×", None
     edge = "#d8d8d8" if hatch else "white"
     box = ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor=edge, hatch=hatch, linewidth=1))
-    # The plate keeps the word legible on the hatching.
+    # A white plate keeps the reason legible on the hatching.
     plate = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None
-    word = ax.text(x, y, text, ha="center", va="center", fontsize=SMALL_PT, color=ink, bbox=plate)
-    box.set_in_layout(False)  # hundreds of boxes, all inside the axes: the layout need not measure them
-    word.set_in_layout(False)
+    label = ax.text(x, y, text, ha="center", va="center", fontsize=SMALL_PT, color=ink, bbox=plate)
+    box.set_in_layout(False)  # all inside the axes: the layout need not measure hundreds of boxes
+    label.set_in_layout(False)
 
 
 def _draw_colorbar(fig: Figure, ax: Axes, mappable: ScalarMappable) -> None:
-    """Powers of two as ticks, 1x among them, the same number on both sides of it."""
+    """With powers of two as ticks, the same number on both sides of 1x."""
     top = int(mappable.norm.vmax)
     step = 1 if top < 7 else math.ceil(top / 4)
     exponents = range(-(top // step) * step, top + 1, step)

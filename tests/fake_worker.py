@@ -113,5 +113,5 @@ def auditor(dies=(), rejects=()):
     return script
 
 
-AUDIT_READY = AuditReady({"null": [0.7]}, {1000: [1.7]}, None)
+AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
 SILENT = WorkerSilent("no sign of life for 600 s")

@@ -1,3 +1,3 @@
-"""What a run leaves behind and what follows from it: records, statistics, trust, comparison, the serving model.
-Never imports torch.
+"""What is derived from records: statistics, calibration and agreement of the estimators, comparison, modelled ITL and
+TPOT. Never imports torch.
 """

@@ -1,141 +1,82 @@
-"""How far the figures of a run can be trusted: the ruler against known times, and three estimators against each other.
+"""The estimators of a call's GPU time: their constants, their calibration, and whether they agree on a cell.
 
-Every estimator adds a constant of its own per launch: the kernel's start and end, a gap, a place in a queue. It is
-known from the spin kernels of the run, which read their own duration off the GPU's global timer:
+Three estimators time the same work in different ways:
+
+    graph slope      slope of T(k), the replay time of a CUDA graph of k copies of the call; ``gpu_us`` is this one
+    queued events    slope over calls that are queued one by one between two events, behind a blocking kernel
+    CUPTI            durations of the kernels, memcpys and memsets of one call, summed
+
+Each adds a constant per launch: the start and end of a kernel, a gap, a place in a queue. The spin kernels of a run
+read their own duration off the GPU's global timer, which gives
 
     constant = median over the spins of (measured - true)            residual = measured - true - constant
 
-A run is calibrated where every residual of every estimator stays within max(50 ns, 1 %) of the true time.
+A run is calibrated where every residual of every estimator is within the tolerance RESIDUAL.
 
-A cell's three values are brought to the in-graph time that gpu_us means. CUPTI sees the same graph without its gaps;
-events around launches that are queued one by one see the gaps of a stream, which are larger:
+To compare the estimators on a cell, each value is brought to the time in a graph, which ``gpu_us`` means:
 
-    graph    the slope                                      cupti    sum of durations + launches * c_cupti + s
-    events   slope over queued launches + launches * c_events
+    queued events    value + launches * c
+    CUPTI            value + launches * c + s
 
-with each c the mean of (graph - estimator) per launch over the kinds of kernels the ruler has of its own: nothing, a
-copy by one block, a copy by hundreds, operators of PyTorch and a chain of such, the spins. s is 0 in a hot cache. In
-another state the first launch of a call waits for what came before it (H200: 0.6 us, each further one 0.24 us, where a
-hot launch adds 0.08 us): there c_cupti is what the chain adds for each launch but its first one, and s what kernels of
-one launch add to that. Queued launches are timed hot in any state, and c_events is what it is in a hot cache.
+c is the mean of (graph slope - estimator) per launch over the kinds of calibration kernels: an empty one, copies by one
+block and by hundreds, PyTorch operators, a chain of those, and the spins. s is 0 with a hot cache. In another cache
+state the first launch of a call waits for what ran before, so an estimator whose samples are taken in that state has
+two constants: c, what the chain adds for each launch after the first, and s, what kernels of one launch add to that.
 
-What a launch adds is not quite the same for each kind (on an H200 within 180 ns hot, 200 ns cold), and no estimator can
-be surer of a cell than of these: u is the largest deviation per launch. A cell is untrusted where events or CUPTI
-differ from the graph by more than 3 %, and by more than 100 ns, and by more than launches * u. Never imports torch.
+The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, and no
+estimator can know a cell better than launches * u. Two estimators disagree on a cell where they differ by more than
+AGREEMENT and by more than launches * u.
+
+A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
+samples of that field: CudaStopwatch.sample in the process that times, or Auditor._samples in the one that uses CUPTI.
+Never imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from scipy.stats import trim_mean
 
+from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from harness.analysis.stats import fit, samples
 from harness.records.schema import Calibration, KernelTimes, Metrics
 from harness.wording import significant
 
-ESTIMATORS = ("graph", "events", "cupti")
-#: Tolerances of the calibration and of the agreement between estimators.
-RESIDUAL_US, RESIDUAL_SHARE = 0.05, 0.01
-DISAGREEMENT_US, DISAGREEMENT_SHARE = 0.1, 0.03
-#: Share of queued samples left out of a mean at either end: two of a calibration's twenty, none of the six that a cell
-#: has.
-TRIMMED = 0.1
-#: The pointer chase must come this close to the level it claims, as a share of the way from L2 to memory.
-NEAR = 0.35
-
-
-def measured(probe: KernelTimes) -> dict[str, float]:
-    """Estimator -> microseconds of one call of a kernel of the ruler's own, constants included; only those that were
-    taken.
-    """
-    found = {"graph": fit(probe.graph_us).slope, "events": _marginal(probe.stream_us)}
-    if probe.cupti_us:
-        found["cupti"] = float(np.median(probe.cupti_us))
-    return found
-
-
-def _marginal(stream_us: Mapping[int, Sequence[float]]) -> float:
-    """One more queued launch. Means, as the gaps of a stream fall on a few values, between which a median jumps."""
-    fewest, most = min(stream_us), max(stream_us)
-    return float((trim_mean(stream_us[most], TRIMMED) - trim_mean(stream_us[fewest], TRIMMED)) / (most - fewest))
+#: Share of queued samples left out of a mean at either end: two of a calibration's twenty, none of a cell's six.
+TRIMMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Residual:
-    """One spin kernel under one estimator, microseconds. measured_us: constant already taken off."""
+class Tolerance:
+    """An absolute or a relative deviation, whichever is larger."""
 
-    estimator: str
-    true_us: float
-    measured_us: float
+    us: float
+    share: float
 
-    @property
-    def error_us(self) -> float:
-        return self.measured_us - self.true_us
+    def allowed_us(self, time_us: float) -> float:
+        return max(self.us, self.share * time_us)
 
-    @property
-    def allowed_us(self) -> float:
-        return max(RESIDUAL_US, RESIDUAL_SHARE * self.true_us)
+    def __str__(self) -> str:
+        return f"max({1000 * self.us:.0f} ns, {100 * self.share:g} %)"
 
 
-def residuals(calibration: Calibration) -> list[Residual]:
-    """Every spin under every estimator that was taken, the estimator's constant taken off."""
-    found = []
-    for estimator in ESTIMATORS:
-        pairs = [
-            (float(np.mean(p.true_us)), values[estimator])
-            for p in calibration.spins.values()
-            if estimator in (values := measured(p))
-        ]
-        if pairs:
-            constant = float(np.median([value - true for true, value in pairs]))
-            found += [Residual(estimator, true, value - constant) for true, value in pairs]
-    return found
-
-
-def event_quantum_us(calibration: Calibration) -> float:
-    """The finest step between two event times that this run saw; 0 where all were equal."""
-    steps = np.diff(np.unique(np.round(calibration.empty_pair_us, 4)))
-    return float(steps.min()) if len(steps) else 0.0
-
-
-def calibration_errors(calibration: Calibration, cache: str = "hot") -> tuple[str, ...]:
-    """Why this ruler is not calibrated, one sentence each; empty where it is."""
-    found = [
-        f"{r.estimator}: a spin of {r.true_us:.2f} us comes out {r.error_us * 1000:+.0f} ns off, {r.allowed_us * 1000:.0f} ns are allowed"
-        for r in residuals(calibration)
-        if abs(r.error_us) > r.allowed_us
-    ]
-    return (*found, *_cache_state_errors(calibration, cache))
-
-
-def _cache_state_errors(calibration: Calibration, cache: str) -> list[str]:
-    """The pointer chase says in which level of memory a state really leaves the data."""
-    cycles = {state: float(np.median(values)) for state, values in calibration.chase_cycles.items()}
-    if "l2" not in cycles or "memory" not in cycles:
-        return []
-    near, far = cycles["l2"], cycles["memory"]
-    if far <= 1.3 * near:
-        return [
-            f"cache state unproved: a hop takes {near:.0f} cycles in L2 and {far:.0f} in memory, too close to tell them apart"
-        ]
-    wanted = {"hot": ("hot", near), "cold": ("cold", far), "serving": ("serving", near)}
-    checks = [wanted[cache]] + ([("serving_table", far)] if cache == "serving" else [])
-    return [
-        f"cache state {cache} unproved: a hop takes {cycles[state]:.0f} cycles, {level:.0f} are expected"
-        for state, level in checks
-        if state in cycles and abs(cycles[state] - level) > NEAR * (far - near)
-    ]
+#: Of a calibration kernel of known duration; and between two estimators of one cell.
+RESIDUAL = Tolerance(us=0.05, share=0.01)
+AGREEMENT = Tolerance(us=0.1, share=0.03)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What to add to an estimator to get in-graph time, from the ruler's own kernels, microseconds.
+    """What to add to an estimator's value of a call to get its time in a graph, microseconds.
 
-    mean_us: per launch. spread_us: the largest deviation from it, per launch. once_us: per call, of CUPTI in a cache state other than hot.
+    mean_us:   per launch.
+    spread_us: largest deviation from it among the calibration kernels, per launch.
+    once_us:   per call, for the wait of its first launch in a cache state other than hot.
     """
 
     mean_us: float
@@ -151,90 +92,186 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Estimator:
+    """One way to time a call on the GPU.
+
+    name:      as tables, plots and messages show it.
+    field:     of Metrics and KernelTimes, where its samples are.
+    us_a_call: its samples -> microseconds of one call, constant included; None where there are too few.
+    in_state:  whether the samples are taken in the run's cache state, and not with a hot cache.
+    residual:  tolerance for a calibration kernel of known duration.
+    agreement: tolerance for a cell's value beside the graph slope.
+    """
+
+    name: str
+    field: str
+    us_a_call: Callable[[Any], float | None]
+    in_state: bool = False
+    residual: Tolerance = RESIDUAL
+    agreement: Tolerance = AGREEMENT
+
+    def value_us(self, times: Metrics | KernelTimes) -> float | None:
+        """Microseconds of one call, constant included; None where it was not taken."""
+        taken = getattr(times, self.field)
+        return self.us_a_call(taken) if taken else None
+
+    def constant(self, calls: Sequence[tuple[int, float]], cache_is_hot: bool) -> Constant:
+        """From calibration kernels, as (launches, graph slope - estimator in microseconds)."""
+        chains = [(n, difference) for n, difference in calls if n > 1]
+        if self.in_state and not cache_is_hot and chains:
+            single = float(np.mean([difference for n, difference in calls if n == 1]))
+            mean = float(np.mean([(difference - single) / (n - 1) for n, difference in chains]))
+            once = single - mean
+        else:
+            mean, once = float(np.mean([difference / n for n, difference in calls])), 0.0
+        spread = max(abs(difference - once - n * mean) / n for n, difference in calls)
+        return Constant(mean, spread, once)
+
+
+def _graph_slope(graph_us: Mapping[int, Sequence[float]]) -> float | None:
+    return fit(graph_us).slope if len(graph_us) > 1 else None
+
+
+def _queued_slope(stream_us: Mapping[int, Sequence[float]]) -> float | None:
+    """Means, because the gaps of a stream take a few discrete values, between which a median jumps."""
+    if len(stream_us) < 2:
+        return None
+    fewest, most = min(stream_us), max(stream_us)
+    longer, shorter = (trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
+    return float((longer - shorter) / (most - fewest))
+
+
+def _median(cupti_us: Sequence[float]) -> float:
+    return float(np.median(cupti_us))
+
+
+GRAPH_SLOPE = Estimator("graph slope", "graph_us", _graph_slope)
+QUEUED_EVENTS = Estimator("queued events", "stream_us", _queued_slope)
+CUPTI = Estimator("CUPTI", "cupti_us", _median, in_state=True)
+#: The first is the one that the others are compared with.
+ESTIMATORS = (GRAPH_SLOPE, QUEUED_EVENTS, CUPTI)
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One spin kernel under one estimator, microseconds. measured_us: without the estimator's constant."""
+
+    estimator: Estimator
+    true_us: float
+    measured_us: float
+
+    @property
+    def error_us(self) -> float:
+        return self.measured_us - self.true_us
+
+    @property
+    def allowed_us(self) -> float:
+        return self.estimator.residual.allowed_us(self.true_us)
+
+
+def residuals(calibration: Calibration) -> list[Residual]:
+    """Every spin kernel under every estimator that was taken."""
+    found = []
+    for estimator in ESTIMATORS:
+        pairs = [
+            (float(np.mean(spin.true_us)), value)
+            for spin in calibration.spins.values()
+            if (value := estimator.value_us(spin)) is not None
+        ]
+        if pairs:
+            constant = float(np.median([value - true for true, value in pairs]))
+            found += [Residual(estimator, true, value - constant) for true, value in pairs]
+    return found
+
+
+def calibration_errors(calibration: Calibration, cache_name: str = "hot") -> tuple[str, ...]:
+    """Why a run is not calibrated, one sentence each: residuals beyond tolerance, a cache state not confirmed."""
+    found = [
+        f"{r.estimator.name}: a spin of {r.true_us:.2f} us is measured {r.error_us * 1000:+.0f} ns off, "
+        f"{r.allowed_us * 1000:.0f} ns are allowed"
+        for r in residuals(calibration)
+        if abs(r.error_us) > r.allowed_us
+    ]
+    return (*found, *cache_state_errors(calibration, CACHE_STATES[cache_name]))
+
+
+def event_quantum_us(calibration: Calibration) -> float:
+    """The smallest step between two event times in this run; 0 where all were equal."""
+    steps = np.diff(np.unique(np.round(calibration.empty_pair_us, 4)))
+    return float(steps.min()) if len(steps) else 0.0
+
+
+@cache
+def constants(calibration: Calibration) -> dict[Estimator, Constant]:
+    """The constant of every estimator but the first, where it has timed all calibration kernels.
+
+    All spins together count as one kind of kernel.
+    """
+    cache_is_hot = not any(kernel.state_us for kernel in calibration.own.values())
+    found = {}
+    for estimator in ESTIMATORS[1:]:
+        kinds = [(kernel.launches, _to_graph_us(estimator, kernel)) for kernel in calibration.own.values()]
+        spins = [_to_graph_us(estimator, spin) for spin in calibration.spins.values()]
+        if None not in (*spins, *(difference for _, difference in kinds)):
+            found[estimator] = estimator.constant([*kinds, (1, float(np.mean(spins)))], cache_is_hot)
+    return found
+
+
+def _to_graph_us(estimator: Estimator, kernel: KernelTimes) -> float | None:
+    """Time in a graph minus this estimator's value, both in the cache state of the estimator; None if not taken."""
+    value = estimator.value_us(kernel)
+    if value is None:
+        return None
+    state_adds = 0.0
+    if estimator.in_state and kernel.state_us:
+        state_adds = float(np.median(kernel.state_us) - np.median(kernel.graph_us[min(kernel.graph_us)]))
+    return GRAPH_SLOPE.value_us(kernel) - value + state_adds
+
+
+# --- agreement on a cell ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
 class Estimates:
-    """The values of a cell, microseconds of in-graph time: ``graph``, and estimator -> (value, how far it may lie
-    off).
+    """A cell's times in a graph, microseconds.
+
+    graph:  the median of its gpu_us.
+    others: the other estimators that were taken -> (value, allowed difference from ``graph``).
     """
 
     graph: float
-    others: Mapping[str, tuple[float, float]]
+    others: Mapping[Estimator, tuple[float, float]]
 
     @property
     def agree(self) -> bool:
         return all(abs(value - self.graph) <= allowed for value, allowed in self.others.values())
 
     def __str__(self) -> str:
-        others = [f"{_WORDS[name]} {significant(value, 4)}" for name, (value, _) in self.others.items()]
-        return ", ".join([f"graph slope {significant(self.graph, 4)}", *others]) + " us"
-
-
-_WORDS = {"events": "queued events", "cupti": "CUPTI"}
+        values = {GRAPH_SLOPE: self.graph} | {estimator: value for estimator, (value, _) in self.others.items()}
+        return ", ".join(f"{one.name} {significant(value, 4)}" for one, value in values.items()) + " us"
 
 
 def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estimates | None:
-    """The values of one cell; None where it has no gpu_us or the run no ruler."""
+    """None where the cell has no gpu_us, or the run no calibration."""
     gpu = samples(metrics, "gpu_us") if metrics is not None else []
     if not gpu or calibration is None or metrics.launches is None:
         return None
-    graph = float(np.median(gpu))
-    taken = {}
-    if len(metrics.stream_us) > 1:
-        # Queued launches are always timed hot; what the cache state adds is known from the graph alone.
-        taken["events"] = _marginal(metrics.stream_us) + (
-            graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
-        )
-    if metrics.cupti_us:
-        taken["cupti"] = float(np.median(metrics.cupti_us))
-    known, n = constants(calibration), metrics.launches
-    floor = max(DISAGREEMENT_US, DISAGREEMENT_SHARE * graph)
-    corrected = {
-        name: (taken[name] + c.of(n), max(floor, n * c.spread_us)) for name, c in known.items() if name in taken
-    }
-    return Estimates(graph, corrected)
+    graph, launches = float(np.median(gpu)), metrics.launches
+    state_adds = graph - fit(metrics.graph_us).slope if metrics.state_us else 0.0
+    others = {}
+    for estimator, constant in constants(calibration).items():
+        value = estimator.value_us(metrics)
+        if value is not None:
+            value += 0.0 if estimator.in_state else state_adds
+            allowed = max(estimator.agreement.allowed_us(graph), launches * constant.spread_us)
+            others[estimator] = value + constant.of(launches), allowed
+    return Estimates(graph, others)
 
 
-def untrusted(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
-    """The three values in words where they disagree; None where they agree or there is nothing to set against each
-    other.
-    """
+def disagreement(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
+    """The estimators' values in words where they disagree; None where they agree or cannot be compared."""
     found = estimates(metrics, calibration)
-    return None if found is None or found.agree else f"untrusted: {found}"
-
-
-@cache
-def constants(calibration: Calibration) -> dict[str, Constant]:
-    """Estimator -> its constant; the spins together count as one kernel. Only estimators that saw every kernel."""
-    spins, kinds = (
-        [(probe.launches, _missing(probe)) for probe in probes.values()]
-        for probes in (calibration.spins, calibration.own)
-    )
-    in_state = any(probe.state_us for probe in calibration.own.values())
-    shared = [name for name in ("events", "cupti") if all(name in found for _, found in (*kinds, *spins))]
-    taken = {}
-    for name in shared:
-        calls = [*((n, found[name]) for n, found in kinds), (1, float(np.mean([found[name] for _, found in spins])))]
-        taken[name] = _constant(calls, in_state and name == "cupti")
-    return taken
-
-
-def _constant(calls: Sequence[tuple[int, float]], in_state: bool) -> Constant:
-    """From (launches, microseconds an estimator misses) of kernels of the ruler's own."""
-    chains = [(n, missing) for n, missing in calls if n > 1]
-    if in_state and chains:
-        single = float(np.mean([missing for n, missing in calls if n == 1]))
-        mean = float(np.mean([(missing - single) / (n - 1) for n, missing in chains]))
-        once = single - mean
-    else:
-        mean, once = float(np.mean([missing / n for n, missing in calls])), 0.0
-    return Constant(mean, max(abs(missing - once - n * mean) / n for n, missing in calls), once)
-
-
-def _missing(probe: KernelTimes) -> dict[str, float]:
-    """Estimator -> graph minus estimator. CUPTI looks at calls in the cache state of the run, queued events at hot
-    ones.
-    """
-    values = measured(probe)
-    in_state = (
-        float(np.median(probe.state_us) - np.median(probe.graph_us[min(probe.graph_us)])) if probe.state_us else 0.0
-    )
-    return {name: values["graph"] - value + (in_state if name == "cupti" else 0.0) for name, value in values.items()}
+    return None if found is None or found.agree else f"estimators disagree: {found}"

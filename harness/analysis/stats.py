@@ -1,4 +1,4 @@
-"""Figures from raw samples: medians, bootstrap intervals, graph slopes. Never imports torch."""
+"""Figures derived from raw samples: medians, bootstrap intervals, graph slopes, the floor. Never imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Interval:
-    """A median with the bounds of its bootstrap interval, in the unit of the samples."""
+    """A median and its bootstrap interval, in the unit of the samples."""
 
     median: float
     low: float
@@ -28,7 +28,7 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
-    """Median and percentile-bootstrap interval (scipy.stats.bootstrap) at 95 %. One sample gives a point."""
+    """Median with its 95 % percentile-bootstrap interval (scipy.stats.bootstrap); a point for one sample."""
     values = np.asarray(samples, dtype=float)
     median = float(np.median(values))
     if len(values) < 2 or np.ptp(values) == 0:
@@ -46,24 +46,24 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
 
 
 def slopes(graph_us: Mapping[int, Sequence[float]]) -> list[float]:
-    """Marginal time of one more copy in the graph, one value per round: Theil-Sen slope of T(k) = a + b k.
+    """The time of one more copy in the graph, one value per round: Theil-Sen slope b of T(k) = a + b k.
 
-    graph_us maps k, the copies in a graph, to the replay times of all rounds; round i is the i-th entry of each.
+    graph_us: k, the copies in a graph -> its replay times, one per round. Empty for fewer than two k.
     """
     copies = sorted(graph_us)
     if len(copies) < 2:
         return []
     rounds = min(len(graph_us[k]) for k in copies)
     times, k = np.array([graph_us[k][:rounds] for k in copies]), np.array(copies, dtype=float)
-    # Medians of all pairwise slopes, all rounds at once: scipy.stats.theilslopes takes one round a call, and seconds
-    # for a run.
+    # Medians of all pairwise slopes, all rounds at once: scipy.stats.theilslopes takes one round per call, which
+    # would take seconds for a run.
     i, j = np.triu_indices(len(k), 1)
     return np.median((times[j] - times[i]) / (k[j] - k[i])[:, None], axis=0).tolist()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """T(k) = overhead + slope k over the medians of each k; residual is the largest absolute deviation, all in us."""
+    """T(k) = overhead + slope k through the medians of each k, microseconds; residual: the largest deviation."""
 
     slope: float
     overhead: float
@@ -79,7 +79,7 @@ def fit(graph_us: Mapping[int, Sequence[float]]) -> Fit:
     )
 
 
-#: What a table shows for a cell, in this order. cpu_us stands alone on a CPU.
+#: The figures of a cell, in the order of tables; cpu_us on a CPU only.
 GPU_FIGURES = ("gpu_us", "host_us", "eager_us")
 FIGURES = (*GPU_FIGURES, "cpu_us")
 
@@ -90,8 +90,10 @@ def samples(metrics: Metrics, figure: str) -> list[float]:
 
 
 def _gpu_us(metrics: Metrics) -> list[float]:
-    """The slope of each round. In a cache state other than hot, plus what that state adds to a replay of the one-copy
-    graph: that difference is free of the cost of the events and of the graph's own launch, which both replays pay.
+    """The graph slope of each round, in the run's cache state.
+
+    In a state other than hot it is the hot slope plus what the state adds to a replay of the one-copy graph. That
+    difference does not contain the cost of the events and of the graph launch, which is the same in both replays.
     """
     hot = slopes(metrics.graph_us)
     if not metrics.state_us or not hot:
@@ -100,25 +102,25 @@ def _gpu_us(metrics: Metrics) -> list[float]:
     return [slope + in_state - one for slope, in_state, one in zip(hot, metrics.state_us, fewest, strict=False)]
 
 
-#: No median of a call lies outside, us: a nanosecond is two clock cycles, and no call is waited for longer than a
-#: quarter of an hour.
-LEAST_US, MOST_US = 1e-3, 1e9
+#: Microseconds between which a median of a call can lie: a nanosecond is two clock cycles, a quarter of an hour is
+#: longer than any time limit.
+MIN_PLAUSIBLE_US, MAX_PLAUSIBLE_US = 1e-3, 1e9
 
 
 def is_plausible(us: float) -> bool:
-    """Whether a median may enter a ratio or a plot. Noise around nothing falls below, a damaged record anywhere."""
-    return LEAST_US <= us <= MOST_US
+    """Whether a median may enter a ratio or a plot; noise around zero and damaged records may not."""
+    return MIN_PLAUSIBLE_US <= us <= MAX_PLAUSIBLE_US
 
 
 def is_timed(cell: Cell, figure: str) -> bool:
-    """Whether the cell passed and has samples of ``figure``. A slope (gpu_us) needs graphs of two lengths."""
+    """Whether the cell passed and has samples of ``figure``; gpu_us, a slope, needs graphs of two sizes."""
     if cell.status != "passed" or cell.metrics is None:
         return False
     return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
 
 
 def interval(cell: Cell, figure: str) -> Interval | None:
-    """None where the cell did not pass or has no such samples."""
+    """The median of ``figure`` with its interval; None where the cell did not pass or has no such samples."""
     if cell.status != "passed" or cell.metrics is None:
         return None
     values = samples(cell.metrics, figure)
@@ -126,14 +128,13 @@ def interval(cell: Cell, figure: str) -> Interval | None:
 
 
 def copy_bandwidth(calibration: Calibration) -> float:
-    """Bytes per microsecond of a device-to-device copy, read and written bytes both counted."""
+    """Bytes per microsecond of a device-to-device copy; bytes read and bytes written both count."""
     return 2 * calibration.copy_bytes / float(np.median(calibration.copy_us))
 
 
 def floor_us(calibration: Calibration, bytes_moved: int) -> float:
-    """Slope of a one-block copy plus the bytes over the copy bandwidth of the run, microseconds: what a launch is
-    measured against.
+    """Graph slope of the one-block copy kernel plus bytes_moved over the copy bandwidth, microseconds.
 
-    No bound: a call whose data stay in L2 can lie below it.
+    Both are of the same run. A reference for a call's time, no lower bound: a call whose data is in L2 can be faster.
     """
     return fit(calibration.own["block_copy"].graph_us).slope + bytes_moved / copy_bandwidth(calibration)

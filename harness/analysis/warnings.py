@@ -1,6 +1,7 @@
-"""What a reader must know of a run before its figures: a ruler out of order, cells in doubt, a GPU that held back.
+"""What a reader must know before relying on a run's figures, in sentences that tables, comparisons and reports share.
 
-Tables, comparisons and reports say it in these sentences. Never imports torch.
+A run may not be calibrated, estimators may disagree on a cell, samples may have been taken on a throttled GPU, cells
+may not have been audited. Never imports torch.
 """
 
 from __future__ import annotations
@@ -8,59 +9,57 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.analysis.estimators import untrusted
+from harness.analysis.estimators import disagreement
 from harness.records.schema import Cell, Run
+from harness.wording import counted
 
 #: Cells that a sentence names; the others are counted.
-SHOWN = 8
+MAX_NAMED = 8
+THROTTLED = "throttled or below its clock"
 
 
-def shortened(names: Sequence[str], more: str = "more") -> list[str]:
-    """The first SHOWN of them, then how many ``more`` there are."""
-    return [*names[:SHOWN], *([f"{len(names) - SHOWN} {more}"] if len(names) > SHOWN else [])]
+def abbreviated(names: Sequence[str], more: str = "more") -> list[str]:
+    """The first MAX_NAMED names, then "12 more" for the others."""
+    return [*names[:MAX_NAMED], *([f"{len(names) - MAX_NAMED} {more}"] if len(names) > MAX_NAMED else [])]
 
 
-def untrusted_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
-    """Key of each cell whose estimators disagree -> their values in words."""
-    return {cell.key: why for cell in cells if (why := untrusted(cell.metrics, run.calibration_of(cell)))}
+def disagreeing_cells(run: Run, cells: Sequence[Cell]) -> dict[str, str]:
+    """Key of each cell on which the estimators disagree -> their values in words."""
+    return {cell.key: text for cell in cells if (text := disagreement(cell.metrics, run.calibration_of(cell)))}
 
 
-def held_back(cells: Sequence[Cell]) -> list[str]:
-    """How many samples were taken again because the GPU held back, why, and which cells kept such samples
-    nevertheless.
-    """
-    discarded: Counter[str] = Counter()
-    for cell in cells:
-        discarded.update(cell.metrics.discarded if cell.metrics else {})
-    disturbed = {cell.key: cell.metrics.disturbed for cell in cells if cell.metrics and cell.metrics.disturbed}
-    found = []
-    if discarded:
-        reasons = ", ".join(f"{reason} {count}" for reason, count in discarded.items())
-        found.append(f"{discarded.total()} samples were taken again, the GPU held back: {reasons}")
-    if disturbed:
-        named = shortened([f"{key.partition('/')[2]} ({count})" for key, count in disturbed.items()])
-        found.append(
-            f"! {sum(disturbed.values())} samples were kept although the GPU still held back: {', '.join(named)}"
-        )
-    return found
-
-
-def not_audited(cells: Sequence[Cell]) -> list[str]:
-    """Each reason why cells were not audited by the second process, with their number."""
-    reasons = Counter(cell.metrics.no_audit for cell in cells if cell.metrics and cell.metrics.no_audit)
-    return [f"{count} cells were not audited: {reason}" for reason, count in reasons.items()]
-
-
-def uncalibrated(run: Run) -> list[str]:
-    """Each reason why a ruler of the run missed its tolerances."""
+def calibration_warnings(run: Run) -> list[str]:
+    """Each reason why a process of the run was not calibrated."""
     return [f"UNCALIBRATED: {reason}" for reason in run.uncalibrated]
 
 
+def throttling_warnings(cells: Sequence[Cell]) -> list[str]:
+    """How many samples were repeated because the GPU was throttled, and the cells that kept such samples."""
+    repeated: Counter[str] = Counter()
+    for cell in cells:
+        repeated.update(cell.metrics.discarded if cell.metrics else {})
+    kept = {cell.key: cell.metrics.disturbed for cell in cells if cell.metrics and cell.metrics.disturbed}
+    found = []
+    if repeated:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in repeated.items())
+        found.append(f"{counted(repeated.total(), 'sample')} repeated because the GPU was {THROTTLED}: {reasons}")
+    if kept:
+        named = abbreviated([f"{key.partition('/')[2]} ({count})" for key, count in kept.items()])
+        samples = counted(sum(kept.values()), "sample")
+        found.append(f"! {samples} kept although the GPU was still {THROTTLED}: {', '.join(named)}")
+    return found
+
+
+def audit_warnings(cells: Sequence[Cell]) -> list[str]:
+    """Each reason why cells were not audited by the second process, with their number."""
+    reasons = Counter(cell.metrics.no_audit for cell in cells if cell.metrics and cell.metrics.no_audit)
+    return [f"{counted(count, 'cell')} not audited: {reason}" for reason, count in reasons.items()]
+
+
 def warnings(run: Run) -> list[str]:
-    """One sentence each, for the whole run; empty where every figure may be believed."""
-    found = uncalibrated(run)
-    if doubted := untrusted_cells(run, run.cells):
-        found.append(
-            f"{len(doubted)} untrusted cells, their estimators disagree: {', '.join(shortened(list(doubted)))}"
-        )
-    return [*found, *held_back(run.cells), *not_audited(run.cells)]
+    """All of these for a whole run, one sentence each; empty where there is nothing to warn of."""
+    found = calibration_warnings(run)
+    if disagreeing := disagreeing_cells(run, run.cells):
+        named = ", ".join(abbreviated(list(disagreeing)))
+        found.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+    return [*found, *throttling_warnings(run.cells), *audit_warnings(run.cells)]

@@ -1,6 +1,4 @@
-"""`bench.py doctor`: calibrate the ruler on this machine, show it against known times, say what is wrong and what to
-do.
-"""
+"""`bench.py doctor`: calibrate the timer on this machine, compare it with known times, and print what it reads."""
 
 from __future__ import annotations
 
@@ -11,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis import estimators
-from harness.analysis.estimators import ESTIMATORS
+from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
+from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residual
 from harness.analysis.stats import copy_bandwidth, fit
 from harness.config.load import Measure
 from harness.records.file import Writer, read_run
@@ -20,13 +19,13 @@ from harness.report.console import print_calibration_errors, print_environment, 
 from harness.runner.protocol import Job
 from harness.runner.run import Runner, header
 
-#: Serving has all there is to prove: what was rewritten lies in L2, what was not lies in memory.
-CACHE = "serving"
+#: The state that checks most: the inputs must be in L2, the rest in memory.
+CACHE = SERVING.name
 
 
 def examine(console: Console, device: str, out: Path | None) -> bool:
-    """Print the state of the ruler and, with ``out``, write a record of it and a plot. True where it is calibrated; a
-    machine without a GPU has no ruler to calibrate and is fine. Raises RunError, RecordError.
+    """Calibrate and print the result; with ``out``, also write a record and a plot. True where the timer is calibrated,
+    and on a machine without a GPU, which has nothing to calibrate. Raises RunError, RecordError.
     """
     job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda", compiled=False)
     runner = Runner(job, lambda line: None, lambda progress: None)
@@ -42,19 +41,17 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
         if out is not None:
             console.print(Text(f"nothing written to {out}"))
         return True
-    found = estimators.calibration_errors(ready.calibration, CACHE)
+    errors = estimators.calibration_errors(ready.calibration, CACHE)
     _print_residuals(console, ready.calibration)
     console.print()
     _print_readings(console, ready.calibration)
-    print_calibration_errors(console, found)
-    if not found:
-        console.print(
-            Text("calibrated: every estimator recovers every known time within max(50 ns, 1 %)", style="green")
-        )
+    print_calibration_errors(console, errors)
+    if not errors:
+        console.print(Text(f"calibrated: every estimator measures every known time within {RESIDUAL}", style="green"))
     if out is not None:
         config = {"name": "doctor", "measure": {"cache": CACHE}}
         _write(console, header(ready, config, command="python bench.py doctor", seed=0), out)
-    return not found
+    return not errors
 
 
 def _write(console: Console, line: Header, out: Path) -> None:
@@ -68,45 +65,40 @@ def _write(console: Console, line: Header, out: Path) -> None:
 
 
 def _print_residuals(console: Console, calibration: Calibration) -> None:
-    """How far each estimator misses each known time."""
-    by_time: dict[float, dict[str, estimators.Residual]] = {}
+    """A row per spin kernel: how far each estimator is off."""
+    by_time: dict[float, dict[Estimator, Residual]] = {}
     for residual in estimators.residuals(calibration):
         by_time.setdefault(residual.true_us, {})[residual.estimator] = residual
-    body = []
+    rows = []
     for true_us, row in by_time.items():
-        cells = [f"{row[name].error_us * 1000:+.0f}" if name in row else "not taken" for name in ESTIMATORS]
-        body.append((f"{true_us:.2f} µs", *cells, f"±{next(iter(row.values())).allowed_us * 1000:.0f}"))
-    print_rows(console, ("spin of", *(f"{name} ns off" for name in ESTIMATORS), "allowed"), body)
+        cells = [f"{row[one].error_us * 1000:+.0f}" if one in row else "not taken" for one in ESTIMATORS]
+        rows.append((f"{true_us:.2f} µs", *cells, f"±{RESIDUAL.allowed_us(true_us) * 1000:.0f}"))
+    print_rows(console, ("spin of", *(f"{one.name}, ns off" for one in ESTIMATORS), "allowed"), rows)
 
 
-def _print_readings(console: Console, c: Calibration) -> None:
-    """What each estimator reads of the ruler's own kernels, the constants, and what else was calibrated."""
-    facts = [
-        (
-            f"{name.replace('_', ' ')}, µs a call",
-            ", ".join(f"{e} {value:.2f}" for e, value in estimators.measured(probe).items()),
-        )
-        for name, probe in c.own.items()
+def _print_readings(console: Console, calibration: Calibration) -> None:
+    """What each estimator reads of the other calibration kernels, its constant, and what else was measured."""
+    kernels = {name.replace("_", " "): times for name, times in calibration.own.items()}
+    rows = []
+    for name, times in kernels.items():
+        values = {one.name: one.value_us(times) for one in ESTIMATORS}
+        read = ", ".join(f"{one} {us:.2f}" for one, us in values.items() if us is not None)
+        rows.append((f"{name}, µs a call", read))
+    rows += [
+        (f"{one.name}: add to get time in a graph", str(constant))
+        for one, constant in estimators.constants(calibration).items()
     ]
-    facts += [(f"{name}: add to be in-graph time", str(constant)) for name, constant in estimators.constants(c).items()]
-    facts += [
-        (
-            "lack of fit of T(k), µs",
-            ", ".join(f"{name.replace('_', ' ')} {fit(p.graph_us).residual:.2f}" for name, p in c.own.items()),
-        ),
-        ("event quantum", f"{estimators.event_quantum_us(c) * 1000:.0f} ns"),
-        ("two events with nothing between", f"{np.median(c.empty_pair_us):.2f} µs"),
-        ("bare launch, host", f"{np.median(c.launch_host_us):.1f} µs"),
-        ("copy bandwidth, read + written", f"{copy_bandwidth(c) / 1e6:.2f} TB/s"),
-        ("SM clock under load", f"{c.sm_clock_mhz} MHz" if c.sm_clock_mhz else "NVML refuses"),
+    misfits = ", ".join(f"{name} {fit(times.graph_us).residual:.2f}" for name, times in kernels.items())
+    rows += [
+        ("largest deviation of T(k) from its line, µs", misfits),
+        ("resolution of an event", f"{estimators.event_quantum_us(calibration) * 1000:.0f} ns"),
+        ("two events with nothing between", f"{np.median(calibration.empty_pair_us):.2f} µs"),
+        ("bare launch, host", f"{np.median(calibration.launch_host_us):.1f} µs"),
+        ("copy bandwidth, read + written", f"{copy_bandwidth(calibration) / 1e6:.2f} TB/s"),
+        ("SM clock under load", f"{calibration.sm_clock_mhz} MHz" if calibration.sm_clock_mhz else "NVML refuses"),
     ]
-    words = {
-        "l2": "in L2",
-        "memory": "in memory",
-        "serving": "rewritten after a flush",
-        "serving_table": "not rewritten",
-    }
-    facts += [
-        (f"pointer chase, {words.get(s, s)}", f"{np.median(v):.0f} cycles a hop") for s, v in c.chase_cycles.items()
+    rows += [
+        (f"pointer chase, {CHASE_LABELS[name]}", f"{cycles:.0f} cycles a hop")
+        for name, cycles in chase_medians(calibration).items()
     ]
-    print_rows(console, ("what the ruler reads", ""), facts)
+    print_rows(console, ("the timer reads", ""), rows)

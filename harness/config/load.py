@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import msgspec
 import yaml
 
+from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
-from harness.records.schema import CacheState
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -51,7 +51,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_rounds:           rounds after which a cell that does not settle is ended.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches leave
                           out the largest.
-    cache:                what a timed call finds in L2; checked in every run, see harness/timing/cache.py.
+    cache:                what a timed call finds in L2; checked in every run (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
     timeout_s:            seconds without a heartbeat after which a variant counts as hanging.
     interpreter_budget_s: seconds of Triton's interpreter for each variant at the points of a sweep on a CPU.
@@ -62,7 +62,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_rounds: Annotated[int, msgspec.Meta(ge=3)] = 10
     max_rounds: Annotated[int, msgspec.Meta(ge=3)] = 40
     graph_copies: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2)] = (1, 2, 4, 8, 16)
-    cache: CacheState = "hot"
+    cache: CacheName = "hot"
     audit: bool = True
     timeout_s: Seconds = 120.0
     interpreter_budget_s: Seconds = 8.0

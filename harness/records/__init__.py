@@ -1,1 +1,1 @@
-"""What a run leaves on disk: the schema of its lines, and the file. Imports no other package of the harness."""
+"""The schema of a run's record, and its file. Imports no other package of the harness."""

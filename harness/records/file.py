@@ -1,6 +1,4 @@
-"""Record files: written line by line, each on disk before the next cell starts, never rewritten. Never imports
-torch.
-"""
+"""Writes and reads record files. Lines are only appended, each on disk before the next one. Never imports torch."""
 
 from __future__ import annotations
 
@@ -12,17 +10,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec import structs
 
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
 
 Line = Header | Segment | Cell
 
+#: Sections of a configuration that had another name in older records: old name -> present name.
+RENAMED_SECTIONS = {"serving": "itl_tpot"}
+
 
 class Writer:
-    """Appends to one run file, which is locked for as long as this lives.
+    """Appends to one run file, and holds a lock on it until it is closed. Raises RecordError.
 
-    ``resume``: the file exists, and its torn last line, if any, is cut off first. Otherwise it must be new; one whose
-    run was killed before its first line was written counts as new.
+    resume: the file exists; an incomplete last line is removed first. Otherwise the file must be new; one without a
+            complete first line counts as new.
     """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
@@ -40,7 +42,8 @@ class Writer:
                     os.truncate(path, 0)
                 else:
                     raise RecordError(
-                        f"{path} exists already and records are never overwritten{elsewhere}, or complete it with --resume"
+                        f"{path} exists already and records are never overwritten{elsewhere}, "
+                        "or complete it with --resume"
                     )
             except BaseException:
                 self._file.close()
@@ -50,22 +53,23 @@ class Writer:
 
     def write(self, line: Line) -> None:
         """Raises RecordError, for example where the disk is full."""
-        left = memoryview(msgspec.json.encode(line) + b"\n")
+        unwritten = memoryview(msgspec.json.encode(line) + b"\n")
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            while unwritten:
+                unwritten = unwritten[self._file.write(unwritten) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             raise RecordError(
-                f"cannot write {self.path}: {error.strerror}; what was written before is kept; make room and complete it with --resume"
+                f"cannot write {self.path}: {error.strerror}; what was written before is kept; "
+                "make room and complete it with --resume"
             ) from None
 
     def close(self) -> None:
-        """Close the file; one to which nothing was written is removed, with the folder that was made for it."""
+        """Close the file. An empty one is removed, with its folder if that was made for it."""
         if self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()
             if self._made_folder:
-                with suppress(OSError):  # somebody put something there
+                with suppress(OSError):  # the folder holds other files by now
                     self.path.parent.rmdir()
         self._file.close()
 
@@ -79,27 +83,26 @@ def _content(path: str | Path) -> bytes:
 
 
 def is_empty_record(path: Path) -> bool:
-    """Whether the run of this file was killed before its header was whole, so that there is nothing to complete or to
-    lose. Raises RecordError.
+    """Whether the run was killed before its first line was complete, so that there is nothing to resume or to lose.
+
+    Raises RecordError where the file cannot be read.
     """
     content = _content(path)
     return not content or (content.startswith(b'{"line":"header"') and b"\n" not in content)
 
 
 def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
-    """Two processes that complete the same run would measure everything twice. The lock goes with the process,
-    however it ends.
-    """
+    """Keep a second process from writing to the file. The lock ends with the process, however that ends."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RecordError(f"{path} is being written by another run; wait for its end, or end it{elsewhere}") from None
+        raise RecordError(f"{path} is being written by another run; wait for its end, or stop it{elsewhere}") from None
     except OSError:
-        pass  # a network file system without locks: then it is on the user not to start two
+        pass  # a network file system without locks
 
 
 def _end_last_line(file: BinaryIO, path: Path) -> None:
-    """A line without its newline was under way when the run was killed: end it where it is whole, else cut it off."""
+    """Complete a last line that lacks only its newline, and remove one that is incomplete (the run was killed)."""
     content = path.read_bytes()
     start = content.rfind(b"\n") + 1
     if start == len(content):
@@ -113,7 +116,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
 
 
 def write_run(run: Run, path: Path) -> None:
-    """A whole run into a new file."""
+    """Write a run to a new file. Raises RecordError."""
     writer = Writer(path)
     try:
         writer.write(run.header)
@@ -127,7 +130,10 @@ def write_run(run: Run, path: Path) -> None:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read one run file. A torn last line (a killed run) is dropped and reported in ``truncated``."""
+    """Read one run file. An incomplete last line (of a killed run) is dropped and noted in ``truncated``.
+
+    Raises RecordError with path and line number.
+    """
     lines = _content(path).split(b"\n")
     decoder = msgspec.json.Decoder(Line)
     decoded: list[Line] = []
@@ -136,7 +142,7 @@ def read_run(path: str | Path) -> Run:
             continue
         try:
             decoded.append(decoder.decode(line))
-        except (msgspec.DecodeError, RecursionError) as error:  # the second of brackets in brackets without end
+        except (msgspec.DecodeError, RecursionError) as error:  # RecursionError: brackets nested too deep
             if number == 1:
                 _check_schema(path, line)
             if number == len(lines) and decoded:
@@ -146,7 +152,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def _check_schema(path: str | Path, line: bytes) -> None:
-    """A header of another schema need not have the fields of this one; the schema is what to name then."""
+    """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
     try:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -169,4 +175,9 @@ def _run(path: str | Path, lines: Sequence[Line], truncated: bool) -> Run:
             cells.append(line)
         elif isinstance(line, Segment):
             segments.append((len(cells), line))
-    return Run(str(path), lines[0], cells, truncated, segments)
+    return Run(str(path), _with_present_names(lines[0]), cells, truncated, segments)
+
+
+def _with_present_names(header: Header) -> Header:
+    config = {RENAMED_SECTIONS.get(section, section): values for section, values in header.config.items()}
+    return structs.replace(header, config=config)

@@ -1,7 +1,7 @@
-"""What a run leaves behind: JSONL, one header line, then one line per cell. ``record_file`` writes and reads them.
+"""The schema of a record, a JSONL file: one header line, then one line per cell. docs/records.md describes the fields.
 
-Only raw samples are stored. Medians, slopes, intervals, ratios are derived by whoever reads (``stats``, ``trust``), so
-that a better statistic can be applied to old runs. Never imports torch.
+Only raw samples are stored. Medians, slopes, intervals and ratios are derived on reading (harness/analysis), so that a
+better statistic can be applied to old runs. harness/records/file.py writes and reads the file. Never imports torch.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ class Status(StrEnum):
         return self in (Status.MISMATCH, Status.FAILED)
 
 
-#: What memory a call finds in L2 when it is timed; see harness/timing/cache.py.
-CacheState = Literal["hot", "cold", "serving"]
-
 
 class RecordError(Exception):
-    """A record file cannot be read or written; the message says which and why."""
+    """A record file cannot be read or written; the message says which one and why."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,33 +67,47 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     notes: tuple[str, ...] = ()
 
 
-class KernelTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One kernel of the ruler's own, timed by each estimator; the fields are those of Metrics.
+class EstimatorSamples(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Raw samples of the estimators of one call's GPU time (harness/analysis/estimators.py), microseconds.
 
-    launches: of one call. true_us: what the kernel itself read off the GPU's global timer, where it waits for a known time.
+    graph_us:  copies of the call in a CUDA graph -> time of a replay, one per round; gpu_us is its slope.
+    state_us:  replays of the one-copy graph in the run's cache state, one per round; empty if that is "hot".
+    stream_us: calls queued one by one behind a blocking kernel -> time between the events around them, one per round;
+               for a cell in the first rounds only.
+    cupti_us:  durations of the kernels, memcpys and memsets of one call, summed, from CUPTI; one per graph, replayed in
+               the run's cache state.
     """
 
-    graph_us: dict[int, list[float]]
-    stream_us: dict[int, list[float]]
+    graph_us: dict[int, list[float]] = {}
     state_us: list[float] = []
+    stream_us: dict[int, list[float]] = {}
     cupti_us: list[float] = []
+
+
+class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
+    """A calibration kernel, timed by each estimator.
+
+    true_us:  for a spin kernel, its duration by the GPU's global timer, one per round.
+    launches: kernels, memcpys and memsets of one call.
+    """
+
     true_us: list[float] = []
     launches: int = 1
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
-    """The ruler of this run, raw. Compared and hashed by identity, so that what is derived from it can be kept beside
-    it.
+    """What the timer reads of known work in this run, raw. Compared and hashed by identity, to serve as a cache key.
 
-    own:             kernels of the kinds that are measured: "null", "block_copy" (one block), "wide_copy", "operator",
-                     "gather", "chain" (of operators and a memcpy).
+    own:             calibration kernels of the kinds that variants consist of: "null", "block_copy" (one block),
+                     "wide_copy", "operator" (of PyTorch), "gather", "chain" (PyTorch operators, one of them a memcpy).
     spins:           nanoseconds asked for -> a kernel that waits so long.
-    empty_pair_us:   two events with nothing between them, behind a blocking kernel; their grid is the event quantum.
-    launch_host_us:  CPU time of a bare cuda-core launch of two arguments (the block copy).
-    copy_us:         device-to-device copies of copy_bytes.
-    chase_cycles:    memory state -> clock cycles per hop of a pointer chase through 256 KiB in that state: "l2" and "memory"
-                     are what the two levels take; the others prove a cache state (see harness/timing/cache.py).
-    sm_clock_mhz:    the clock under load that samples are held to; 0 where NVML refuses.
+    empty_pair_us:   two events with nothing between them, behind a blocking kernel; the smallest step between these
+                     times is the resolution of an event.
+    launch_host_us:  CPU time to launch the block copy.
+    copy_bytes:      size of the device-to-device copies timed in copy_us.
+    chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
+                     (harness/analysis/cache_states.py).
+    sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 
     own: dict[str, KernelTimes]
@@ -110,10 +121,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field="line"):
-    """First line of a run. ``variants``: operator/variant in catalogue order, the order of columns and bars.
+    """First line of a run.
 
-    uncalibrated: why the ruler of this run missed its tolerances; empty where it did not (always on a CPU).
-    cells: keys of the whole plan, in order: what --resume completes. shard: "2/8" where this is one piece of it.
+    command, started: the command line, and when the run began (UTC, ISO 8601).
+    seed:             of all random inputs.
+    variants:         "operator/variant" in catalogue order, which is the order of columns in tables.
+    config:           the configuration as read, defaults filled in.
+    uncalibrated:     why the run is not calibrated; empty where it is, and on a CPU.
+    compiled:         CUDA source -> architecture -> "ok" or NVRTC's error; without a GPU only.
+    cells:            keys of all planned cells, in order; --resume measures those that are missing.
+    shard:            "2/8" where this run is one part of a sweep.
     """
 
     schema: int
@@ -132,7 +149,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
-    """From here on cells come from another process: a resumed run, a replaced worker, another shard of a merged run."""
+    """The cells after this line come from another process: a resumed run, a replaced worker, a merged shard."""
 
     started: str
     why: str
@@ -141,26 +158,27 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     uncalibrated: tuple[str, ...] = ()
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Raw samples of one cell, microseconds, and counts.
+class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
+    """Raw samples of one cell in microseconds, one per round unless said otherwise, and counts.
 
-    graph_us:  copies of the launch in one CUDA graph -> time of each replay, one per round; gpu_us is its slope.
-    state_us:  replays of the one-copy graph in the run's cache state, where that is not "hot", one per round.
-    stream_us: launches queued one by one behind a blocking kernel -> time between the events around them; in the first rounds only.
-    cupti_us:  kernel, memcpy and memset durations of one call summed, from CUPTI; one per replay in the cache state.
-    cpu_us:    wall time of one launch of a PyTorch variant on a CPU; never a GPU time.
-    launches, graph_nodes: of the captured graph. cupti_launches: what CUPTI saw of one call of the graph;
-    eager_launches: of one call outside of it. allocations, synchronizations: of one eager call; memcpys: direction -> count.
-    discarded: samples taken again, by reason (a throttled or slow clock); disturbed: samples kept although retries ran out.
+    bytes_moved:       least traffic of the operator at this point.
+    host_us:           CPU time to submit one call.
+    eager_us:          from submission to completion on an idle GPU, submission included.
+    cpu_us:            wall time of one call of a PyTorch variant on a CPU; never a GPU time.
+    launches:          kernel, memcpy and memset nodes of one call in the captured graph; graph_nodes: by type.
+    no_graph:          why the call cannot be captured; then there is no graph_us.
+    no_audit:          why the second process did not look at this cell.
+    cupti_launches:    operations of one call in a graph, by CUPTI; eager_launches: outside of one.
+    allocations, synchronizations: of one eager call; memcpys: direction ("HtoD", "DtoH", "DtoD") -> count.
+    rounds, stopped:   number of rounds, and why there were no more: "settled", "budget" or "rounds".
+    discarded:         reason -> samples that were repeated, because the GPU was throttled or below its clock.
+    disturbed:         samples that were kept although that was still so after all repetitions.
+    sm_clock_mhz, power_w: read before and after the rounds of the point.
     """
 
     bytes_moved: int
     host_us: list[float] = []
     eager_us: list[float] = []
-    graph_us: dict[int, list[float]] = {}
-    state_us: list[float] = []
-    stream_us: dict[int, list[float]] = {}
-    cupti_us: list[float] = []
     cpu_us: list[float] = []
     launches: int | None = None
     graph_nodes: dict[str, int] = {}
@@ -180,8 +198,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
-    """One operator x point x variant. ``point`` is the label of the point, ``axes`` its values in full; ``phase``: when
-    a server calls the operator.
+    """One variant of one operator at one point.
+
+    baseline: the variant that ratios refer to.
+    point:    label of the point, with the axes that are not at their default; axes: all of them.
+    reason:   why the status is not "passed"; for a cell that passed, a remark.
+    metrics:  None unless the cell passed.
+    phase:    when a server calls the operator.
     """
 
     operator: str
@@ -196,7 +219,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
 
     @property
     def key(self) -> str:
-        """Name of the cell's NVTX ranges, and what two runs are joined on."""
+        """Name of the cell's NVTX ranges; two runs are joined on it."""
         return cell_key(self.operator, self.variant, self.point)
 
     @property
@@ -205,7 +228,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
 
 
 class Run(msgspec.Struct, frozen=True, dict=True):
-    """A record as read. segments: (number of cells before it, segment), in order."""
+    """A record as read.
+
+    truncated: whether the last line was incomplete, because the run was killed, and was dropped.
+    segments:  (number of cells before it, segment), in order.
+    """
 
     path: str
     header: Header
@@ -215,22 +242,22 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def in_order(self) -> list[Cell]:
-        """The cells as the sweep has them; those of merged shards stand shard by shard in the file."""
+        """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
         place = {key: i for i, key in enumerate(self.header.cells)}
         return sorted(self.cells, key=lambda cell: place.get(cell.key, len(place)))
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
-        """The ruler that measured this cell."""
-        return self._timers.get(cell.key, self.header.calibration)
+        """The calibration of the process that timed this cell."""
+        return self._calibrations.get(cell.key, self.header.calibration)
 
     @cached_property
-    def _timers(self) -> dict[str, Calibration | None]:
-        """Of the cells that stand in a segment; a later segment takes over from an earlier one."""
+    def _calibrations(self) -> dict[str, Calibration | None]:
+        """By key, for the cells after a segment line; the last segment before a cell counts."""
         return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
-        """Why a ruler of this run missed its tolerances, each reason once."""
+        """Why a process of this run was not calibrated, each reason once."""
         return tuple(
             dict.fromkeys(
                 [*self.header.uncalibrated, *(r for _, segment in self.segments for r in segment.uncalibrated)]
@@ -239,6 +266,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def cache(self) -> str:
+        """The cache state's name; records from before there were several lack it."""
         return self.header.config.get("measure", {}).get("cache", "hot")
 
 
@@ -247,17 +275,17 @@ def cell_key(operator: str, variant: str, point: str) -> str:
 
 
 def sources_compile(compiled: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether no CUDA source failed for any architecture; ``compiled`` as in the header."""
+    """Whether every CUDA source compiles for every architecture; ``compiled`` as in the header."""
     return all(result == "ok" for results in compiled.values() for result in results.values())
 
 
 def label_parts(point: str) -> dict[str, str]:
-    """The label of a point taken apart: axis -> value as text, for the axes that are not at their default."""
+    """Axis -> value as text, from the label of a point: the axes that are not at their default."""
     return dict(part.split("=", 1) for part in point.split(",") if "=" in part)
 
 
 def axis_texts(point: str, axes: Mapping[str, Any]) -> dict[str, str]:
-    """Every axis as the label of the point spells it; a default, which labels leave out, as it is."""
+    """Axis -> value as text: as the point's label spells it, or, where the label leaves a default out, as it is."""
     named = label_parts(point)
     return {
         axis: named.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()

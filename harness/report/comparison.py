@@ -1,4 +1,4 @@
-"""A comparison in words: a comment for a pull request, and the same for a terminal. Derives no verdict of its own."""
+"""Renders a comparison: a comment for a pull request, and the same for a terminal. It derives no verdicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from scipy import stats as scipy_stats
 
-from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, Comparison, Row, Transition
+from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, CellComparison, Comparison, Transition
 from harness.analysis.stats import FIGURES, Interval
 from harness.analysis.warnings import warnings
 from harness.records.schema import Run
@@ -25,7 +25,7 @@ from harness.report.tables import as_text
 
 #: GitHub refuses a comment of more than 65,536 characters; tables are cut until it fits.
 COMMENT_CHARACTERS = 65_000
-#: More of a value than this makes a table unreadable; it stands in full in the record.
+#: Longer values are cut in tables; the record holds them in full.
 VALUE_CHARACTERS = 200
 
 STYLES = {"slower": "bold red", "faster": "green", "same": "dim", "unsure": "yellow"}
@@ -34,7 +34,7 @@ MARKS = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "same", "unsu
 
 @dataclass(frozen=True)
 class Summary:
-    """All cells of one variant and figure: geometric mean, least and greatest of their ratios head / base."""
+    """One figure over all cells of a variant: geometric mean, least and greatest of the ratios head / base."""
 
     operator: str
     variant: str
@@ -45,18 +45,19 @@ class Summary:
     greatest: float
 
 
-def summaries(rows: Iterable[Row]) -> list[Summary]:
-    """Per operator, variant and figure. Ratios are averaged geometrically, so that +100 % and -50 % cancel."""
+def summaries(cells: Iterable[CellComparison]) -> list[Summary]:
+    """Per operator, variant and figure. With a geometric mean, twice as slow and twice as fast cancel."""
     groups: dict[tuple[str, str, str], list[float]] = {}
-    for row in rows:
-        if row.ratio.median > 0:
-            groups.setdefault((row.operator, row.variant, row.figure), []).append(row.ratio.median)
+    for cell in cells:
+        if cell.ratio.median > 0:
+            groups.setdefault((cell.operator, cell.variant, cell.figure), []).append(cell.ratio.median)
     return [Summary(*group, len(r), float(scipy_stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
 
 
 def headline(comparison: Comparison, strong: str = "") -> str:
-    """``2 slower, 1 faster, 40 same, 3 unsure (gpu_us, threshold 2 %)``; what fails the comparison between
-    ``strong`` marks.
+    """``2 slower, 1 faster, 40 same, 3 unsure (gpu_us, threshold 2 %)``.
+
+    strong: mark put around the counts that make the comparison fail, such as ``**``.
     """
     counts = comparison.counts(*comparison.gating)
     parts = [f"{strong}{len(comparison.broken)} broken{strong}"] if comparison.broken else []
@@ -69,21 +70,21 @@ def headline(comparison: Comparison, strong: str = "") -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What the counts leave out: the figures that decide nothing."""
+    """The counts of the figures that do not decide the exit code, a line each."""
     lines = []
     for figure in FIGURES:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
             lines.append(
-                f"{figure}, shown and not deciding: "
+                f"{figure}, which does not decide: "
                 + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
                 + "."
             )
     return lines
 
 
-def cautions(comparison: Comparison) -> list[str]:
-    """What makes the figures of either side doubtful, whatever the verdicts say."""
+def run_warnings(comparison: Comparison) -> list[str]:
+    """What a reader must know of either run before relying on the verdicts."""
     return [
         f"{side}: {text}"
         for side, run in (("base", comparison.base), ("head", comparison.head))
@@ -94,14 +95,15 @@ def cautions(comparison: Comparison) -> list[str]:
 def explanation(comparison: Comparison) -> str:
     threshold, floor = f"{comparison.threshold * 100:g} %", f"{comparison.floor_us:g} µs"
     return (
-        f"slower: the 95 % interval of the ratio of medians lies above +{threshold} and the medians differ by more than {floor}; "
-        f"faster: the mirror image; same: that interval within ±{threshold}; unsure: anything else. "
+        f"slower: the 95 % interval of the ratio of medians lies above +{threshold} and the medians differ by more "
+        f"than {floor}; faster: the same below −{threshold}; same: that interval within ±{threshold}; unsure: anything "
+        "else. "
         f"Exit code {comparison.exit_code}."
     )
 
 
 def command(comparison: Comparison) -> str:
-    """What repeats this comparison."""
+    """The command that repeats this comparison."""
     parts = ["python", "bench.py", "compare", comparison.base.path, comparison.head.path]
     if comparison.threshold != THRESHOLD:
         parts += ["--threshold", f"{comparison.threshold:g}"]
@@ -121,17 +123,17 @@ def sections(comparison: Comparison) -> list[tuple[str, list[Transition]]]:
     return [(title, transitions) for title, transitions in titled.items() if transitions]
 
 
-def changed(rows: Iterable[Row]) -> list[Row]:
+def changed(cells: Iterable[CellComparison]) -> list[CellComparison]:
     """Slower first, then faster, then unsure; within each the largest change first."""
     order = ("slower", "faster", "unsure")
     return sorted(
-        (row for row in rows if row.verdict in order),
-        key=lambda row: (order.index(row.verdict), -_size(row.ratio.median)),
+        (cell for cell in cells if cell.verdict in order),
+        key=lambda cell: (order.index(cell.verdict), -_size(cell.ratio.median)),
     )
 
 
 def comparison_markdown(comparison: Comparison) -> str:
-    """A comment for a pull request, in GitHub's Markdown, short enough to be accepted as one."""
+    """A comment for a pull request in GitHub's Markdown, cut to the length that GitHub accepts."""
     templates = Templates(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -148,35 +150,35 @@ def comparison_markdown(comparison: Comparison) -> str:
         "commit": _commit,
         "device": _device,
     }
-    gating = comparison.gating_rows
+    gating = comparison.gating_cells
     values = {
         "comparison": comparison,
         "headline": headline(comparison, "**"),
         "correlated": CORRELATED,
         "sections": sections(comparison),
         "changed": changed(gating),
-        "everything": gating + [row for row in comparison.rows if row.figure not in comparison.gating],
-        "summaries": summaries(comparison.rows),
+        "everything": gating + [cell for cell in comparison.cells if cell.figure not in comparison.gating],
+        "summaries": summaries(comparison.cells),
         "remarks": remarks(comparison),
-        "cautions": cautions(comparison),
+        "warnings": run_warnings(comparison),
         "marks": MARKS,
         "explanation": explanation(comparison),
         "command": command(comparison),
     }
     template = templates.get_template("comparison.md.j2")
-    most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.rows) + len(comparison.differences)
+    most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.cells) + len(comparison.differences)
     while len(text := template.render(values, most=most)) > COMMENT_CHARACTERS and most:
         most //= 2
     return text
 
 
 def comparison_console(comparison: Comparison, console: Console) -> None:
-    """The same for a terminal of 100 columns; unchanged cells are counted, not listed."""
+    """Print the comparison to a terminal; unchanged cells are counted, not listed."""
     console.print(headline(comparison), style="bold", highlight=False)
     for side, run in (("base", comparison.base), ("head", comparison.head)):
-        torn = ", last record torn" if run.truncated else ""
-        console.print(f"{side}  {_commit(run)}  {_device(run)}{torn}  {run.path}", markup=False, highlight=False)
-    for line in cautions(comparison):
+        incomplete = ", last line incomplete" if run.truncated else ""
+        console.print(f"{side}  {_commit(run)}  {_device(run)}{incomplete}  {run.path}", markup=False, highlight=False)
+    for line in run_warnings(comparison):
         console.print(
             broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False
         )
@@ -186,11 +188,12 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
     for title, transitions in sections(comparison):
         rows = [(spaced(one.key), _value(one.base), _value(one.head)) for one in transitions]
         _print(console, f"{title} ({len(transitions)})", ("cell", "base", "head"), rows)
-    if rows := changed(comparison.gating_rows):
+    if compared := changed(comparison.gating_cells):
         columns = ("cell", ">base, µs", ">head, µs", ">change, % [95 %]", "verdict")
-        names = [f"{row.operator}/{row.variant} {spaced(row.point)}" for row in rows]
-        cells = [(name, *r.texts, _change(r.ratio), r.verdict) for name, r in zip(names, rows, strict=True)]
-        _print(console, f"Changed or unsure cells ({', '.join(comparison.gating)})", columns, cells)
+        rows = [
+            (f"{c.operator}/{c.variant} {spaced(c.point)}", *c.texts, _change(c.ratio), c.verdict) for c in compared
+        ]
+        _print(console, f"Changed or unsure cells ({', '.join(comparison.gating)})", columns, rows)
     means = [
         (
             f"{one.operator}/{one.variant}",
@@ -198,7 +201,7 @@ def comparison_console(comparison: Comparison, console: Console) -> None:
             str(one.cells),
             *map(_percent, (one.ratio, one.least, one.greatest)),
         )
-        for one in summaries(comparison.gating_rows)
+        for one in summaries(comparison.gating_cells)
     ]
     columns = ("variant", "figure", ">cells", ">geometric mean, %", ">least, %", ">greatest, %")
     _print(console, "Change over all cells of a variant", columns, means)
@@ -222,7 +225,7 @@ def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[
 
 
 def _size(ratio: float) -> float:
-    """How far from 1 on a log scale; NaN sorts last."""
+    """Distance from 1 on a log scale; 0 for NaN, which sorts last."""
     return abs(math.log(ratio)) if ratio > 0 else 0.0
 
 
@@ -236,13 +239,13 @@ def _change(ratio: Interval) -> str:
 
 
 def _value(value: Any) -> str:
-    """On one line; the dash stands for nothing recorded."""
+    """On one line, cut to VALUE_CHARACTERS; a dash where nothing was recorded."""
     text = "—" if value is None else " ".join(str(value).split())
     return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"
 
 
 def _cell(value: Any) -> str:
-    """A value inside a Markdown table, as text: one line, nothing of it read as markup."""
+    """A value for a Markdown table: one line, markup escaped."""
     return as_text(_value(value))
 
 

@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import FIGURES, MOST_US, Interval, floor_us, interval, is_plausible, is_timed
-from harness.analysis.warnings import held_back, not_audited, shortened, uncalibrated, untrusted_cells
+from harness.analysis.stats import FIGURES, MAX_PLAUSIBLE_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.wording import significant
 
@@ -139,24 +145,24 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     columnless = _without_times(variants, cells)
     variants = [name for name in variants if name not in columnless]
     axes, labels, shared = point_columns(cells)
-    footnotes, untrusted = Footnotes(), untrusted_cells(run, cells)
+    footnotes, disagreeing = Footnotes(), disagreeing_cells(run, cells)
     floor = gpu and any(is_timed(cell, figure) for cell in cells)
 
     rows: list[tuple[tuple[str, ...], tuple[Entry, ...]]] = []
     for point, row in grid.items() if variants else ():
         times = {name: time for name, cell in row.items() if (time := interval(cell, figure)) is not None}
         fastest = _fastest(times)
-        entries = [_time_entry(row.get(name), times, name == fastest, footnotes, untrusted) for name in variants]
+        entries = [_time_entry(row.get(name), times, name == fastest, footnotes, disagreeing) for name in variants]
         entries += [_floor_entry(run, row)] if floor else []
         rows.append((labels[point], tuple(entries)))
 
     title, legend = _title_and_legend(run, figure, cells[0].baseline, [e for _, entries in rows for e in entries])
     notes = [*_shared_note(shared if rows else ""), *legend]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
-    notes += uncalibrated(run)
-    marked = [f"{key.partition('/')[2]} {why}" for key, why in untrusted.items()]
-    notes += [f"? {text}" for text in shortened(marked, more="more untrusted cells")]
-    notes += [*held_back(cells), *not_audited(cells), *footnotes.notes()]
+    notes += calibration_warnings(run)
+    marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
+    notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
+    notes += [*throttling_warnings(cells), *audit_warnings(cells), *footnotes.notes()]
     columns = (*variants, "floor") if floor else tuple(variants)
     return Table(f"{operator}: {title}", axes, columns, tuple(rows), tuple(notes))
 
@@ -186,7 +192,7 @@ def _shared_note(shared: str) -> list[str]:
 
 
 def _time_entry(
-    cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, untrusted: Mapping[str, str]
+    cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, disagreeing: Mapping[str, str]
 ) -> Entry:
     if cell is None or cell.variant not in times:
         return footnotes.entry(cell)
@@ -198,8 +204,8 @@ def _time_entry(
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = f"{'*' if best else ''}{'?' if cell.key in untrusted else ''}{'!' if cell.metrics.disturbed else ''}"
-    shown = significant(mine.median) if abs(mine.median) <= MOST_US else f"{mine.median:.0e}"
+    marks = f"{'*' if best else ''}{'?' if cell.key in disagreeing else ''}{'!' if cell.metrics.disturbed else ''}"
+    shown = significant(mine.median) if abs(mine.median) <= MAX_PLAUSIBLE_US else f"{mine.median:.0e}"
     return Entry(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
 

@@ -102,8 +102,8 @@ def _died_without_culprit(death: WorkerDied) -> str:
 def _with_cupti(calibration: Calibration | None, answer: AuditReady) -> Calibration | None:
     if calibration is None:
         return None
-    spins = {ns: structs.replace(times, cupti_us=answer.spins.get(ns, [])) for ns, times in calibration.spins.items()}
-    own = {name: structs.replace(times, cupti_us=answer.own.get(name, [])) for name, times in calibration.own.items()}
+    spins = {ns: structs.replace(times, **answer.spins.get(ns, {})) for ns, times in calibration.spins.items()}
+    own = {name: structs.replace(times, **answer.own.get(name, {})) for name, times in calibration.own.items()}
     return structs.replace(calibration, spins=spins, own=own)
 
 

@@ -1,7 +1,8 @@
-"""What a launch really does: CUPTI's durations, and counts of launches, allocations, synchronisations and copies.
+"""The second process's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
 
-Runs in a process of its own, because in one in which CUPTI was attached every launch costs the host up to 40 % more
-ever after. What it finds is joined to the times of the other process, cell by cell.
+It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
+results are joined to the first process's times cell by cell. It is a process of its own because launches take the host
+longer once CUPTI is attached, until the process ends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from harness.analysis.cache_states import HOT
+from harness.analysis.estimators import CUPTI
 from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.cuda import launcher
@@ -22,49 +25,49 @@ from harness.timing.cache import CALIBRATION_KERNELS
 from harness.timing.calibrate import Kernels
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.cupti import Operation, trace
-from harness.timing.rounds import DIGITS
+from harness.timing.rounds import SAMPLE_DECIMALS
 from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
 from harness.verify.buffers import Guard
 from harness.verify.integrity import ProcessState
 from harness.wording import first_line
 
-#: Graphs of a launch that a trace covers, a replay of each, eager calls, and calls before either. Many graphs, because
-#: two graphs of the same launch differ by up to 7 %, and two replays of one graph by next to nothing.
+#: Graphs that are traced, one replay of each; eager calls that are traced; calls before either. Many graphs, because
+#: the times of two graphs of the same launch differ, while two replays of one graph hardly do.
 GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
-#: Graphs of a long chain are fewer, as its launches average among themselves: about so many nodes in all.
-NODES, FEWEST_GRAPHS = 600, 4
-#: Copies of a launch in the traced graph, back to back like those whose slope is set against them. In any other cache
-#: state than hot each replay is one call, as only the first would meet that state.
+#: For a long chain, whose launches average among themselves, there are fewer graphs: of about MAX_NODES nodes together.
+MAX_NODES, MIN_GRAPHS = 600, 4
+#: Calls in a traced graph, back to back as in the graphs of the timer. In a cache state other than hot it is one call,
+#: since only the first would find that state.
 COPIES = 4
 #: Seconds of full load before the first trace.
 RAMP_S = 0.2
-BLOCKED = "CUPTI delivers nothing: another profiler holds it, or the driver does not let this user at it"
+BLOCKED = "CUPTI delivers nothing: another profiler uses it, or the driver does not permit this user to"
 
 
 class Auditor:
-    """Owns the device in the second process. Same messages as an Evaluator; nothing here is timed by a clock."""
+    """Owns the device in the second process. It takes the messages of an Evaluator, and times nothing by a clock."""
 
     def __init__(self, job: Job) -> None:
-        settings = ProcessState("cpu")  # what an import changed is put back; the other process has told of it
+        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
         self._catalog = discover(job.variant_files)
         settings.restore()
         self._job = job
         self._timer = CudaTimer(job.measure.graph_copies, job.measure.cache)
         self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._own_waits = 0
-        self._copies = COPIES if job.measure.cache == "hot" else 1
+        self._copies = COPIES if self._timer.cache.state is HOT else 1
 
     def ready(self) -> AuditReady:
-        """CUPTI's view of the ruler's own kernels; ``blocked`` says why there is none."""
+        """CUPTI's times of the calibration kernels, or why there are none."""
         kernels = Kernels()
         self._timer.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations
-            own = {name: self._durations(launch) for name, launch in kernels.own.items()}
-            spins = {ns: self._durations(launch) for ns, launch in kernels.spins.items()}
+            own = {name: self._kernel_samples(launch) for name, launch in kernels.own.items()}
+            spins = {ns: self._kernel_samples(launch) for ns, launch in kernels.spins.items()}
         except Exception as error:  # whatever the profiler raises, the run goes on without it
             return AuditReady({}, {}, f"CUPTI cannot be used: {first_line(error)}")
-        if not own["null"]:
+        if not own["null"][CUPTI.field]:
             return AuditReady({}, {}, BLOCKED)
         return AuditReady(own, spins, None)
 
@@ -88,15 +91,15 @@ class Auditor:
                 check_context(self._job.device)
 
     def _audit(self, operator: Operator, point: Point, variant: Variant, inputs: Any) -> dict[str, Any]:
-        """What was counted, as fields of Metrics. Raises Mismatch where the launch breaks a promise it has not waived,
-        or does another work in a graph.
+        """Counts and samples, as fields of Metrics. Raises Mismatch where the launch fails a check that it does not
+        waive, or does different work in a graph.
         """
         given, out = Guard(inputs, self._job.device), Guard(operator.make_outputs(point), self._job.device)
         staged = given.snapshot()
         launch = variant.setup(point, given.view, out.view)
         for _ in range(WARMUP_CALLS):
             launch()
-        made = check_allocations(variant, launch)
+        allocations = check_allocations(variant, launch)
         eager = trace(lambda: [launch() for _ in range(CALLS)])
         waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
         if waits and "no_sync" not in variant.waives:
@@ -104,22 +107,24 @@ class Auditor:
         memcpys = Counter(one.direction for one in eager.operations if one.direction)
         try:
             graphs = self._graphs(launch)
-        except Exception:  # that it cannot be captured is a finding, which the timing process has made already
+        except Exception:  # it cannot be captured, which the first process has recorded
             graphs = []
         replays = self._replays(graphs, lambda: given.fill_some(staged))
         self._check_same_work(eager.operations, replays)
         return {
-            "cupti_us": self._us_per_call(replays),
+            **self._samples(replays),
             "cupti_launches": len(replays[0]) // self._copies if replays else None,
             "eager_launches": len(eager.operations) // CALLS,
-            "allocations": made,
+            "allocations": allocations,
             "synchronizations": waits,
             "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
         }
 
     def _check_same_work(self, eager: list[Operation], replays: list[list[Operation]]) -> None:
-        """Raises Mismatch. eager: of CALLS calls; replays: of graphs of ``_copies`` calls, none where it cannot be
-        captured.
+        """Raise Mismatch unless calls do the same work every time, in a graph and outside of one.
+
+        eager: operations of CALLS calls. replays: operations of each graph of ``_copies`` calls; empty where the launch
+        cannot be captured.
         """
         if len(eager) % CALLS:
             raise Mismatch("same_work", f"{CALLS} calls run {len(eager)} operations, so they do not all do the same")
@@ -136,28 +141,29 @@ class Auditor:
                 f"{'; only on one side: ' + only[0][:80] if only else ''}",
             )
 
-    def _durations(self, launch: Callable[[], Any]) -> list[float]:
-        """Microseconds of one call, from each replay."""
+    def _kernel_samples(self, launch: Callable[[], Any]) -> dict[str, list[float]]:
+        """Samples of a calibration kernel, as fields of KernelTimes."""
         launch()
-        return self._us_per_call(self._replays(self._graphs(launch), lambda: None))
+        return self._samples(self._replays(self._graphs(launch), lambda: None))
 
-    def _us_per_call(self, replays: list[list[Operation]]) -> list[float]:
-        return [round(sum(one.us for one in replay) / self._copies, DIGITS) for replay in replays]
+    def _samples(self, replays: list[list[Operation]]) -> dict[str, list[float]]:
+        """Samples of the estimators that this process takes, as fields of EstimatorSamples: one for each replay."""
+        cupti_us = [sum(operation.us for operation in replay) / self._copies for replay in replays]
+        return {CUPTI.field: [round(us, SAMPLE_DECIMALS) for us in cupti_us]}
 
     def _graphs(self, launch: Callable[[], Any]) -> list[Graph]:
-        """Graphs of ``_copies`` calls, uploaded. Raises whatever the capture raises."""
+        """Graphs of ``_copies`` calls, replayed once to upload them. Raises whatever the capture raises."""
         capture = self._timer.recorder.graph
         graphs = [capture(launch, self._copies)]
         nodes = sum(graphs[0].nodes.values())
-        graphs += [
-            capture(launch, self._copies) for _ in range(min(GRAPHS, max(FEWEST_GRAPHS, NODES // max(nodes, 1))) - 1)
-        ]
+        wanted = min(GRAPHS, max(MIN_GRAPHS, MAX_NODES // max(nodes, 1)))
+        graphs += [capture(launch, self._copies) for _ in range(wanted - 1)]
         for graph in graphs:
             graph.replay()
         return graphs
 
     def _replays(self, graphs: list[Graph], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
-        """What a replay of each graph ran, in the run's cache state."""
+        """Operations of one replay of each graph, in the run's cache state."""
         if not graphs:
             return []
 

@@ -119,7 +119,7 @@ class Evaluator:
             self._timer, self._clocks = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache), Clocks()
             with nvtx_range("ramp", "ramp"):
                 self._timer.ramp(RAMP_S)
-            self._clocks.hold()
+            self._clocks.set_run_clock()
             if self._job.timed:
                 calibration = calibrate(self._timer, self._clocks)
             torch.cuda.profiler.start()

@@ -16,7 +16,7 @@ from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
 from harness.runner.protocol import Heartbeat, Job, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
-from harness.timing.rounds import Stopwatch, Timing, rounds
+from harness.timing.rounds import CellTimings, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
 from harness.verify.integrity import Integrity, ProcessState
@@ -113,7 +113,7 @@ class Measuring:
 
     def _take_samples(
         self, group: Group, stopwatches: Mapping[str, Stopwatch], budget_s: float
-    ) -> Generator[Heartbeat, None, dict[str, Timing]]:
+    ) -> Generator[Heartbeat, None, dict[str, CellTimings]]:
         """Samples of all variants, in interleaved rounds with a heartbeat each."""
 
         def throttle_reason() -> str | None:
@@ -122,8 +122,8 @@ class Measuring:
                 self.timer.ramp(RAMP_S)
             return reason
 
-        timings: dict[str, Timing] = {}
-        for timings in rounds(
+        timings: dict[str, CellTimings] = {}
+        for timings in interleave(
             stopwatches,
             min_rounds=self.job.measure.min_rounds,
             max_rounds=self.job.measure.max_rounds,
@@ -141,7 +141,7 @@ class Measuring:
         name: str,
         fixture: Fixture,
         launch: Callable[[], Any],
-        timing: Timing,
+        timing: CellTimings,
         readings: Sequence[Reading],
     ) -> Cell:
         """What became of one variant: its samples, if it did not raise and is still right after the last of them."""

@@ -74,15 +74,15 @@ class Ready:
 
 @dataclass(frozen=True)
 class AuditReady:
-    """An auditor's answer to its Job: CUPTI's microseconds for one call of each calibration kernel.
+    """An auditor's answer to its Job: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
 
-    own:     kernel name -> one time per replay.
-    spins:   nanoseconds asked for -> one time per replay.
+    own:     kernel name -> samples by field.
+    spins:   nanoseconds asked for -> samples by field.
     blocked: why CUPTI delivers nothing; None where it does.
     """
 
-    own: dict[str, list[float]]
-    spins: dict[int, list[float]]
+    own: dict[str, dict[str, list[float]]]
+    spins: dict[int, dict[str, list[float]]]
     blocked: str | None
 
 

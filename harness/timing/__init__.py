@@ -1,1 +1,1 @@
-"""What a launch costs: stopwatches for CPU and GPU, their calibration, and the state of the machine."""
+"""Times launches on a CPU and a GPU, calibrates the timer, and reads the state of the machine."""

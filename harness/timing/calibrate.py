@@ -1,28 +1,27 @@
-"""What the ruler itself reads in this run: kernels of known duration, the smallest copy, the copy bandwidth, the
-caches.
+"""Calibrates the timer: kernels of known duration, small kernels, the copy bandwidth, the cache state.
 
-Recorded raw, measured with every run, never subtracted from a figure.
+Measured with every run and recorded raw; nothing of it is subtracted from a figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
 from harness.cuda import launcher
 from harness.nvtx_ranges import nvtx_range
-from harness.records.schema import Calibration, KernelTimes
+from harness.records.schema import Calibration, EstimatorSamples, KernelTimes
 from harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
 from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import DIGITS
+from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings
 
 ROUNDS = 20
 #: Integers in the one-block copy: the size of the lengths of a large decode step.
 BLOCK_COPY_INTS = 1024
-#: Blocks and integers of the wide copy: the grid and the traffic of an expanded block table.
+#: Blocks and threads of the wide copy: the grid and the traffic of an expanded block table.
 WIDE_BLOCKS, WIDE_THREADS = 528, 256
 #: Waits of the spin kernels, nanoseconds.
 SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
@@ -32,18 +31,19 @@ COPY_ROUNDS = 7
 
 
 class Kernels:
-    """The ruler's own kernels: the kinds of nodes there are in what is measured (own), and spins of a known duration.
+    """The calibration kernels.
 
-    null: nothing. block_copy: one block. wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch's own.
-    gather: one that reads by index, as from a block table. chain: five operators, one a memcpy.
-    A spin leaves what it took in ``taken`` (nanoseconds).
+    own:   name -> launch, of the kinds of nodes that variants consist of. null: an empty kernel. block_copy: one block.
+           wide_copy: four blocks on every SM of a large GPU. operator: one of PyTorch. gather: one that reads by index,
+           as from a block table. chain: five PyTorch operators, one of them a memcpy.
+    spins: nanoseconds -> launch of a kernel that waits so long and writes its duration to ``taken_ns``.
     """
 
     def __init__(self) -> None:
         self.source = torch.randint(2**31 - 1, (BLOCK_COPY_INTS,), dtype=torch.int32, device="cuda")
         self.target = torch.empty_like(self.source)
         self.order = torch.randperm(BLOCK_COPY_INTS, device="cuda")
-        self.taken = torch.zeros(1, dtype=torch.int64, device="cuda")
+        self.taken_ns = torch.zeros(1, dtype=torch.int64, device="cuda")
         wide = torch.randint(2**31 - 1, (WIDE_BLOCKS * WIDE_THREADS * 4,), dtype=torch.int32, device="cuda")
         self.own = {
             "null": launcher(CALIBRATION_KERNELS, "null_kernel", 1, 32),
@@ -57,7 +57,7 @@ class Kernels:
             "gather": lambda: torch.index_select(self.source, 0, self.order, out=self.target),
             "chain": self._chain,
         }
-        self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken) for ns in SPINS_NS}
+        self.spins = {ns: launcher(CALIBRATION_KERNELS, "timed_spin", 1, 1, ns, self.taken_ns) for ns in SPINS_NS}
 
     def _chain(self) -> None:
         self.target.copy_(self.source)
@@ -68,10 +68,10 @@ class Kernels:
 
 
 def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
-    """Everything but CUPTI, which another process measures. The clock must be up."""
+    """Everything but the samples of CUPTI, which the second process adds. The clock must be ramped up."""
     kernels = Kernels()
     with nvtx_range("calibrate", "calibrate"):
-        own = {name: _probe(timer, launch) for name, launch in kernels.own.items()}
+        own = {name: _timed(timer, launch) for name, launch in kernels.own.items()}
         kernels.own["block_copy"]()
         if not torch.equal(kernels.source, kernels.target):
             raise RuntimeError("the calibration copy came out wrong; this GPU or driver cannot be trusted")
@@ -79,9 +79,11 @@ def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         return Calibration(
-            own={name: probe for name, (probe, _) in own.items()},
-            spins={ns: _probe(timer, launch, kernels.taken)[0] for ns, launch in kernels.spins.items()},
-            empty_pair_us=[round(events.microseconds("empty", lambda: None), DIGITS) for _ in range(EMPTY_PAIRS)],
+            own={name: times for name, (times, _) in own.items()},
+            spins={ns: _timed(timer, launch, kernels.taken_ns)[0] for ns, launch in kernels.spins.items()},
+            empty_pair_us=[
+                round(events.microseconds("empty", lambda: None), SAMPLE_DECIMALS) for _ in range(EMPTY_PAIRS)
+            ],
             launch_host_us=own["block_copy"][1],
             copy_bytes=COPY_BYTES,
             copy_us=[events.microseconds("copy", lambda: target.copy_(source)) for _ in range(COPY_ROUNDS)],
@@ -90,24 +92,16 @@ def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
         )
 
 
-def _probe(
-    timer: CudaTimer, launch: Callable[[], None], taken: torch.Tensor | None = None
+def _timed(
+    timer: CudaTimer, launch: Callable[[], None], taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
-    """The probe, and host times of its launch."""
-    watch = timer.stopwatch(launch, stream_rounds=ROUNDS)
-    samples: list[Mapping] = []
+    """The samples of every estimator for one kernel, and the host times of its launch."""
+    timings = CellTimings(timer.stopwatch(launch, stream_rounds=ROUNDS))
     true_us: list[float] = []
     for _ in range(ROUNDS):
-        samples.append(watch.sample())
-        if taken is not None:
-            true_us.append(int(taken) / 1e3)
-    series = lambda figure: {n: [round(one[figure][n], DIGITS) for one in samples] for n in samples[0][figure]}  # noqa: E731
-    state_us = [one["state_us"] for one in samples if "state_us" in one]
-    probe = KernelTimes(
-        graph_us=series("graph_us"),
-        stream_us=series("stream_us"),
-        state_us=state_us,
-        true_us=true_us,
-        launches=watch.facts()["launches"],
-    )
-    return probe, [one["host_us"] for one in samples]
+        timings.add_sample()
+        if taken_ns is not None:
+            true_us.append(int(taken_ns) / 1e3)
+    samples = {name: timings.figures[name] for name in EstimatorSamples.__struct_fields__ if name in timings.figures}
+    times = KernelTimes(**samples, true_us=true_us, launches=timings.stopwatch.facts()["launches"])
+    return times, timings.figures["host_us"]

@@ -1,8 +1,8 @@
-// Kernels the ruler itself needs: nothing, the smallest useful kernel, a wait, full load, a pointer chase.
+// Kernels of the timer: an empty one, a copy, waits, full load, a pointer chase.
 
 extern "C" __global__ void null_kernel() {}
 
-// Copies 4 integers per thread, 16 bytes at a time. With one block, the least a kernel that reads and writes can cost.
+// Copies 16 bytes per thread. With one block, this is the least that a kernel which reads and writes can cost.
 extern "C" __global__ void block_copy(const int4* __restrict__ source, int4* __restrict__ target) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     target[i] = source[i];
@@ -17,13 +17,13 @@ __device__ __forceinline__ unsigned long long wait(int nanoseconds) {
     return now - start;
 }
 
-// Keeps the stream busy for some nanoseconds of the global timer, while the host queues what is to be timed.
+// Keeps the stream busy for some nanoseconds of the global timer, while the host queues the work to be timed.
 extern "C" __global__ void spin(int nanoseconds) { wait(nanoseconds); }
 
-// The same, and leaves what the global timer says it took: a kernel whose duration is known.
+// The same, and writes how long the global timer says that it took: a kernel of known duration.
 extern "C" __global__ void timed_spin(int nanoseconds, unsigned long long* __restrict__ taken) { *taken = wait(nanoseconds); }
 
-// Frame what is to be found again in a trace.
+// Mark the beginning and the end of a span in a trace.
 extern "C" __global__ void span_begins() {}
 extern "C" __global__ void span_ends() {}
 
@@ -34,7 +34,7 @@ extern "C" __global__ void busy(float* out, int iterations) {
     if (x == -1.0f) out[0] = x;
 }
 
-// One thread follows a ring of byte offsets past L1: clock cycles of all hops, and where it ended.
+// One thread follows a ring of byte offsets, past L1. out: clock cycles of all hops; the offset it ended at.
 extern "C" __global__ void chase(const char* ring, int hops, unsigned int* out) {
     unsigned int at = 0;
     const long long start = clock64();

@@ -1,4 +1,4 @@
-"""The clock a sample was taken at, and whether the GPU held back: NVML around every sample."""
+"""SM clock, power and throttle reasons, read from NVML around samples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pynvml
 
 from harness.timing.environment import nvml_handle
 
-#: Bits of NVML's clock event reasons that make a sample slower than the GPU is. Idle, an application clock and a
-#: display limit are settings, not events. Values: nvml.h, nvmlClocksEventReason*.
+#: Bits of NVML's clock event reasons that slow a sample down (nvml.h, nvmlClocksEventReason*). The other bits, such as
+#: idle, an application clock or a display limit, are settings.
 THROTTLES = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -18,10 +18,10 @@ THROTTLES = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-#: Below this share of the clock that the run began with, a sample is of another machine.
+#: A sample below this share of the run's clock is not comparable with the others.
 SLOW_SHARE = 0.9
 
-#: What is read around samples, each for itself: some GPUs, and some users, get only part of it.
+#: Queried one by one, since NVML refuses some of them on some GPUs and to some users.
 _QUERIES = {
     "SM clock": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
     "power": lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
@@ -31,9 +31,7 @@ _QUERIES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the GPU: SM clock in MHz, power in watts (None where NVML refuses), names of THROTTLES that are
-    active.
-    """
+    """State of the GPU: SM clock in MHz, power in watts (None where NVML refuses), active THROTTLES by name."""
 
     sm_clock_mhz: int | None
     power_w: float | None
@@ -41,8 +39,10 @@ class Reading:
 
 
 class Clocks:
-    """Reads torch's current device. ``read`` returns None, and ``trouble`` nothing, where NVML refuses; ``notes``
-    say so.
+    """Reads torch's current device.
+
+    run_clock_mhz: the clock with which samples are compared; 0 until ``set_run_clock``, and where NVML refuses.
+    notes:         what NVML refuses, in words for the record.
     """
 
     def __init__(self) -> None:
@@ -62,30 +62,30 @@ class Clocks:
         self.notes: tuple[str, ...] = ()
         if refused:
             why = "; ".join(dict.fromkeys(str(error) for error in refused.values()))
-            noticed = "not all noticed" if self._queries else "not noticed"
+            detected = "not all detected" if self._queries else "not detected"
             self.notes = (
-                f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU holds back are {noticed}",
+                f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU is throttled are {detected}",
             )
 
     def read(self, power: bool = True) -> Reading | None:
-        """power: ask for it as well; ``trouble`` does not need it."""
+        """The present state; None where NVML refuses. power: whether to query it; throttle_reason does not need it."""
         if not self._queries:
             return None
         try:
-            found = {name: query(self._handle) for name, query in self._queries.items() if power or name != "power"}
+            values = {name: query(self._handle) for name, query in self._queries.items() if power or name != "power"}
         except pynvml.NVMLError:
             return None
-        bits = found.get("throttle reasons", 0)
+        bits = values.get("throttle reasons", 0)
         active = tuple(name for bit, name in THROTTLES.items() if bits & bit)
-        return Reading(found.get("SM clock"), found.get("power"), active)
+        return Reading(values.get("SM clock"), values.get("power"), active)
 
-    def hold(self) -> None:
-        """Take the clock of this moment, under load, as the run's."""
+    def set_run_clock(self) -> None:
+        """Take the present clock, under load, as the run's."""
         reading = self.read()
         self.run_clock_mhz = (reading.sm_clock_mhz if reading else None) or 0
 
     def throttle_reason(self, reading: Reading | None) -> str | None:
-        """Why a sample taken just now must be taken again."""
+        """Why a sample taken at this reading must be repeated; None where it counts."""
         if reading is None:
             return None
         if reading.throttles:

@@ -1,4 +1,4 @@
-"""Wall time on a CPU. What it measures is labelled cpu_us and never stands beside a GPU time."""
+"""Wall time of a launch on a CPU, cpu_us; never compared with a GPU time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from harness.checks import Mismatch
 if TYPE_CHECKING:
     from harness.verify.output_probe import OutputProbe
 
-#: A sample covers at least this long, so that the clock's resolution and the loop's own cost do not show.
+#: Least duration of a sample, so that the resolution of the clock and the cost of the loop do not matter.
 SAMPLE_S = 2e-4
 WARMUP_CALLS = 3
-#: CPU seconds of other threads, as a share of this one's, from which on a launch counts as working behind its own back.
-#: Below THREADS_S the process clock is too coarse to say.
-THREADS_SHARE, THREADS_S = 0.5, 2e-3
+#: A launch is rejected where other threads use more CPU time than this share of the calling thread's, and more than
+#: these seconds, below which the process clock is too coarse.
+OTHER_THREADS_SHARE, OTHER_THREADS_S = 0.5, 2e-3
 
 
 class CpuStopwatch:
-    """Times one launch on a CPU; see Stopwatch in timing.py. It holds no graph."""
+    """Times one launch on a CPU. A Stopwatch (harness/timing/rounds.py) without a graph."""
 
     leading = "cpu_us"
     replay = None
 
     def __init__(self, launch: Callable[[], Any], output_probe: OutputProbe | None = None) -> None:
-        self._launch, self._witness = launch, output_probe
+        self._launch, self._output_probe = launch, output_probe
         self._mine_s = self._others_s = 0.0
-        # The fastest call: by one that the machine held up, a sample would be a single call.
+        # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
         self._calls = max(1, int(SAMPLE_S / max(fastest, 1e-9)))
 
@@ -38,24 +38,25 @@ class CpuStopwatch:
         return perf_counter() - start
 
     def sample(self) -> Mapping[str, float]:
-        """Raises Mismatch where the timed calls did not do the work, or had it done by other threads."""
+        """Raises Mismatch where the timed calls did not do the work, or other threads did it."""
         launch, calls = self._launch, range(self._calls)
-        if self._witness is not None:
-            self._witness.arm()
+        if self._output_probe is not None:
+            self._output_probe.arm()
         mine, everyone = thread_time(), process_time()
         start = perf_counter()
         for _ in calls:
             launch()
         elapsed = perf_counter() - start
-        if self._witness is not None:
-            self._witness.check("timed")
+        if self._output_probe is not None:
+            self._output_probe.check("timed")
         mine, everyone = thread_time() - mine, process_time() - everyone
         self._mine_s += mine
         self._others_s += max(everyone - mine, 0.0)
-        if self._others_s > max(THREADS_S, THREADS_SHARE * self._mine_s):
+        if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._mine_s):
             raise Mismatch(
                 "one_thread",
-                f"other threads worked {self._others_s * 1e3:.1f} ms while the launches took {self._mine_s * 1e3:.1f} ms",
+                f"other threads worked {self._others_s * 1e3:.1f} ms while the launches took "
+                f"{self._mine_s * 1e3:.1f} ms",
             )
         return {"cpu_us": elapsed * 1e6 / self._calls}
 

@@ -1,14 +1,15 @@
-"""Times of a launch on a GPU.
+"""Times a launch on a GPU. A sample of a launch holds:
 
-host_us    CPU time to submit one launch: monotonic clock around a few calls, the device idle before and drained after.
-graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu_us is its slope. Each replay stands behind a
-           kernel that spins until everything is queued, so neither submission nor the host's noise is inside the events.
-           The graphs are captured anew in every round: on an H200 one graph repeats its time to 0.1 %, but two graphs of
-           the same launches differ by up to 7 %, so samples of one graph would tell a false story precisely.
-state_us   the one-copy graph once more, in the run's cache state.
-stream_us  launches queued one by one behind the spinning kernel, between two events: the same work on another path. In the first
-           rounds only.
-eager_us   from submission to completion on an idle device, submission included.
+host_us    CPU time to submit one launch: monotonic clock around HOST_CALLS launches, the device idle before and drained
+           after.
+eager_us   from submission to completion of one launch on an idle device, submission included.
+stream_us  launches queued one by one behind a spinning kernel, time between the events around them; in the first rounds
+           only.
+graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu_us is its slope. Each replay is queued
+           behind a kernel that spins until everything is queued, so that submission and delays of the host are outside
+           of the events. The graphs are captured anew in every round: replays of one graph repeat to a tenth of a per
+           cent, but graphs of the same launches differ by several per cent, depending on where the driver puts them.
+state_us   the one-copy graph once more, in the run's cache state, if that is not hot.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harness.analysis.cache_states import HOT, CacheName
+from harness.analysis.estimators import GRAPH_SLOPE, QUEUED_EVENTS
 from harness.checks import Mismatch
 from harness.cuda import launcher
 from harness.cuda_graph import Graph, Recorder, check_nodes
-from harness.records.schema import CacheState
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.queued_events import QueuedEvents
 from harness.wording import first_line
@@ -32,24 +34,24 @@ if TYPE_CHECKING:
     from harness.verify.output_probe import OutputProbe
 
 WARMUP_CALLS = 3
-#: Launches per host sample: the device is never more than these few behind.
+#: Launches per host sample: few, so that the queue of the device never fills up.
 HOST_CALLS = 5
-#: Calls between two events, few and many; their difference is free of the events' own cost. Many are fewer where the
-#: call is a long chain: a stream takes about a thousand launches before the host has to wait.
+#: Calls between two events, few and many; the cost of the events is not in their difference. MANY_CALLS is reduced for
+#: a long chain to at most STREAM_LAUNCHES launches: after about a thousand in a stream the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
-#: Rounds in which calls are queued: a cross-check needs fewer samples than the figure, and costs a third of a round.
+#: Rounds with stream_us: the cross-check needs fewer samples than the figure, and takes a third of a round.
 STREAM_ROUNDS = 6
-#: Copies beyond this many nodes are left out where three numbers of copies remain: the slope of a long chain needs no
-#: more, and capturing it anew in every round is what a sample of it costs.
-MANY_NODES, FEWEST_SIZES = 256, 3
-#: Share of rounds in which every node of every graph is compared, not only counted.
+#: Graphs of more nodes are left out, except for the MIN_GRAPHS smallest: the slope of a long chain does not need them,
+#: and capturing them in every round takes most of the time of its samples.
+MAX_NODES, MIN_GRAPHS = 256, 3
+#: Share of rounds in which the nodes of the graphs are compared one by one, and not only counted.
 SIGNATURE_SHARE = 0.1
 
 
 class CudaTimer:
-    """Makes stopwatches for one process; owns the recorder of graphs, the spin kernels and the cache state."""
+    """Makes the stopwatches of a process, which share its graph capture, spin kernels and cache state."""
 
-    def __init__(self, graph_copies: Sequence[int], cache: CacheState = "hot") -> None:
+    def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot") -> None:
         self.graph_copies = tuple(graph_copies)
         self.cache = Cache(cache)
         self.recorder = Recorder()
@@ -65,7 +67,7 @@ class CudaTimer:
             torch.cuda.synchronize()
 
     def spin(self, microseconds: float) -> None:
-        """Queue a kernel that waits; rounded up to 10 us so that few closures exist."""
+        """Queue a kernel that waits so long, rounded up to 10 us so that few closures are made."""
         steps = int(-(-microseconds // 10))
         if steps not in self._spins:
             self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
@@ -78,16 +80,14 @@ class CudaTimer:
         rewrite_inputs: Callable[[], None] = lambda: None,
         stream_rounds: int = STREAM_ROUNDS,
     ) -> CudaStopwatch:
-        """witness: watches that timed calls do their work. rewrite_inputs: the step before this one, for cache: serving.
-        stream_rounds: samples that have stream_us.
+        """output_probe: checks that timed calls write their outputs. rewrite_inputs: queues what writes the inputs, for
+        a cache state that needs it. stream_rounds: number of samples with stream_us.
         """
         return CudaStopwatch(self, launch, output_probe, rewrite_inputs, stream_rounds)
 
 
 class CudaStopwatch:
-    """Times one launch; see CudaRuler.stopwatch. Raises Mismatch where timed calls do not do the work they are timed
-    for.
-    """
+    """Times one launch. Raises Mismatch where timed calls do not do the work that they are timed for."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class CudaStopwatch:
         rewrite_inputs: Callable[[], None],
         stream_rounds: int,
     ) -> None:
-        self._timer, self._launch, self._witness, self._rewrite_inputs = timer, launch, output_probe, rewrite_inputs
-        self._stream_rounds = stream_rounds
+        self._timer, self._launch, self._output_probe = timer, launch, output_probe
+        self._rewrite_inputs, self._stream_rounds = rewrite_inputs, stream_rounds
         for _ in range(WARMUP_CALLS):
             launch()
         torch.cuda.synchronize()
@@ -109,19 +109,17 @@ class CudaStopwatch:
         try:
             self._capture()
             nodes = self.facts()["launches"]
-            self._copies = [
-                k for i, k in enumerate(sorted(self._copies)) if i < FEWEST_SIZES or k * nodes <= MANY_NODES
-            ]
+            self._copies = [k for i, k in enumerate(sorted(self._copies)) if i < MIN_GRAPHS or k * nodes <= MAX_NODES]
             self._graphs = {k: self._graphs[k] for k in self._copies}
         except Mismatch:
             raise
-        except Exception as error:  # not capturable is a finding, whatever the reason
+        except Exception as error:  # whatever the reason, the launch cannot be captured, and the record says so
             self._graphs, self.no_graph = {}, first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
     def _capture(self) -> None:
-        """A new set of graphs, in random order while the old set still lives, so that they do not fall into its
-        place.
+        """Capture a new set of graphs, in random order and before the old set is freed, so that they do not take its
+        memory.
         """
         order = random.sample(self._copies, len(self._copies))
         fresh = {copies: self._timer.recorder.graph(self._launch, copies) for copies in order}
@@ -137,18 +135,18 @@ class CudaStopwatch:
         self._graphs = {copies: fresh[copies] for copies in self._copies}
 
     def _stream_calls(self) -> tuple[int, ...]:
-        """How many calls to put between two events; none where two calls are too long a queue already."""
+        """Numbers of calls between two events; none where even two calls are too many launches."""
         many = min(MANY_CALLS, STREAM_LAUNCHES // self.facts()["launches"])
         return (FEW_CALLS, many) if many > FEW_CALLS else ()
 
     def _replay_us(self, copies: int) -> float:
-        """The second replay, as the first one uploads the graph."""
+        """Time of a second replay; the first one uploads the graph."""
         replay = self._graphs[copies].replay
         self._events.queue(replay)
         return self._events.microseconds("replay", replay)
 
     def _graphs_us(self) -> dict[int, float]:
-        """Every graph of the set once, in random order, so that nobody knows whose work is checked afterwards."""
+        """Every graph of the set once, in random order, so that a variant cannot know which of them is checked."""
         taken = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
         return {copies: taken[copies] for copies in self._graphs}
 
@@ -187,11 +185,12 @@ class CudaStopwatch:
         return (perf_counter() - start) * 1e6
 
     def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
-        if self._witness is None:
+        """What ``take`` returns. Raises Mismatch where its calls did not write the outputs."""
+        if self._output_probe is None:
             return take()
-        self._witness.arm(replayed)
+        self._output_probe.arm(replayed)
         taken = take()
-        self._witness.check(stage)
+        self._output_probe.check(stage)
         return taken
 
     def sample(self) -> Mapping[str, Any]:
@@ -202,12 +201,12 @@ class CudaStopwatch:
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1
-                figures["stream_us"] = self._watched(
+                figures[QUEUED_EVENTS.field] = self._watched(
                     "queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()}
                 )
             self._capture()
-            figures["graph_us"] = self._watched("graph", self._graphs_us, replayed=True)
-            if self._timer.cache.state != "hot":
+            figures[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
+            if self._timer.cache.state is not HOT:
                 figures["state_us"] = self._watched("graph", self._state_us, replayed=True)
         return figures
 

@@ -1,7 +1,7 @@
-"""What ran on the GPU, seen by CUPTI through torch.profiler: a second witness beside events and graph nodes.
+"""The operations that ran on the GPU, traced by CUPTI through torch.profiler.
 
-Once CUPTI is attached, every launch of the process costs the host up to 40 % more (an H200: 25 launches 189 -> 268 us),
-so only a process that times nothing may come here.
+Once CUPTI is attached, launches take the host longer for the rest of the process, so a process that times with a clock
+must not use this module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SYNCHRONIZING = re.compile(r"^cu(da)?(Stream|Event|Device|Ctx)Synchronize|^cuda
 
 @dataclass(frozen=True)
 class Operation:
-    """A kernel, memcpy or memset: kernel name or CUPTI's words for it, start in ns, duration in us."""
+    """A kernel, memcpy or memset. name: of the kernel, or CUPTI's description."""
 
     name: str
     start_ns: int
@@ -29,14 +29,14 @@ class Operation:
     @property
     def direction(self) -> str | None:
         """ "HtoD", "DtoH" or "DtoD" of a memcpy; None for anything else."""
-        found = re.match(r"Memcpy (\w+)", self.name)
-        return found.group(1) if found else None
+        match = re.match(r"Memcpy (\w+)", self.name)
+        return match.group(1) if match else None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """operations: in the order they started. synchronizations: calls with which the host waited for the device, those of
-    ``trace`` itself included.
+    """operations: in the order of their starts. synchronizations: calls that wait for the device, including those of
+    ``trace`` itself.
     """
 
     operations: list[Operation]
@@ -44,7 +44,7 @@ class Trace:
 
 
 def trace(work: Callable[[], Any]) -> Trace:
-    """Run ``work`` and wait for it. Empty where another tool holds CUPTI."""
+    """Run ``work`` and wait for it. No operations where another tool uses CUPTI."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         work()

@@ -1,4 +1,4 @@
-"""The machine and the software a run happened on. Read once, by the process that owns the device."""
+"""Describes the machine and the software of a run. Read once, by the process that owns the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from harness.records.schema import Environment
 
 ROOT = Path(__file__).parents[2]
-#: First matching compute capability (major, minor or None for any) names the generation.
+#: ((major, minor or None for any), generation); the first match counts.
 _GENERATIONS = (
     ((7, 5), "Turing"),
     ((8, 9), "Ada"),
@@ -27,7 +27,7 @@ _GENERATIONS = (
 
 
 def generation(major: int, minor: int) -> str:
-    """GPU generation of a compute capability; ``sm_XY`` where it is none of the known ones."""
+    """GPU generation of a compute capability, or ``sm_XY`` for an unknown one."""
     for (known_major, known_minor), name in _GENERATIONS:
         if major == known_major and known_minor in (None, minor):
             return name
@@ -35,8 +35,8 @@ def generation(major: int, minor: int) -> str:
 
 
 def choose_device(wanted: str) -> str:
-    """ "cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError where a GPU is asked for and there is none."""
-    # Where NVML can answer, the process that only asks stays without the CUDA driver.
+    """ "cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError for "cuda" without a GPU."""
+    # Answered by NVML where possible, so that this process does not initialise the CUDA driver.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
@@ -47,7 +47,7 @@ def choose_device(wanted: str) -> str:
 
 
 def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
-    """``notes``: what else a reader of the record must know of this machine."""
+    """notes: what else a reader of the record must know of this machine."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -78,8 +78,9 @@ def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
 
 
 def nvml_handle():
-    """NVML's handle of torch's current device: by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs. Raises
-    NVMLError.
+    """NVML's handle of torch's current device, by UUID, since CUDA_VISIBLE_DEVICES renumbers the GPUs.
+
+    Raises NVMLError.
     """
     import pynvml
 
@@ -88,7 +89,7 @@ def nvml_handle():
 
 
 def _nvml() -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(fields of Environment, notes on what NVML refuses)."""
+    """(fields of Environment, notes on what NVML refused)."""
     import pynvml
 
     queries = {
@@ -117,7 +118,7 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return f"{line.partition(':')[2].strip()} ({os.cpu_count()} cores)"
     except OSError:
-        pass  # not Linux: the platform module knows less, but something
+        pass  # not Linux
     return f"{platform.processor() or platform.machine()} ({os.cpu_count()} cores)"
 
 
@@ -129,10 +130,10 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool]:
-    """Short commit and whether the tree differs from it; BENCH_COMMIT names the commit where there is no .git."""
+    """Short commit hash, and whether the tree differs from it. Without a .git, the hash is read from BENCH_COMMIT."""
 
     def git(*arguments: str) -> str | None:
-        # Who looks must not take the lock of the index: a commit made meanwhile would fail.
+        # Without the lock of the index, so that a commit made at the same time does not fail.
         command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

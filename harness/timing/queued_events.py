@@ -1,6 +1,4 @@
-"""Device time of queued work between two events, free of the host: a kernel spins in front until all of it is
-queued.
-"""
+"""Device time of work between two events, without any host time: a kernel spins in front until all of it is queued."""
 
 from __future__ import annotations
 
@@ -10,15 +8,15 @@ from typing import Any
 
 import torch
 
-#: The spin lasts twice as long as queueing took before, plus this. Where the GPU finds the last launches only just
-#: queued, the gaps between them come out up to 0.2 us shorter or longer.
+#: The spin lasts twice as long as queueing took before, plus this. Without a margin the last launches arrive only just
+#: in time, which changes the gaps between them.
 SPIN_MARGIN_US = 40.0
-#: What began before all was queued is repeated behind a longer spin, this many times at most.
+#: Work that began before all of it was queued is repeated behind a longer spin; this many tries in all.
 SPIN_TRIES = 6
 
 
 class QueuedEvents:
-    """One pair of events. ``spin(microseconds)`` queues a kernel that waits."""
+    """A pair of events. spin: queues a kernel that waits for so many microseconds."""
 
     def __init__(self, spin: Callable[[float], None]) -> None:
         self._spin = spin
@@ -26,7 +24,7 @@ class QueuedEvents:
         self._queueing_us: dict[Any, float] = {}
 
     def queue(self, work: Callable[[], Any]) -> float:
-        """Queue work between the events; the host time that took, in microseconds."""
+        """Queue work between the events. Returns the host time of queueing, microseconds."""
         start = perf_counter()
         self._start.record()
         work()
@@ -34,9 +32,12 @@ class QueuedEvents:
         return (perf_counter() - start) * 1e6
 
     def microseconds(self, name: Any, work: Callable[[], Any], prepare: Callable[[], None] = lambda: None) -> float:
-        """Device time of work that was queued as a whole before any of it began. ``name`` remembers how long queueing
-        takes; ``prepare`` queues what must have run before, outside of the time. Raises RuntimeError where the host
-        is never in time.
+        """Device time of ``work``, all of which was queued before any of it began.
+
+        name:    key under which the duration of queueing is remembered.
+        prepare: queues what must have run before, outside of the timed span.
+
+        Raises RuntimeError where the host is too late in every try.
         """
         for attempt in range(SPIN_TRIES):
             prepare()
@@ -44,7 +45,7 @@ class QueuedEvents:
             self._spin(spin_us)
             queueing_us = self.queue(work)
             in_time = name in self._queueing_us and not self._start.query()
-            # The shortest: one hiccup of the host would make every later spin as long.
+            # The shortest: after one interruption of the host every later spin would be as long.
             self._queueing_us[name] = min(self._queueing_us.get(name, queueing_us), queueing_us)
             self._end.synchronize()
             if in_time:

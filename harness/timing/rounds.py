@@ -1,9 +1,9 @@
-"""The timing loop: which sample is taken when, and when to stop. It knows neither torch nor CUDA.
+"""The timing loop: which sample is taken when, and when to stop. Imports neither torch nor CUDA.
 
-Variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour meets all of them
-alike. A cell ends when the bootstrap interval of its leading figure's median is within SETTLED of the median, when the
-point's time budget is spent, or after max_rounds; the record says which. No sample is dropped for its value; one taken
-while the GPU held back is taken again, and counted.
+The variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour affects all of
+them alike. A cell stops when the bootstrap interval of its leading figure's median is within SETTLED of the median,
+when the time budget of its point is spent, or after max_rounds; the record says which. No sample is dropped because of
+its value. A sample taken while the GPU was throttled is repeated, and counted.
 """
 
 from __future__ import annotations
@@ -16,33 +16,43 @@ from typing import Any, Protocol
 from harness.analysis.stats import median_interval, samples
 from harness.records.schema import Metrics
 
-#: Relative half-width of the interval at which a median counts as settled.
+#: Relative half-width of its interval at which a median counts as settled.
 SETTLED = 0.01
-#: Decimals of a microsecond that a sample keeps: 0.1 ns, far below any clock here, and half the size of a record.
-DIGITS = 4
-#: How often one sample is taken again while the GPU holds back; the last one is kept, and counted as disturbed.
+#: Decimals of a sample in microseconds: 0.1 ns, far below the resolution of any clock here.
+SAMPLE_DECIMALS = 4
+#: How often a sample is repeated while the GPU is throttled; the last one is kept and counted as disturbed.
 RETRIES = 3
-#: Rounds between two looks at the intervals; a look costs about as much as a round.
-LOOK_EVERY = 5
+#: Rounds between two checks whether a median has settled; a check takes about as long as a round.
+CHECK_EVERY = 5
 
 
 class Stopwatch(Protocol):
-    """One prepared launch, able to take one sample of everything that is measured of it."""
+    """One prepared launch, of which samples can be taken.
+
+    leading: the figure that decides when the cell has settled.
+    replay:  replays the largest graph that was timed, so that its result can be checked; None where there is no graph.
+    """
 
     leading: str
-    #: One replay of the graph that was timed, so that its answer can be checked; None where there is no graph.
     replay: Callable[[], None] | None
 
     def sample(self) -> Mapping[str, Any]:
-        """Figure -> microseconds of one sample; ``graph_us`` -> {copies: microseconds}."""
+        """Figure of Metrics -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Counted once: ``launches``, ``graph_nodes``, ``no_graph``."""
+        """Other fields of Metrics: ``launches`` and ``graph_nodes``, or ``no_graph``."""
 
 
 @dataclass
-class Timing:
-    """Samples of one variant at one point as they come in."""
+class CellTimings:
+    """The samples of one variant at one point, as they come in.
+
+    figures:   figure of Metrics -> samples, or number of calls -> samples.
+    stopped:   why no more samples are taken: "settled", "budget", "rounds" or "error"; None while they are.
+    error:     what a sample raised.
+    discarded: throttle reason -> samples that were repeated.
+    disturbed: samples that were kept although the GPU was throttled during the last repetition, too.
+    """
 
     stopwatch: Stopwatch
     figures: dict[str, Any] = field(default_factory=dict)
@@ -52,27 +62,28 @@ class Timing:
     discarded: dict[str, int] = field(default_factory=dict)
     disturbed: int = 0
 
-    def take(self, throttle_reason: Callable[[], str | None]) -> None:
-        """One sample; again while ``trouble`` gives a reason why the one just taken does not count."""
-        for left in range(RETRIES, -1, -1):
+    def add_sample(self, throttle_reason: Callable[[], str | None] = lambda: None) -> None:
+        """Take one sample. throttle_reason: why the one just taken must be repeated, None where it counts."""
+        for retries_left in range(RETRIES, -1, -1):
             sample = self.stopwatch.sample()
             reason = throttle_reason()
             if reason is None:
                 break
-            if left:
+            if retries_left:
                 self.discarded[reason] = self.discarded.get(reason, 0) + 1
             else:
                 self.disturbed += 1
         for figure, value in sample.items():
             if isinstance(value, Mapping):
                 series = self.figures.setdefault(figure, {})
-                for copies, one in value.items():
-                    series.setdefault(copies, []).append(round(one, DIGITS))
+                for calls, us in value.items():
+                    series.setdefault(calls, []).append(round(us, SAMPLE_DECIMALS))
             else:
-                self.figures.setdefault(figure, []).append(round(value, DIGITS))
+                self.figures.setdefault(figure, []).append(round(value, SAMPLE_DECIMALS))
         self.rounds += 1
 
     def metrics(self, bytes_moved: int, **more: Any) -> Metrics:
+        """more: other fields of Metrics."""
         return Metrics(
             bytes_moved=bytes_moved,
             rounds=self.rounds,
@@ -89,7 +100,7 @@ class Timing:
         return len(leading) > 1 and median_interval(leading).relative_half_width <= SETTLED
 
 
-def rounds(
+def interleave(
     stopwatches: Mapping[str, Stopwatch],
     *,
     min_rounds: int,
@@ -98,15 +109,17 @@ def rounds(
     now_s: Callable[[], float],
     around: Callable[[str], AbstractContextManager] = lambda name: nullcontext(),
     throttle_reason: Callable[[], str | None] = lambda: None,
-) -> Iterator[dict[str, Timing]]:
-    """Sample all variants of one point in interleaved rounds until each has stopped; yields the timings after every
+) -> Iterator[dict[str, CellTimings]]:
+    """Sample the variants of one point in interleaved rounds until each has stopped; yields all timings after every
     round.
 
-    around(name): a context manager around each sample (an NVTX range, checks). trouble(): why the sample just taken
-    must be taken again. An exception inside a sample ends that variant alone and is kept in ``error``. min_rounds are
-    taken even when the budget is spent already.
+    min_rounds:      are taken even if the budget is spent before.
+    around:          variant -> context manager around each of its samples (an NVTX range, checks).
+    throttle_reason: see CellTimings.add_sample.
+
+    What a sample raises ends its variant alone, and is kept in ``error``.
     """
-    timings = {name: Timing(stopwatch) for name, stopwatch in stopwatches.items()}
+    timings = {name: CellTimings(stopwatch) for name, stopwatch in stopwatches.items()}
     start = now_s()
     for round_number in range(1, max_rounds + 1):
         active = [name for name, timing in timings.items() if timing.stopped is None]
@@ -116,14 +129,14 @@ def rounds(
             timing = timings[name]
             try:
                 with around(name):
-                    timing.take(throttle_reason)
+                    timing.add_sample(throttle_reason)
             except Exception as error:  # a variant's launch may raise anything; the others go on
                 timing.error, timing.stopped = error, "error"
         if round_number >= min_rounds:
             spent = now_s() - start > budget_s
-            look = round_number % LOOK_EVERY == 0 or spent
+            check = round_number % CHECK_EVERY == 0 or spent
             for timing in timings.values():
-                if timing.stopped is None and look and timing.settled():
+                if timing.stopped is None and check and timing.settled():
                     timing.stopped = "settled"
                 elif timing.stopped is None and spent:
                     timing.stopped = "budget"

@@ -7,13 +7,13 @@ import pytest
 from matplotlib.text import Text
 
 import plots
-from harness.analysis.compare import VERDICTS, Comparison, Row, compare
+from harness.analysis.compare import VERDICTS, CellComparison, Comparison, compare
 from harness.analysis.stats import Interval
 from harness.records.schema import Metrics
 from plots import _style, regression, speedup
 from plots._axes import panel_title
 from plots._panels import panels
-from plots._rows import table
+from plots._speedup_table import speedup_table
 from tests import factory
 from tests.plots.test_plots import long_labels_run, one_variant_run, untimed_run, wide_run
 
@@ -37,7 +37,7 @@ def test_each_cache_state_has_panels_of_its_own():
     assert [(panel.cache, panel.operator) for panel in found] == [
         (cache, operator) for cache in ("hot", "cold") for operator in ("decode_flatten", "decode_native")
     ]
-    assert [{id(place.run) for place in panel.places} for panel in found] == 2 * [{id(hot)}] + 2 * [{id(cold)}]
+    assert [{id(point.run) for point in panel.points} for panel in found] == 2 * [{id(hot)}] + 2 * [{id(cold)}]
     assert [", cold cache" in panel_title(panel, "", 4) for panel in found] == [False, False, True, True]
     assert {panel.cache for panel in panels([hot, cold], "eager_us")} == {"hot"}
 
@@ -51,7 +51,7 @@ def test_a_point_comes_whole_from_its_latest_run():
         return factory.run(factory.gpu_environment(), cells, started=f"2026-01-0{day}T00:00:00+00:00")
 
     (panel,) = panels([started(2, 40, 4), started(1, 100, 50), untimed_run()])
-    (row,) = table(panel, 60).rows
+    (row,) = speedup_table(panel, 60).rows
     assert row.ratios["fused"] == pytest.approx(10, rel=0.02)
 
 
@@ -68,9 +68,9 @@ def test_the_slice_covers_most_batch_sizes_then_variants_then_the_longest_rows()
         for variant in variants
     ]
     (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
-    name, places = panel.slice("batch_size")
+    name, points = panel.slice("batch_size")
     assert name == "max_decode_len=3"
-    assert [place.axes["batch_size"] for place in places] == [1, 2, 3]
+    assert [point.axes["batch_size"] for point in points] == [1, 2, 3]
 
 
 def test_among_equal_slices_the_largest_whole_numbers_win():
@@ -90,19 +90,19 @@ def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
         msgspec.structs.replace(cell, point="padding=0.1" if cell.axes["padding"] else "default") for cell in cells
     ]
     (panel,) = panels([factory.run(factory.gpu_environment(), cells)])
-    one = table(panel, 60)
+    one = speedup_table(panel, 60)
     assert (one.axes, [row.label for row in one.rows]) == (["padding"], ["  0", "0.1"])
 
 
 def test_words_and_geometric_means_of_a_table():
     (panel,) = panels([wide_run(1, range(1, 21))])
-    rows = {row.label: row for row in table(panel, 60).rows}
+    rows = {row.label: row for row in speedup_table(panel, 60).rows}
     assert len(rows) == 20
     assert rows["1"].ratios["cuda_fused"] == pytest.approx(46 / 1.6, rel=0.05)
-    assert rows["1"].words == {"upstream": "n/a"}
-    assert rows["4"].words["merged_chain"] == "wrong"
-    assert rows["8"].words["triton_fused"] == "failed"
-    assert rows["16"].words == {"op_chain": "skip", "upstream": "n/a"}
+    assert rows["1"].reasons == {"upstream": "n/a"}
+    assert rows["4"].reasons["merged_chain"] == "wrong"
+    assert rows["8"].reasons["triton_fused"] == "failed"
+    assert rows["16"].reasons == {"op_chain": "skip", "upstream": "n/a"}
     assert set(rows["16"].times) == {"merged_chain", "compiled_chain", "triton_fused", "cuda_fused"}
     assert not rows["16"].ratios
     assert not rows["1"].times
@@ -114,8 +114,8 @@ def test_where_the_chain_has_no_time_a_mean_is_one_of_times():
     uncaptured = msgspec.structs.replace(uncaptured, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="waits"))
     run = pairs_run({(8, 0): {"cuda_fused": 2.0}, (8, 0.1): {"cuda_fused": 8.0}})
     (panel,) = panels([factory.run(run.header.environment, [uncaptured, *run.cells])])
-    (row,) = table(panel, 1).rows
-    assert (row.words, row.ratios) == ({"op_chain": "no graph"}, {})
+    (row,) = speedup_table(panel, 1).rows
+    assert (row.reasons, row.ratios) == ({"op_chain": "no graph"}, {})
     assert row.times["cuda_fused"] == pytest.approx(4.0, rel=0.05)
     texts = [text.get_text() for text in speedup.figure([run]).axes[0].texts]
     assert sum(text.endswith(" µs") for text in texts) == 2
@@ -125,8 +125,8 @@ def test_a_mean_does_not_hide_a_mismatch_at_one_point():
     run = wide_run(1, range(1, 21))
     broken = [msgspec.structs.replace(run.cells[5], status="mismatch", metrics=None), *run.cells[6:], *run.cells[:5]]
     (panel,) = panels([factory.run(factory.gpu_environment(), broken)])
-    row = next(row for row in table(panel, 60).rows if row.label == "1")
-    assert row.words["cuda_fused"] == "wrong"
+    row = next(row for row in speedup_table(panel, 60).rows if row.label == "1")
+    assert row.reasons["cuda_fused"] == "wrong"
     assert "cuda_fused" not in row.ratios
 
 
@@ -135,7 +135,7 @@ def test_a_variant_that_cannot_be_captured_is_named_so():
     no_graph = msgspec.structs.replace(cell, metrics=Metrics(bytes_moved=1, eager_us=[50.0], no_graph="allocates"))
     run = one_variant_run()
     (panel,) = panels([factory.run(run.header.environment, [*run.cells, no_graph])])
-    assert table(panel, 60).rows[0].words == {"upstream": "no graph"}
+    assert speedup_table(panel, 60).rows[0].reasons == {"upstream": "no graph"}
 
 
 def pairs_run(points):
@@ -153,7 +153,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     apart = {(64, 0): {"op_chain": 40.0, "cuda_fused": 2.0}, (64, 0.1): {"op_chain": 40.0, "triton_uniform": 5.0}}
     points = {(8, 0): easy | {"triton_uniform": 8.0}, (8, 0.1): hard}
     (panel,) = panels([pairs_run(points)])
-    one = table(panel, 1)
+    one = speedup_table(panel, 1)
     assert one.mean == "geometric mean over those points of a batch_size at which all variants of the row are timed"
     assert {name: round(ratio) for name, ratio in one.rows[0].ratios.items()} == {
         "op_chain": 1,
@@ -161,7 +161,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
         "triton_uniform": 5,
     }
     (panel,) = panels([pairs_run(points | apart)])
-    one = table(panel, 1)
+    one = speedup_table(panel, 1)
     assert one.mean.endswith("; at 64 there is none: each over its own points")
     assert {name: round(ratio) for name, ratio in one.rows[1].ratios.items()} == {
         "op_chain": 1,
@@ -169,16 +169,16 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
         "triton_uniform": 8,
     }
     (panel,) = panels([pairs_run({(8, 0): easy, (8, 0.1): hard})])
-    assert table(panel, 1).mean == "geometric mean over all points of a batch_size"
-    assert round(table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
-    assert table(panel, 2).mean == ""
+    assert speedup_table(panel, 1).mean == "geometric mean over all points of a batch_size"
+    assert round(speedup_table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
+    assert speedup_table(panel, 2).mean == ""
 
 
 def test_a_variant_that_a_run_left_out_has_a_word_and_its_meaning():
     run = pairs_run({(8, 0): {"op_chain": 40.0, "merged_chain": 20.0}, (64, 0): {"op_chain": 40.0}})
     (panel,) = panels([run])
-    assert [row.words for row in table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
-    assert table(panel, 1).rows[1].words == {"merged_chain": "not run"}
+    assert [row.reasons for row in speedup_table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
+    assert speedup_table(panel, 1).rows[1].reasons == {"merged_chain": "not run"}
     assert any("not run: not part of the run" in text.get_text() for text in speedup.figure([run]).findobj(Text))
 
 
@@ -195,8 +195,8 @@ def test_a_damaged_record_is_drawn_without_the_damaged_point(value, damaged, tmp
     broken = msgspec.structs.replace(cells[i], metrics=msgspec.structs.replace(cells[i].metrics, cpu_us=[value] * 20))
     run = factory.run(factory.cpu_environment(), [*cells[:i], broken, *cells[i + 1 :]])
     (panel,) = panels([run])
-    assert [len(place.timed("cpu_us")) for place in panel.places] == [1, 2]
-    assert table(panel, 60).rows[0].words[damaged] == "no time"
+    assert [len(point.timed("cpu_us")) for point in panel.points] == [1, 2]
+    assert speedup_table(panel, 60).rows[0].reasons[damaged] == "no time"
     assert len(plots.draw_all([run], tmp_path)) == 4
     assert len(regression.draw(compare(sound, run), tmp_path / "regression")) == 2
 
@@ -205,7 +205,8 @@ def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
     wide = long_labels_run(factory.cpu_environment())
     cells = [factory.cell(name, "op_chain", {"batch_size": 8}, gpu=5.0, cpu=5.0) for name in ("mla", "mqa", "gather")]
     found = panels([factory.run(factory.cpu_environment(), [*cells[:2], *wide.cells, cells[2]])])
-    bands = [[one.panel.operator for one in band] for band in speedup._bands([table(panel, 60) for panel in found])]
+    tables = [speedup_table(panel, 60) for panel in found]
+    bands = [[one.panel.operator for one in band] for band in speedup._bands(tables)]
     assert bands == [["mla", "mqa"], ["decode_flatten"], ["decode_native", "gather"]]
     other = panels(
         [
@@ -213,13 +214,13 @@ def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
             factory.run(factory.gpu_environment("NVIDIA H100"), cells[:1]),
         ]
     )
-    assert len(speedup._bands([table(panel, 60) for panel in other])) == 2
+    assert len(speedup._bands([speedup_table(panel, 60) for panel in other])) == 2
 
 
 def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeypatch):
     def row(verdict, i):
         ratio = {"slower": 1.2, "faster": 0.9, "same": 1.0, "unsure": 2.0}[verdict] + i / 1000
-        return Row(
+        return CellComparison(
             "op",
             f"{verdict}{i}",
             "batch_size=1",
@@ -237,8 +238,8 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
     monkeypatch.setattr(regression, "_lines", lambda rows, several: drawn.extend(rows) or [])
     monkeypatch.setattr(regression, "_forest", lambda *_: None)
     monkeypatch.setattr(regression, "save", lambda *_: [])
-    monkeypatch.setattr(regression, "MOST_ROWS", 45)
-    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], rows=rows), None)
+    monkeypatch.setattr(regression, "MAX_CELLS", 45)
+    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], cells=rows), None)
     assert Counter(one.verdict for one in drawn) == {"slower": 20, "faster": 20, "unsure": 5}
 
 
@@ -249,8 +250,8 @@ def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_fi
     run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))
     regression.draw(compare(run, run), None)
     (figure,) = caught
-    _style._settle(figure)
-    frame = _style._frame(figure)
+    _style._freeze_layout(figure)
+    frame = _style._bounds(figure)
     figure.set_dpi(_style.DPI)
     figure.draw_without_rendering()
     edges = [

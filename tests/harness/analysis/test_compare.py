@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.analysis.compare import CORRELATED, CompareError, compare
 from harness.records.schema import Metrics
 from harness.report.comparison import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
-from plots.regression import MOST_ROWS, draw
+from plots.regression import MAX_CELLS, draw
 from tests import factory
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
@@ -46,14 +46,14 @@ def test_a_whole_sweep_against_itself_again(seed):
     comparison = compare(
         factory.sweep_run(seed=2 * seed, batch_sizes=(8, 32)), factory.sweep_run(seed=2 * seed + 1, batch_sizes=(8, 32))
     )
-    assert not {row.verdict for row in comparison.rows} & {"slower", "faster"}
+    assert not {row.verdict for row in comparison.cells} & {"slower", "faster"}
     assert comparison.exit_code in (0, 3)
 
 
 def test_ratios_are_averaged_geometrically():
     (one,) = [
         each
-        for each in summaries(compare(run_of(10.0, 10.0), run_of(20.0, 5.0, seed=1)).rows)
+        for each in summaries(compare(run_of(10.0, 10.0), run_of(20.0, 5.0, seed=1)).cells)
         if each.figure == "gpu_us"
     ]
     assert one.cells == 2
@@ -104,7 +104,7 @@ def test_a_cell_that_is_no_longer_timed_is_unsure():
         assert comparison.exit_code == 3
         assert [one.key for one in comparison.untimed] == [base.cells[0].key]
         assert why in comparison.lost[0].head
-        assert len(comparison.gating_rows) == 1
+        assert len(comparison.gating_cells) == 1
 
 
 def test_host_times_are_shown_and_gate_only_when_asked():
@@ -137,7 +137,7 @@ def test_two_cpu_runs_are_compared_by_cpu_time():
     base, head = factory.sweep_run(CPU, batch_sizes=(8,)), factory.run(CPU, [])
     cells = [factory.cell("decode_native", "flat_view", base.cells[0].axes, cpu=500.0)]
     comparison = compare(base, replace(head, cells=cells))
-    assert [(row.figure, row.verdict) for row in comparison.rows] == [("cpu_us", "slower")]
+    assert [(row.figure, row.verdict) for row in comparison.cells] == [("cpu_us", "slower")]
     assert comparison.exit_code == 1
 
 
@@ -235,7 +235,7 @@ def test_the_plot_is_written_at_a_readable_size(tmp_path, batch_sizes):
     assert 300 <= height <= 2500
     drawing = svg.read_text(encoding="utf-8")
     assert drawing.startswith("<?xml")
-    assert "Not drawn" in drawing or len(base.cells) <= MOST_ROWS
+    assert "Not drawn" in drawing or len(base.cells) <= MAX_CELLS
 
 
 def test_nothing_to_draw_writes_nothing(tmp_path):

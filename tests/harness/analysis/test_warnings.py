@@ -1,4 +1,4 @@
-"""A run that must not be believed blindly says so: on screen, in the record, in every table, plot and comparison."""
+"""What limits the use of a run is shown on screen, in the record, and in every table, plot and comparison."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.analysis import estimators
 from harness.analysis.compare import compare
-from harness.analysis.warnings import held_back, not_audited, untrusted_cells, warnings
+from harness.analysis.warnings import audit_warnings, disagreeing_cells, throttling_warnings, warnings
 from harness.cli import doctor
 from harness.cli.recording import report
 from harness.records.file import read_run
@@ -28,7 +28,7 @@ from tests.harness.runner.test_resume import says, segment
 
 
 def off_by(ns: float, seed: int = 0):
-    """A ruler whose graph slope misses the longest spin."""
+    """A calibration in which the graph slope misses the longest spin."""
     timer = factory.calibration(np.random.default_rng(seed))
     longest = max(timer.spins)
     probe = timer.spins[longest]
@@ -41,7 +41,7 @@ def off_by(ns: float, seed: int = 0):
 def uncalibrated_run(**header) -> Run:
     run, timer = factory.sweep_run(batch_sizes=(1, 8)), off_by(400)
     found = estimators.calibration_errors(timer)
-    assert found[0].startswith("graph: a spin of 20.00 us comes out +")
+    assert found[0].startswith("graph slope: a spin of 20.00 us is measured +")
     header = {"calibration": timer, "uncalibrated": found} | header
     return msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, **header))
 
@@ -54,7 +54,7 @@ def with_metrics(run: Run, index: int, **changes) -> Run:
     return msgspec.structs.replace(run, cells=cells)
 
 
-def untrusted_run() -> Run:
+def disagreeing_run() -> Run:
     """Its first cell: 46 us by the slope, 60 by CUPTI."""
     run = factory.sweep_run(batch_sizes=(1,))
     return with_metrics(run, 0, cupti_us=[60.0] * 5)
@@ -69,7 +69,7 @@ def shown(draw) -> str:
 # --- uncalibrated -----------------------------------------------------------------------------------------------------
 
 
-def test_every_line_that_opens_cells_holds_the_doubts_of_its_ruler():
+def test_header_and_segment_hold_the_calibration_errors_of_their_process():
     ready = Ready(factory.gpu_environment(), off_by(400), {})
     config = {"name": "n", "measure": {"cache": "hot"}}
     assert (
@@ -92,7 +92,7 @@ def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tm
 
 
 def drawn(module, runs):
-    """The figure of a module; that of a comparison is caught on its way to its files."""
+    """The figure of a module; that of a comparison is intercepted when it is saved."""
     if module is not regression:
         return module.figure(runs)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +103,7 @@ def drawn(module, runs):
 
 
 def few(run: Run) -> Run:
-    """Two cells of it: a comparison takes its time."""
+    """Two cells of it, as a comparison is slow."""
     return msgspec.structs.replace(run, cells=run.cells[:2])
 
 
@@ -120,69 +120,70 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):
         fig = drawn(figure, runs)
         words = [text.get_text() for text in fig.findobj(Text)]
-        assert any(text.startswith("UNCALIBRATED — mtp3: graph: a spin of") for text in words) == stamped
+        assert any(text.startswith("UNCALIBRATED — mtp3: graph slope: a spin of") for text in words) == stamped
 
 
-# --- untrusted, disturbed, unaudited ----------------------------------------------------------------------------------
+# --- disagreeing estimators, throttled samples, cells without an audit -----------------------------------------------
 
 
 def test_a_cell_whose_estimators_disagree_is_marked_and_named_with_its_values():
-    run = untrusted_run()
-    (key,) = untrusted_cells(run, run.cells)
+    run = disagreeing_run()
+    (key,) = disagreeing_cells(run, run.cells)
     assert key == run.cells[0].key
     text = markdown(result_tables(run))
     assert "? op_chain/batch_size=1" in text
     assert "CUPTI" in text
-    assert untrusted_cells(factory.sweep_run(), factory.sweep_run().cells) == {}
+    assert disagreeing_cells(factory.sweep_run(), factory.sweep_run().cells) == {}
 
 
-def test_samples_that_were_taken_again_or_kept_although_the_gpu_held_back_stand_below_the_table():
+def test_samples_repeated_or_kept_while_the_gpu_was_throttled_are_noted_below_the_table():
     run = factory.sweep_run(batch_sizes=(1,))
     run = with_metrics(run, 0, discarded={"software power cap": 4, "clock below 90% of the run's": 1}, disturbed=2)
     run = with_metrics(run, 1, discarded={"software power cap": 3})
     (table, *_) = result_tables(run)
-    again, kept = table.notes[-2:]
+    repeated, kept = table.notes[-2:]
     assert (
-        again == "8 samples were taken again, the GPU held back: software power cap 7, clock below 90% of the run's 1"
+        repeated == "8 samples repeated because the GPU was throttled or below its clock: "
+        "software power cap 7, clock below 90% of the run's 1"
     )
     assert (
-        kept
-        == "! 2 samples were kept although the GPU still held back: op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)"
+        kept == "! 2 samples kept although the GPU was still throttled or below its clock: "
+        "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)"
     )
     marked = [box.main for _, boxes in table.rows for box in boxes if box.main.endswith("!")]
     assert len(marked) == 1
-    assert held_back(factory.sweep_run().cells) == []
+    assert throttling_warnings(factory.sweep_run().cells) == []
 
 
 def test_many_disturbed_cells_are_counted_not_listed():
     run = factory.sweep_run()
     for i in range(20):
         run = with_metrics(run, i, disturbed=1)
-    (kept,) = held_back(run.cells)
+    (kept,) = throttling_warnings(run.cells)
     assert kept.endswith(", 12 more")
 
 
 def test_cells_without_an_audit_say_why():
     run = with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, no_audit="CUPTI delivers nothing")
-    assert not_audited(run.cells) == ["1 cells were not audited: CUPTI delivers nothing"]
-    assert "1 cells were not audited: CUPTI delivers nothing" in result_tables(run)[0].notes
+    assert audit_warnings(run.cells) == ["1 cell not audited: CUPTI delivers nothing"]
+    assert "1 cell not audited: CUPTI delivers nothing" in result_tables(run)[0].notes
 
 
 @pytest.mark.parametrize(
-    ("doubtful", "words"),
+    ("flawed", "words"),
     [
-        (uncalibrated_run(), "UNCALIBRATED: graph: a spin of 20.00 us"),
-        (untrusted_run(), "1 untrusted cells, their estimators disagree: decode_flatten/op_chain/batch_size=1"),
+        (uncalibrated_run(), "UNCALIBRATED: graph slope: a spin of 20.00 us"),
+        (disagreeing_run(), "estimators disagree on 1 cell: decode_flatten/op_chain/batch_size=1"),
         (
             with_metrics(factory.sweep_run(batch_sizes=(1,)), 0, disturbed=2),
-            "! 2 samples were kept although the GPU still held back",
+            "! 2 samples kept although the GPU was still throttled",
         ),
     ],
-    ids=["uncalibrated", "untrusted", "disturbed"],
+    ids=["uncalibrated", "disagreeing", "throttled"],
 )
-def test_a_comparison_warns_of_either_side(doubtful, words):
-    sound, doubtful = few(factory.sweep_run(batch_sizes=(1,))), few(doubtful)
-    for runs, side in (((sound, doubtful), "head"), ((doubtful, sound), "base")):
+def test_a_comparison_warns_of_either_side(flawed, words):
+    sound, flawed = few(factory.sweep_run(batch_sizes=(1,))), few(flawed)
+    for runs, side in (((sound, flawed), "head"), ((flawed, sound), "base")):
         comparison = compare(*runs)
         screen = shown(lambda console: comparison_console(comparison, console))  # noqa: B023 - called at once
         assert f"warning: {side}: {words}" in screen
@@ -207,25 +208,25 @@ def examine(monkeypatch):
     return one
 
 
-def test_doctor_on_a_sound_ruler(examine, tmp_path):
+def test_doctor_on_a_calibrated_timer(examine, tmp_path):
     healthy, text = examine(
         Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {}), tmp_path
     )
     assert healthy
-    assert "calibrated: every estimator recovers every known time within max(50 ns, 1 %)" in text
+    assert "calibrated: every estimator measures every known time within max(50 ns, 1 %)" in text
     assert "SM clock under load 1980 MHz" in text
     record = read_run(tmp_path / "run.jsonl")
     assert (record.header.name, record.uncalibrated, record.cache) == ("doctor", (), "serving")
     assert (tmp_path / "calibration.png").stat().st_size > 10_000
 
 
-def test_doctor_tells_what_the_first_launch_of_a_call_misses(examine):
+def test_doctor_shows_the_constant_of_the_first_launch_of_a_call(examine):
     _, text = examine(Ready(factory.gpu_environment(), factory.cold(factory.calibration(np.random.default_rng(0))), {}))
-    assert re.search(r"cupti: add to be in-graph time \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
-    assert re.search(r"events: add to be in-graph time -\d+ ± \d+ ns a launch(?!,)", text)
+    assert re.search(r"CUPTI: add to get time in a graph \+\d+ ± \d+ ns a launch, \+\d+ ns a call", text)
+    assert re.search(r"queued events: add to get time in a graph -\d+ ± \d+ ns a launch(?!,)", text)
 
 
-def test_doctor_on_a_ruler_that_is_off(examine, tmp_path):
+def test_doctor_on_a_timer_that_is_off(examine, tmp_path):
     healthy, text = examine(Ready(factory.gpu_environment(notes=("NVML refused",)), off_by(400), {}), tmp_path)
     assert not healthy
     assert "UNCALIBRATED" in text
