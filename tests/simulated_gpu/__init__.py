@@ -1,10 +1,10 @@
 """A GPU simulated in Python, so that code which needs a GPU can be tested without one, and on a known clock.
 
 The device has streams, events, graphs, an L2 cache, a profiler and NVML. Host and device share one clock, in
-nanoseconds, which advances by what each call costs the host and by the host's waits. An operation starts when its stream
-is free and its launch has arrived, and its work is done only then: an early read returns the old contents, and a wait in
-a capture breaks the capture. ``tests/simulated_gpu/memory.py`` turns everything that PyTorch does to a tensor on the
-device into an operation.
+nanoseconds, which advances by what each call costs the host and by the host's waits. An operation starts when its
+stream is free and its launch has arrived, and its work is done only then: an early read returns the old contents, and a
+wait in a capture breaks the capture. ``tests/simulated_gpu/memory.py`` turns everything that PyTorch does to a tensor
+on the device into an operation.
 
 Simplifications: operations do not slow each other down, a graph runs its nodes one after another, the cache holds whole
 allocations, and memory that a graph reads without owning it is never reused.
@@ -144,9 +144,8 @@ class Graph:
             stream.capture = None
         if self.broken or not all(self.joined.values()):
             self.gpu.broken_pools.add(self.pool)
-            raise RuntimeError(
-                f"CUDA error: {'operation failed due to a previous error' if self.broken else 'unjoined work'} in a capture"
-            )
+            reason = "operation failed due to a previous error" if self.broken else "unjoined work"
+            raise RuntimeError(f"CUDA error: {reason} in a capture")
         self.ready = not self.keep_graph
 
     def raw_cuda_graph(self) -> int:
@@ -283,7 +282,7 @@ class SimulatedGpu:
                     self.lost = f"device-side assert triggered ({error})"
 
     def _touch(self, touched: dict[int, int]) -> int:
-        """Bring allocations into the L2 and evict the least recently used ones; returns the bytes that were not there."""
+        """Bring allocations into the L2 and evict the least recently used ones; returns the bytes that missed."""
         missed = 0
         for address, size in touched.items():
             before, now = self._l2.pop(address, 0), min(size, self.l2_bytes)

@@ -30,7 +30,7 @@ _READS = {"tolist", "numpy", "__array__"}
 
 
 class Memory:
-    """Which storages are on the device, and which are pinned. Weak references keep their identities from being reused."""
+    """Which storages are on the device, and which are pinned; weak references keep identities from being reused."""
 
     def __init__(self) -> None:
         self._on_device: dict[int, tuple[StorageWeakRef, int]] = {}
