@@ -44,6 +44,7 @@ def parser() -> Parser:
         prog="bench.py",
         usage="\n".join(["", *lines]),
         description="Microbenchmarks of the metadata kernels of speculative decoding.",
+        epilog="python bench.py COMMAND --help lists the flags of a command, run included.",
         allow_abbrev=False,
     )
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")

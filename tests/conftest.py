@@ -1,6 +1,4 @@
-"""Chooses the device for the whole test run before any kernel file is imported, and skips GPU tests where there is
-none.
-"""
+"""Chooses the device before any kernel file is imported, and skips GPU tests where there is none."""
 
 import os
 import random
@@ -15,12 +13,12 @@ if not torch.cuda.is_available():
     from tests import quick_interpreter
 
     quick_interpreter.install()
-# Tensors here are tiny; threads that wait for each other on a busy machine make such tests ten times slower.
+# Tensors in tests are tiny, and threads that wait for each other on a busy machine slow them down.
 torch.set_num_threads(1)
 
 
 def pytest_configure(config):
-    """On a GPU one seed for the random batches of this session: the processes of pytest-xdist inherit it."""
+    """On a GPU draw one seed for the random batches; the processes of pytest-xdist inherit it."""
     if torch.cuda.is_available() and not hasattr(config, "workerinput"):
         os.environ.setdefault("RANDOM_SEED", str(random.randrange(2**32)))
 
@@ -34,7 +32,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The seed of the random batches, where this session drew one."""
+    """The seed of the random batches, to draw them again."""
     from tests.baselines.random_batches import EXAMPLES, SEED
 
     if SEED is not None:
@@ -45,7 +43,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True)
 def own_interpreter():
-    """A command for the CPU turns Triton's interpreter on for the process it runs in: here that of all tests."""
+    """Restore TRITON_INTERPRET, which a command for the CPU sets in this process."""
     before = os.environ.get(interpreter.SWITCH)
     yield
     os.environ.pop(interpreter.SWITCH, None)

@@ -1,1 +1,1 @@
-"""A run: the loop, the processes that own the device, and what they say to each other."""
+"""The loop of a run, the worker processes that own the device, and the messages between them."""
