@@ -36,7 +36,6 @@ class Status(StrEnum):
         return self in (Status.MISMATCH, Status.FAILED)
 
 
-
 class RecordError(Exception):
     """A record file cannot be read or written; the message says which one and why."""
 
