@@ -1,4 +1,4 @@
-"""Records made up for tests of the reading side. Nothing here is a measurement, and nothing of it is ever published."""
+"""Made-up records for tests of what reads records. Nothing here is a measurement."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cpu_environment(**changes) -> Environment:
 
 
 def calibration(rng: np.random.Generator) -> Calibration:
-    """Without errors: constants of 0.9 us in a graph, 1.75 us in a stream, 0.85 us for CUPTI; noise of a few ns."""
+    """Without errors. Constants: 0.9 us in a graph, 1.75 us in a stream, 0.85 us by CUPTI; noise of a few ns."""
     noise = lambda: 0.003 * rng.standard_normal()  # noqa: E731
 
     def probe(inside: float) -> KernelTimes:
@@ -78,8 +78,8 @@ def calibration(rng: np.random.Generator) -> Calibration:
 
 
 def cold(hot: Calibration) -> Calibration:
-    """Where the state adds 3 us to every call, of which CUPTI misses 0.6 for the first launch and 0.2 for each
-    further one.
+    """A cold cache that adds 3 us to every call, of which CUPTI misses 0.6 for the first launch and 0.2 for each other
+    one.
     """
 
     def in_state(probe: KernelTimes, launches: int = 1) -> KernelTimes:

@@ -1,8 +1,9 @@
-"""The ruler beside three others, on kernels whose time is known: ``python -m tools.compare_timers`` on a GPU.
+"""Compares this suite's timer with others on kernels of known duration: ``python -m tools.compare_timers``, on a GPU.
 
-Each kernel waits on the GPU's global timer and leaves what it took. A tool's residual is measured - true - constant,
-with the constant its median over the kernels (a kernel's start and end are no part of the wait, and every tool counts
-another share of them). cuda-bench (NVIDIA nvbench) takes part where it is installed.
+Each kernel waits on the GPU's global timer and writes how long it took. The residual of a timer is
+measured - true - constant; the constant is the median of measured - true over the kernels, since the start and end of a
+kernel are not part of its wait, and each timer counts another share of them. The others are Triton's do_bench and
+do_bench_cudagraph, and cuda-bench (NVIDIA nvbench) where it is installed.
 """
 
 from __future__ import annotations
@@ -26,16 +27,14 @@ RAMP_S = 0.5
 
 
 def graph_slope(timer: CudaTimer, launch: Callable[[], None]) -> float:
-    """gpu_us of this suite."""
-    watch = timer.stopwatch(launch)
-    taken = [watch.sample()["graph_us"] for _ in range(ROUNDS)]
-    return statistics.median(slopes({copies: [one[copies] for one in taken] for copies in COPIES}))
+    """The median gpu_us of a launch."""
+    stopwatch = timer.stopwatch(launch)
+    rounds = [stopwatch.sample()["graph_us"] for _ in range(ROUNDS)]
+    return statistics.median(slopes({copies: [one[copies] for one in rounds] for copies in COPIES}))
 
 
 def nvbench(launches: dict[int, Callable[[], None]]) -> dict[int, float]:
-    """Nanoseconds asked for -> mean GPU time of cuda-bench's cold measurement in us; empty where it is not
-    installed.
-    """
+    """Nanoseconds asked for -> mean GPU time by cuda-bench's cold measurement, us; empty if it is not installed."""
     try:
         from cuda import bench
     except ImportError:
@@ -62,20 +61,20 @@ def nvbench(launches: dict[int, Callable[[], None]]) -> dict[int, float]:
 def main() -> None:
     kernels, timer = Kernels(), CudaTimer(COPIES)
     timer.ramp(RAMP_S)
-    true, found = {}, {"graph slope": {}, "do_bench": {}, "do_bench_cudagraph": {}}
+    true, measured = {}, {"graph slope": {}, "do_bench": {}, "do_bench_cudagraph": {}}
     for ns, launch in kernels.spins.items():
-        found["graph slope"][ns] = graph_slope(timer, launch)
-        true[ns] = kernels.taken.item() / 1e3
-        found["do_bench"][ns] = triton.testing.do_bench(launch, return_mode="median") * 1e3
+        measured["graph slope"][ns] = graph_slope(timer, launch)
+        true[ns] = kernels.taken_ns.item() / 1e3
+        measured["do_bench"][ns] = triton.testing.do_bench(launch, return_mode="median") * 1e3
         with torch.cuda.stream(torch.cuda.Stream()):
-            found["do_bench_cudagraph"][ns] = triton.testing.do_bench_cudagraph(launch, return_mode="median") * 1e3
-    if theirs := nvbench(kernels.spins):
-        found["cuda-bench"] = theirs
+            measured["do_bench_cudagraph"][ns] = triton.testing.do_bench_cudagraph(launch, return_mode="median") * 1e3
+    if by_nvbench := nvbench(kernels.spins):
+        measured["cuda-bench"] = by_nvbench
     print(f"{'true us':>20}", *(f"{us:9.3f}" for us in true.values()), f"{'constant':>9} {'largest residual ns':>20}")
-    for tool, measured in found.items():
-        constant = statistics.median(measured[ns] - true[ns] for ns in true)
-        worst = max((measured[ns] - true[ns] - constant for ns in true), key=abs)
-        print(f"{tool:>20}", *(f"{measured[ns]:9.3f}" for ns in true), f"{constant:9.3f} {worst * 1e3:20.0f}")
+    for name, times in measured.items():
+        constant = statistics.median(times[ns] - true[ns] for ns in true)
+        worst = max((times[ns] - true[ns] - constant for ns in true), key=abs)
+        print(f"{name:>20}", *(f"{times[ns]:9.3f}" for ns in true), f"{constant:9.3f} {worst * 1e3:20.0f}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""How far the median of a 5 us kernel differs from one fresh process to the next: ``python -m tools.repeatability
-[PROCESSES]``.
+"""How much the median of a short kernel varies between processes: ``python -m tools.repeatability [PROCESSES]``.
 
-Each process brings its own CUDA context, clock ramp, graphs and buffers. One kernel waits 5 us on the GPU's global
-timer; the other is bound by memory traffic: a copy of as many bytes as take about as long.
+Each process has its own CUDA context, clock ramp, graphs and buffers. One kernel waits 5 us on the GPU's global timer;
+the other is a copy that takes about as long.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import sys
 
 PROCESSES = 20
 RAMP_S = 0.5
-#: About 5 us of copying, read and written, at the 4 TB/s of an H200's memory; it stays in L2, so it takes somewhat
-#: less.
+#: About 5 us at 4 TB/s, bytes read and written.
 COPY_BYTES = 10 * 2**20
 
 
 def measure() -> dict[str, float]:
-    """Kernel -> median microseconds in this process."""
+    """Kernel -> median gpu_us in this process."""
     import torch
 
     from harness.timing.calibrate import Kernels
@@ -36,12 +34,12 @@ def measure() -> dict[str, float]:
 
 
 def main(processes: int) -> None:
-    taken = []
+    by_process = []
     for _ in range(processes):
         child = subprocess.run([sys.executable, "-m", __spec__.name, "one"], capture_output=True, text=True, check=True)
-        taken.append(json.loads(child.stdout.splitlines()[-1]))
-    for name in taken[0]:
-        medians = [one[name] for one in taken]
+        by_process.append(json.loads(child.stdout.splitlines()[-1]))
+    for name in by_process[0]:
+        medians = [one[name] for one in by_process]
         mean, deviation = statistics.mean(medians), statistics.stdev(medians)
         print(
             f"{name}: {processes} processes, {mean:.3f} us, coefficient of variation {100 * deviation / mean:.2f} %, "

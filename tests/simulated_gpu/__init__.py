@@ -1,14 +1,13 @@
-"""A GPU made of Python: what runs only beside a real one runs here too, against a clock that nobody but the test winds.
+"""A GPU simulated in Python, so that code which needs a GPU can be tested without one, and on a known clock.
 
 The device has streams, events, graphs, an L2 cache, a profiler and NVML. Host and device share one clock, in
-nanoseconds; it moves by what every call costs the host, and by what the host waits. An operation starts when its stream
-is free and its launch has arrived, and only then its work is done: who reads too early reads what was there before, who
-waits in a capture breaks it. ``tests/simulated_memory.py`` makes an operation of everything PyTorch does to a tensor on
-the device.
+nanoseconds, which advances by what each call costs the host and by the host's waits. An operation starts when its
+stream is free and its launch has arrived, and its work is done only then: an early read returns the old contents, and a
+wait in a capture breaks the capture. ``tests/simulated_gpu/memory.py`` turns everything that PyTorch does to a tensor
+on the device into an operation.
 
-Where the simulation is coarser than a GPU: no two operations slow each other down, a graph runs its nodes one after
-another, the cache holds whole allocations, and memory that a graph reads without owning it is never given to somebody
-else.
+Simplifications: operations do not slow each other down, a graph runs its nodes one after another, the cache holds whole
+allocations, and memory that a graph reads without owning it is never reused.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ from harness.verify import hard_points
 from tests.harness.timing.test_clocks import CALLS
 from tests.simulated_gpu.memory import Memory, OnDevice, Operations
 
-#: What calls cost the host, nanoseconds.
+#: Host time of calls, nanoseconds.
 CLOCK_NS, EVENT_NS, LAUNCH_NS, GRAPH_LAUNCH_NS, WAIT_NS = 20, 300, 2000, 4000, 1000
-#: From submission to start on an idle device; before the first node of a graph; what its first replay adds for every
-#: node.
+#: Nanoseconds from submission to start on an idle device; before the first node of a graph; for each node, in a graph's
+#: first replay.
 LATENCY_NS, GRAPH_START_NS, UPLOAD_NS = 3000, 2500, 500
-#: What a kernel takes that has no duration of its own.
+#: Duration of a kernel for which no other is set.
 KERNEL_NS = 400
-#: Cycles of a hop of the pointer chase, clock and bandwidth.
+#: Cycles per hop of the pointer chase; clock; bandwidth of misses.
 L2_CYCLES, MEMORY_CYCLES, CYCLES_PER_NS, MISSED_BYTES_PER_NS = 270, 660, 1.98, 64
 CAPTURING = "CUDA error: operation not permitted when stream is capturing"
 
 
 @dataclass(eq=False)
 class Operation:
-    """A kernel, memcpy or memset. ns: without misses. touched: address -> bytes. work: what it does when it runs."""
+    """A kernel, memcpy or memset. ns: duration without misses. touched: address -> bytes. work: its effect."""
 
     name: str
     ns: float
@@ -128,7 +127,7 @@ class Graph:
         gpu.graphs[self.handle] = self
         self.nodes: list[Operation] = []
         self.broken = self.ready = self.uploaded = False
-        #: Streams of the capture, and whether what they do is waited for.
+        #: Streams of the capture -> whether the capture waits for their work.
         self.joined: dict[Stream, bool] = {}
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -145,9 +144,8 @@ class Graph:
             stream.capture = None
         if self.broken or not all(self.joined.values()):
             self.gpu.broken_pools.add(self.pool)
-            raise RuntimeError(
-                f"CUDA error: {'operation failed due to a previous error' if self.broken else 'unjoined work'} in a capture"
-            )
+            reason = "operation failed due to a previous error" if self.broken else "unjoined work"
+            raise RuntimeError(f"CUDA error: {reason} in a capture")
         self.ready = not self.keep_graph
 
     def raw_cuda_graph(self) -> int:
@@ -165,11 +163,13 @@ class Graph:
 
 
 class SimulatedGpu:
-    """The device, its clock, and how it misbehaves: attributes that a test sets before it measures.
+    """The device and its clock. A test may set, before it measures:
 
-    queued_ns, in_graph_ns, cupti_ns: duration of a kernel -> what it takes in a stream, in a graph, and in CUPTI's eyes.
-    timer_rate: the global timer's seconds per second. holds_back: time in ns -> whether the GPU throttles, then half as fast.
-    reported_l2_bytes: what the driver says of the cache. durations: name of an operation -> ns.
+    queued_ns, in_graph_ns, cupti_ns: duration of a kernel -> its time in a stream, in a graph, and by CUPTI.
+    timer_rate:        the global timer's seconds per second.
+    throttled:         time in ns -> whether the GPU is throttled, and half as fast.
+    reported_l2_bytes: size of the L2 cache according to the driver.
+    durations:         name of an operation -> ns.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class SimulatedGpu:
         self.in_graph_ns: Callable[[float], float] = lambda ns: ns + 900
         self.cupti_ns: Callable[[float], float] = lambda ns: ns + 850
         self.timer_rate = 1.0
-        self.holds_back: Callable[[float], bool] = lambda ns: False
+        self.throttled: Callable[[float], bool] = lambda ns: False
         self.l2_bytes = self.reported_l2_bytes = 2**20
         self.cupti_blocked = False
         self.memory = Memory()
@@ -190,11 +190,11 @@ class SimulatedGpu:
         self.broken_pools: set[Any] = set()
         self.lost: str | None = None
         self.warns_of_waits = False
-        #: Work that is due: (start, sequence number, work).
-        self._due: list[tuple[float, int, Callable[[], Any]]] = []
+        #: Submitted work that has not been done: (start, sequence number, work).
+        self._pending: list[tuple[float, int, Callable[[], Any]]] = []
         self._l2: OrderedDict[int, int] = OrderedDict()
         self._l2_held = 0
-        #: (name, start in ns, ns, where) since the profiler began; None where none is at work.
+        #: (name, start in ns, ns, where) since the profiler began; None while there is none.
         self.seen: list[tuple[str, float, float, DeviceType]] | None = None
         self.milliwatts = 300_000
 
@@ -205,11 +205,11 @@ class SimulatedGpu:
         return self.now_ns / 1e9
 
     def spend(self, ns: float) -> None:
-        """The host does something."""
+        """Host time passes."""
         self.now_ns += ns
 
     def wait(self, until_ns: float, call: str, implicit: bool = False) -> None:
-        """The host waits. implicit: it did not ask to, which is what sync_debug_mode warns of."""
+        """The host waits. implicit: as a side effect of a call, of which sync_debug_mode warns."""
         self.refuse_in_capture()
         if implicit and self.warns_of_waits:
             warnings.warn("called a synchronizing CUDA operation", stacklevel=3)
@@ -256,7 +256,7 @@ class SimulatedGpu:
         stream.free_ns = at
 
     def _begin(self, operation: Operation, start_ns: float) -> float:
-        """Put its work on the list of what is due; what it takes, misses and throttling included."""
+        """Schedule its work; returns its duration, with misses and throttling."""
         missed = self._touch(operation.touched)
         if operation.name == "chase":
             hops, out = operation.ns, operation.work
@@ -264,25 +264,25 @@ class SimulatedGpu:
             ns, work = cycles / CYCLES_PER_NS, lambda: out(int(cycles))
         else:
             ns, work = operation.ns + missed / MISSED_BYTES_PER_NS, operation.work
-        if self.holds_back(start_ns):
+        if self.throttled(start_ns):
             ns *= 2
         if self.seen is not None:
             self.seen.append((operation.name, start_ns, self.cupti_ns(ns), DeviceType.CUDA))
-        heapq.heappush(self._due, (start_ns, next(self.handles), work))
+        heapq.heappush(self._pending, (start_ns, next(self.handles), work))
         return ns
 
     def run_until(self, ns: float) -> None:
-        """Do the work that has started by then."""
-        while self._due and self._due[0][0] <= ns and not self.lost:
-            work = heapq.heappop(self._due)[2]
+        """Do the work that has started by then, in the order of its starts."""
+        while self._pending and self._pending[0][0] <= ns and not self.lost:
+            work = heapq.heappop(self._pending)[2]
             with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # nothing of it is queued again
                 try:
                     work()
-                except Exception as error:  # an index out of range, say: the context is gone
+                except Exception as error:  # such as an index out of range: the context is lost
                     self.lost = f"device-side assert triggered ({error})"
 
     def _touch(self, touched: dict[int, int]) -> int:
-        """Bring allocations into the L2, the least recently used ones out of it; how many bytes were not there."""
+        """Bring allocations into the L2 and evict the least recently used ones; returns the bytes that missed."""
         missed = 0
         for address, size in touched.items():
             before, now = self._l2.pop(address, 0), min(size, self.l2_bytes)
@@ -293,7 +293,7 @@ class SimulatedGpu:
             self._l2_held -= self._l2.popitem(last=False)[1]
         return missed
 
-    # --- the ruler's kernels, and what cuda-core is asked for ---
+    # --- the timer's kernels, which cuda-core launches ---
 
     def launch_kernel(self, stream: Stream, config: Any, name: str, *values: Any) -> None:
         values = [value.value if isinstance(value, ctypes.c_int) else value for value in values]
@@ -349,7 +349,7 @@ class SimulatedGpu:
         }
         return driver.CUresult.CUDA_SUCCESS, SimpleNamespace(func=hash(one.name), kern=0, **sizes)
 
-    # --- what torch.cuda, CUPTI and NVML say ---
+    # --- answers of torch.cuda, CUPTI and NVML ---
 
     def properties(self, device: Any = None) -> SimpleNamespace:
         return SimpleNamespace(
@@ -364,9 +364,9 @@ class SimulatedGpu:
 
     @property
     def bits(self) -> int:
-        return 0x4 if self.holds_back(self.now_ns) else 0
+        return 0x4 if self.throttled(self.now_ns) else 0
 
-    clock = property(lambda self: 990 if self.holds_back(self.now_ns) else 1980)
+    clock = property(lambda self: 990 if self.throttled(self.now_ns) else 1980)
 
     @contextmanager
     def on_stream(self, stream: Stream | None) -> Iterator[None]:
@@ -391,22 +391,22 @@ class SimulatedGpu:
     @contextmanager
     def profile(self, **_: Any) -> Iterator[Any]:
         self.seen = []
-        found = SimpleNamespace()
-        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=found))
-        told = [
-            SimpleNamespace(**{key: (lambda value=value: value) for key, value in zip(_ASKED, one, strict=True)})
+        results = SimpleNamespace()
+        yield SimpleNamespace(profiler=SimpleNamespace(kineto_results=results))
+        events = [
+            SimpleNamespace(**{key: (lambda value=value: value) for key, value in zip(_EVENT_FIELDS, one, strict=True)})
             for one in self.seen
         ]
         self.seen = None
-        found.events = lambda: [] if self.cupti_blocked else told
+        results.events = lambda: [] if self.cupti_blocked else events
 
 
-_ASKED = ("name", "start_ns", "duration_ns", "device_type")
+_EVENT_FIELDS = ("name", "start_ns", "duration_ns", "device_type")
 
 
 @contextmanager
 def simulated_gpu() -> Iterator[SimulatedGpu]:
-    """All of it in place of the real one, and put back at the end."""
+    """Replace the GPU by a simulated one, and restore everything at the end."""
     gpu = SimulatedGpu()
     with pytest.MonkeyPatch.context() as patch, ExitStack() as modes:
         for module in (time, queued_events, cuda_timer):
@@ -447,7 +447,7 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             patch.setattr(pynvml, name, lambda *_, answer=answer: answer(gpu))
         patch.setattr(pynvml, "nvmlInit", lambda: None)
         patch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-        patch.setattr(interpreter, "SWITCH", "no switch")  # what is counted for a CPU would be counted ever after
+        patch.setattr(interpreter, "SWITCH", "no switch")  # else launches would be counted for the rest of the process
         hard_points.cuda_checks.cache_clear()
         modes.callback(hard_points.cuda_checks.cache_clear)
         modes.enter_context(Operations(gpu))

@@ -1,9 +1,8 @@
-"""The memory of the simulated GPU: tensors on it are CPU tensors of which it is known, and what is done to them is
-queued.
+"""The memory of the simulated GPU: its tensors are CPU tensors that are noted as being on the device.
 
-``OnDevice`` stands between Python and torch, and turns ``device="cuda"`` into that knowledge. ``Operations`` stands
-between torch and its kernels: what touches a tensor on the device is submitted as an operation, and done when the
-device gets to it.
+``OnDevice`` intercepts calls from Python to torch, and turns ``device="cuda"`` into such a note. ``Operations``
+intercepts calls from torch to its kernels: what touches a tensor on the device is submitted as an operation, and done
+when the device starts it.
 """
 
 from __future__ import annotations
@@ -24,22 +23,20 @@ if TYPE_CHECKING:
 
 DEVICE = torch.device("cuda", 0)
 _DEVICE_OF, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
-#: Operators that allocate and launch nothing; that share memory though their schema is silent; that read on the host.
+#: Operators that only allocate; that return views although their schema does not say so; that read on the host.
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 _VIEWS = {"_unsafe_view", "lift_fresh"}
 _READS = {"tolist", "numpy", "__array__"}
 
 
 class Memory:
-    """Which storages lie on the device, and which are pinned. A weak reference keeps an identity from being used
-    again.
-    """
+    """Which storages are on the device, and which are pinned; weak references keep identities from being reused."""
 
     def __init__(self) -> None:
         self._on_device: dict[int, tuple[StorageWeakRef, int]] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
         self._allocations = 0
-        #: Where a factory was told to put its result; None: where its arguments are.
+        #: Whether a factory is to put its result on the device; None: where its arguments are.
         self.placing: bool | None = None
 
     def holds(self, tensor: Tensor) -> bool:
@@ -81,7 +78,7 @@ class OnDevice(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs, memory = dict(kwargs or {}), self._memory
-        if func is torch.unravel_index:  # made of Python, which asks for devices itself
+        if func is torch.unravel_index:  # implemented in Python, and queries devices itself
             with self:
                 return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         name, first = getattr(func, "__name__", ""), args[0] if args and isinstance(args[0], Tensor) else None
@@ -148,7 +145,7 @@ class Operations(TorchDispatchMode):
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but {name} got some on cuda:0 and some on cpu"
             )
-        if len(on_device) < len(tensors):  # what lies on the host goes along by value
+        if len(on_device) < len(tensors):  # scalars on the host are passed by value
             args, kwargs = _mapped(lambda one: one if memory.holds(one) else one.clone(), (args, kwargs))
         written = [args[place] if place < len(args) else kwargs.get(key) for place, key in writes]
         if written:
@@ -156,7 +153,7 @@ class Operations(TorchDispatchMode):
             return (written[0] if len(written) == 1 else tuple(written)) if func._schema.returns else None
         try:
             made = _mapped(memory.place, func(*args, **kwargs) if not tensors else self._shapes(func, args, kwargs))
-        except (RuntimeError, NotImplementedError):  # what it returns depends on contents, so the host waits for them
+        except (RuntimeError, NotImplementedError):  # the shape depends on contents: the host waits
             self._submit(name, lambda: None, on_device)
             self._gpu.wait(self._gpu.stream.free_ns, "cudaStreamSynchronize", implicit=True)
             return _mapped(memory.place, func(*args, **kwargs))
@@ -208,15 +205,15 @@ class Operations(TorchDispatchMode):
         return target
 
     def _shapes(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """What an operator returns, without its contents. Raises where those decide."""
+        """Tensors shaped as an operator returns them. Raises where the shape depends on contents."""
         key = (func, _signature((args, kwargs)))
         if key not in self._known_shapes:
             on_meta = lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")  # noqa: E731
             meta_args, meta_kwargs = _mapped(on_meta, (args, kwargs))
-            said = func(*meta_args, **meta_kwargs | ({"device": "meta"} if "device" in kwargs else {}))
-            if not isinstance(said, Tensor | tuple | list):
+            made = func(*meta_args, **meta_kwargs | ({"device": "meta"} if "device" in kwargs else {}))
+            if not isinstance(made, Tensor | tuple | list):
                 raise NotImplementedError(func)
-            self._known_shapes[key] = said
+            self._known_shapes[key] = made
         return _mapped(
             lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype), self._known_shapes[key]
         )
@@ -224,7 +221,7 @@ class Operations(TorchDispatchMode):
 
 @cache
 def _schema(func: Any) -> tuple[str, bool, list[tuple[int, str]]]:
-    """(name, whether it returns a view, place and name of the arguments that it writes)."""
+    """(name, whether it returns a view, position and name of each argument that it writes)."""
     name, schema = func.overloadpacket.__name__, func._schema
     is_view = name in _VIEWS or any(one.alias_info and not one.alias_info.is_write for one in schema.returns)
     return (
@@ -245,7 +242,7 @@ def _tensors(nested: Any) -> list[Tensor]:
 
 
 def _signature(nested: Any) -> Any:
-    """What decides the shape of a result, as a key."""
+    """A key of everything that determines the shape of a result."""
     if isinstance(nested, Tensor):
         return nested.shape, nested.stride(), nested.dtype
     if isinstance(nested, dict):

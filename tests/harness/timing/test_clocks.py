@@ -1,4 +1,4 @@
-"""Throttled samples under a fake clock and a fake NVML: taken again, counted, kept in the end; and a GPU whose NVML
+"""Throttled samples under a fake clock and a fake NVML: repeated, counted, kept after the last retry; and an NVML that
 refuses.
 """
 
@@ -51,14 +51,14 @@ def nvml(monkeypatch):
 
 
 class Throttled(FakeStopwatch):
-    """Takes half as long again while the GPU holds back, which ``holds_back(sample number)`` decides."""
+    """Takes 1.5 times as long while the GPU is throttled: throttled(sample number)."""
 
-    def __init__(self, gpu, nvml, holds_back, bits=0, clock=1980):
+    def __init__(self, gpu, nvml, throttled, bits=0, clock=1980):
         super().__init__(gpu, "a", 5.0, noise=0.001)
-        self.nvml, self.holds_back, self.bits, self.clock = nvml, holds_back, bits, clock
+        self.nvml, self.throttled, self.bits, self.clock = nvml, throttled, bits, clock
 
     def sample(self):
-        slow = self.holds_back(self.calls)
+        slow = self.throttled(self.calls)
         self.nvml.bits, self.nvml.clock = (self.bits, self.clock) if slow else (0, 1980)
         self.cost = 7.5 if slow else 5.0
         return super().sample()
@@ -66,7 +66,7 @@ class Throttled(FakeStopwatch):
 
 def measure(nvml, stopwatch, gpu):
     reader = Clocks()
-    reader.hold()
+    reader.set_run_clock()
     return timed(
         gpu, stopwatch, throttle_reason=lambda: reader.throttle_reason(reader.read()), max_rounds=10, min_rounds=10
     )["a"]
@@ -80,7 +80,7 @@ def measure(nvml, stopwatch, gpu):
         (0, 1500, "clock below 90% of the run's"),
     ],
 )
-def test_a_sample_taken_while_the_gpu_held_back_is_taken_again_and_counted(bits, clock, reason, nvml):
+def test_a_sample_taken_while_the_gpu_was_throttled_is_repeated_and_counted(bits, clock, reason, nvml):
     gpu = FakeGpu()
     timing = measure(nvml, Throttled(gpu, nvml, lambda call: call in (2, 3, 7), bits, clock), gpu)
     assert (timing.discarded, timing.disturbed) == ({reason: 3}, 0)
@@ -91,7 +91,7 @@ def test_a_sample_taken_while_the_gpu_held_back_is_taken_again_and_counted(bits,
     assert max(slopes(metrics.graph_us)) == pytest.approx(5.0, rel=0.01)
 
 
-def test_what_is_no_throttle_and_a_clock_just_above_the_limit_are_fine(nvml):
+def test_settings_and_a_clock_just_above_the_limit_do_not_count_as_throttling(nvml):
     """Idle, an application clock and a display limit are settings, not events."""
     gpu = FakeGpu()
     quiet = Throttled(gpu, nvml, lambda call: True, 0x1 | 0x2 | 0x100, int(SLOW_SHARE * 1980) + 1)
@@ -99,7 +99,7 @@ def test_what_is_no_throttle_and_a_clock_just_above_the_limit_are_fine(nvml):
     assert (timing.discarded, timing.disturbed) == ({}, 0)
 
 
-def test_a_gpu_that_always_holds_back_is_measured_nevertheless_and_the_samples_are_counted_as_disturbed(nvml):
+def test_on_a_gpu_that_is_always_throttled_samples_are_kept_and_counted_as_disturbed(nvml):
     gpu = FakeGpu()
     timing = measure(nvml, Throttled(gpu, nvml, lambda call: True, 0x4), gpu)
     assert (timing.rounds, timing.disturbed) == (10, 10)
@@ -114,32 +114,33 @@ def test_the_gpu_is_found_by_its_uuid_and_reads_in_mhz_and_watts(nvml):
     assert reader.notes == ()
 
 
-def test_nothing_is_noticed_and_a_note_says_so_where_nvml_refuses_altogether(nvml):
+def test_where_nvml_refuses_everything_nothing_is_detected_and_a_note_says_so(nvml):
     nvml.refused = {"nvmlInit"}
     nvml.bits = 0x4
     reader = Clocks()
-    reader.hold()
+    reader.set_run_clock()
     assert (reader.read(), reader.throttle_reason(reader.read()), reader.run_clock_mhz) == (None, None, 0)
     (note,) = reader.notes
     assert note.startswith("NVML refuses SM clock, power, throttle reasons (")
-    assert note.endswith("samples taken while the GPU holds back are not noticed")
+    assert note.endswith("samples taken while the GPU is throttled are not detected")
 
 
 def test_what_nvml_does_not_refuse_is_used(nvml):
     nvml.refused = {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetCurrentClocksEventReasons"}
     reader = Clocks()
-    reader.hold()
+    reader.set_run_clock()
     nvml.clock = 1000
     assert reader.throttle_reason(reader.read()) == "clock below 90% of the run's"
     assert reader.read().power_w is None
     assert reader.notes == (
-        "NVML refuses power, throttle reasons (Not Supported): samples taken while the GPU holds back are not all noticed",
+        "NVML refuses power, throttle reasons (Not Supported): "
+        "samples taken while the GPU is throttled are not all detected",
     )
 
 
-def test_a_gpu_that_nvml_loses_in_the_middle_is_no_reason_to_fail(nvml):
+def test_a_query_that_fails_later_is_not_an_error(nvml):
     reader = Clocks()
-    reader.hold()
+    reader.set_run_clock()
     nvml.refused = {"nvmlDeviceGetClockInfo"}
     assert (reader.read(), reader.throttle_reason(reader.read())) == (None, None)
 

@@ -1,4 +1,4 @@
-"""The timing loop under a clock that the test winds: what is sampled when, when it stops, what an exception costs."""
+"""The timing loop under a simulated clock: what is sampled when, when it stops, what an exception ends."""
 
 import itertools
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from harness.analysis.stats import fit, median_interval, slopes
-from harness.timing.rounds import rounds
+from harness.timing.rounds import interleave
 
 
 class FakeGpu:
-    """A device whose time passes only when something is measured on it."""
+    """A device whose time advances only when something is measured on it."""
 
     def __init__(self):
         self.now = 0.0
@@ -45,7 +45,7 @@ class FakeStopwatch:
 
 def run(gpu, *stopwatches, **settings):
     settings = {"min_rounds": 5, "max_rounds": 40, "budget_s": 1e9} | settings
-    return list(rounds({s.name: s for s in stopwatches}, now_s=gpu.now_s, **settings))[-1]
+    return list(interleave({s.name: s for s in stopwatches}, now_s=gpu.now_s, **settings))[-1]
 
 
 def test_recovers_a_known_cost_and_stops_as_soon_as_it_is_settled():

@@ -1,8 +1,6 @@
-"""The code that needs a GPU, on a simulated one: the ruler, its calibration, the cache states, the proof, the session,
-the auditor.
+"""The code that needs a GPU, on a simulated one: timer, calibration, cache states, graph checks, evaluator and auditor.
 
-A simulated time is known to the nanosecond, so what the ruler makes of it is compared with ``approx`` for rounding
-alone.
+Simulated times are known to the nanosecond, so measured ones are compared with ``approx`` only for rounding.
 """
 
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ import torch
 
 from baselines.decode_native.operator import chain_clamp
 from baselines.decode_native.operator import operator as native
-from harness.analysis.estimators import calibration_errors, estimates, untrusted
+from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibration_errors, disagreement, estimates
 from harness.analysis.stats import samples, slopes
 from harness.checks import Mismatch
 from harness.config.load import Measure
@@ -136,7 +134,7 @@ def test_a_side_stream_belongs_to_a_capture_it_waits_for_and_must_be_waited_for(
         record(lambda: forks(joins=False))
 
 
-# --- the ruler --------------------------------------------------------------------------------------------------------
+# --- the timer --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nanoseconds", [1000, 2500, 7000, 20_000])
@@ -200,7 +198,7 @@ def test_a_cache_state_costs_the_bytes_that_are_not_in_the_l2(cache, gpu):
 
 
 class Spins:
-    """The ruler's spin, and how long it was asked to be."""
+    """The timer's spin, and the durations asked for."""
 
     def __init__(self, timer):
         self.timer, self.asked = timer, []
@@ -249,12 +247,12 @@ def test_a_host_that_is_never_in_time_is_an_error(gpu):
 
 def calibrated(cache="hot"):
     clocks = Clocks()
-    clocks.hold()
+    clocks.set_run_clock()
     return calibration.calibrate(CudaTimer(COPIES, cache), clocks)
 
 
 @pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
-def test_a_calibration_without_doubts(cache, gpu):
+def test_a_calibration_without_errors(cache, gpu):
     found = calibrated(cache)
     assert calibration_errors(found, cache) == ()
     assert found.spins[5000].true_us == [5.0] * 3
@@ -266,15 +264,15 @@ def test_a_calibration_without_doubts(cache, gpu):
     assert bool(found.own["null"].state_us) == (cache != "hot")
 
 
-def test_a_global_timer_that_runs_fast_is_a_doubt_of_every_estimator(gpu):
+def test_a_global_timer_that_runs_fast_is_an_error_of_every_estimator(gpu):
     gpu.timer_rate = 1.05
     found = calibration_errors(calibrated())
-    assert {one.partition(":")[0] for one in found} == {"graph", "events"}
-    assert any("a spin of 20.00 us comes out" in one for one in found)
+    assert {one.partition(":")[0] for one in found} == {"graph slope", "queued events"}
+    assert any("a spin of 20.00 us is measured" in one for one in found)
 
 
-@pytest.mark.parametrize(("attribute", "estimator"), [("in_graph_ns", "graph"), ("queued_ns", "events")])
-def test_an_estimator_that_adds_no_constant_is_named(attribute, estimator, gpu):
+@pytest.mark.parametrize(("attribute", "estimator"), [("in_graph_ns", "graph slope"), ("queued_ns", "queued events")])
+def test_an_estimator_without_a_constant_offset_is_named(attribute, estimator, gpu):
     setattr(gpu, attribute, lambda ns: 1.03 * ns + 900)
     found = calibration_errors(calibrated())
     assert {one.partition(":")[0] for one in found} == {estimator}
@@ -296,20 +294,20 @@ def test_the_chase_tells_what_a_state_leaves_in_the_l2(cache, cycles, gpu):
 
 
 @pytest.mark.parametrize(("cache", "state"), [("cold", "cold"), ("serving", "serving")])
-def test_a_state_that_does_not_flush_is_a_doubt(cache, state, gpu):
+def test_a_state_that_does_not_flush_is_a_calibration_error(cache, state, gpu):
     timer, clocks = CudaTimer(COPIES, cache), Clocks()
-    timer.cache._stream = torch.empty(16, dtype=torch.uint8, device="cuda")
+    timer.cache._flush_buffer = torch.empty(16, dtype=torch.uint8, device="cuda")
     (found,) = calibration_errors(calibration.calibrate(timer, clocks), cache)
-    assert found == f"cache state {state} unproved: a hop takes 270 cycles, 660 are expected"
+    assert found == f"cache state {state} not confirmed: a hop takes 270 cycles, 660 are expected"
 
 
-def test_a_driver_that_reports_a_quarter_of_the_l2_is_a_doubt(gpu):
+def test_a_driver_that_reports_a_quarter_of_the_l2_is_a_calibration_error(gpu):
     gpu.reported_l2_bytes //= 4
     (found,) = calibration_errors(calibrated("cold"), "cold")
-    assert found.startswith("cache state unproved: a hop takes 270 cycles in L2 and 270 in memory")
+    assert found.startswith("cache state not confirmed: a hop takes 270 cycles in L2 and 270 in memory")
 
 
-# --- promises and replays ---------------------------------------------------------------------------------------------
+# --- checks and replays -----------------------------------------------------------------------------------------------
 
 
 def findings(variant):
@@ -360,7 +358,7 @@ def test_the_steps_a_run_replays_have_contents_that_change(name, catalog):
     assert all(any(not torch.equal(first[key], other[key]) for key in first) for other in others)
 
 
-def test_a_sound_launch_keeps_its_promises_and_a_graph_of_it_replays_200_steps(gpu):
+def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
     found = list(findings(made_variant(chain_clamp)))
     assert {one.outcome for one in found} == {"passed", "skipped"}
     assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
@@ -379,7 +377,7 @@ def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
     assert words in found.message
 
 
-# --- the session ------------------------------------------------------------------------------------------------------
+# --- the evaluator ----------------------------------------------------------------------------------------------------
 
 
 STOPS = """
@@ -424,11 +422,11 @@ REJECTED = {
     "idles_in_timed_graphs": "every_call: ",
     "shrinks_in_timed_graphs": "same_work: captured anew",
 }
-#: Patches a class that the simulation replaces; hangs for ever; is not rejected by this process but by the auditor;
+#: In this order: patches a class that the simulation replaces; hangs; is rejected by the auditor, not by this process;
 #: loses the context.
 for _name in ("patches_the_event", "never_ends", "other_work_in_a_graph", "writes_to_nowhere"):
     del REJECTED[_name]
-#: Here a graph that was captured in set-up works; on an H200 it does not.
+#: In the simulation a graph that was captured in set-up works; on an H200 it does not.
 REJECTED["graph_of_its_own"] = "graph_safe"
 
 
@@ -436,15 +434,17 @@ def job(*files, **measure):
     return Job("cuda", tuple(map(str, files)), 3, Measure(**{"min_rounds": 3, "max_rounds": 6} | measure), True)
 
 
-def answers(session, *names):
+def answers(evaluator, *names):
     return [
-        one for one in session.group(Task("decode_native", dict(POINT), names, 100.0)) if not isinstance(one, Heartbeat)
+        one
+        for one in evaluator.group(Task("decode_native", dict(POINT), names, 100.0))
+        if not isinstance(one, Heartbeat)
     ]
 
 
 @pytest.fixture(scope="module")
 def short_replays():
-    """Two hundred steps are tested above."""
+    """Fewer than the two hundred steps that are tested above."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check_replays, "__defaults__", (12,))
         yield
@@ -452,15 +452,15 @@ def short_replays():
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory, short_replays):
-    """A session's answer, its cells, what the auditor says of the same variants."""
+    """An evaluator's answer and cells, and the auditor's answers for the same variants."""
     mine = tmp_path_factory.mktemp("cheats") / "mine.py"
     mine.write_text(STOPS)
     asked = job(mine, ADVERSARIES / "on_a_gpu.py", ADVERSARIES / "anywhere.py")
     with simulated_gpu():
-        session = Evaluator(asked)
-        ready = session.ready()
-        cells = {cell.variant: cell for cell in answers(session, *HONEST, *REJECTED)}
-        session.close()
+        evaluator = Evaluator(asked)
+        ready = evaluator.ready()
+        cells = {cell.variant: cell for cell in answers(evaluator, *HONEST, *REJECTED)}
+        evaluator.close()
         stream = torch.cuda.current_stream().cuda_stream
     with simulated_gpu():
         auditor = Auditor(asked)
@@ -470,7 +470,7 @@ def timed(tmp_path_factory, short_replays):
     return SimpleNamespace(ready=ready, cells=cells, stream=stream, audit_ready=audit_ready, audited=audited)
 
 
-def test_a_session_describes_the_device_and_calibrates(timed):
+def test_the_evaluator_describes_the_device_and_calibrates(timed):
     assert (timed.ready.environment.device, timed.ready.environment.sm, timed.ready.environment.notes) == (
         "cuda",
         "sm_90",
@@ -517,53 +517,53 @@ from harness.cuda import launcher
 from tests.adversaries.on_a_gpu import NOWHERE, cheat
 
 @cheat
-def faults_under_the_ruler(point, x, out):
+def faults_when_timed(point, x, out):
     work, fault = chain_clamp(point, x, out), launcher(NOWHERE, "nowhere", 1, 1, 1)
-    return lambda: fault() if "timing" in sys._getframe(1).f_code.co_filename else work()
+    return lambda: fault() if "harness/timing" in sys._getframe(1).f_code.co_filename else work()
 """
 
 
-@pytest.mark.parametrize("name", ["writes_to_nowhere", "faults_under_the_ruler"])
-def test_a_lost_context_is_told_after_the_cell_of_who_lost_it(name, gpu, short_replays, tmp_path):
+@pytest.mark.parametrize("name", ["writes_to_nowhere", "faults_when_timed"])
+def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(name, gpu, short_replays, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(FAULTS)
-    session, cells = Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py")), []
-    session.ready()
+    evaluator, cells = Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py")), []
+    evaluator.ready()
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
-        for one in session.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
+        for one in evaluator.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
             if not isinstance(one, Heartbeat):
                 cells.append(one)
     assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
 
 
-def test_samples_of_a_gpu_that_holds_back_are_taken_again_and_counted(gpu, short_replays):
-    """Three milliseconds out of every thirty; a sample takes about one, and the ramp before the next try twenty."""
-    session = Evaluator(job(max_rounds=40, min_rounds=40))
-    session.ready()
-    answers(session, "flat_view")  # proved from now on
+def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays):
+    """Throttled for 3 ms of every 30. A sample takes about 1 ms, the ramp before it is repeated 20 ms."""
+    evaluator = Evaluator(job(max_rounds=40, min_rounds=40))
+    evaluator.ready()
+    answers(evaluator, "flat_view")  # its hard points are checked only this once
     start = gpu.now_ns
-    gpu.holds_back = lambda ns: (ns - start) % 30e6 > 27e6
-    (cell,) = answers(session, "flat_view")
+    gpu.throttled = lambda ns: (ns - start) % 30e6 > 27e6
+    (cell,) = answers(evaluator, "flat_view")
     assert (cell.status, cell.metrics.rounds, cell.metrics.disturbed) == ("passed", 40, 0)
     assert set(cell.metrics.discarded) == {"software power cap"}
-    # One sample each time: after the ramp it is over.
+    # One sample each time, since the GPU is no longer throttled after the ramp.
     assert 0 < cell.metrics.discarded["software power cap"] <= (gpu.now_ns - start) / 30e6
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * 40)
 
 
-def test_a_gpu_that_always_holds_back_is_measured_and_the_samples_are_counted_as_disturbed(gpu, short_replays):
-    session = Evaluator(job(max_rounds=3))
-    session.ready()
-    gpu.holds_back = lambda ns: True
-    (cell,) = answers(session, "flat_view")
+def test_samples_of_a_gpu_that_is_always_throttled_are_kept_and_counted_as_disturbed(gpu, short_replays):
+    evaluator = Evaluator(job(max_rounds=3))
+    evaluator.ready()
+    gpu.throttled = lambda ns: True
+    (cell,) = answers(evaluator, "flat_view")
     assert (cell.metrics.rounds, cell.metrics.disturbed, cell.metrics.discarded) == (3, 3, {"software power cap": 9})
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.8 + 0.9)] * 3)
 
 
-def test_a_cell_in_the_serving_state_pays_for_what_it_finds_in_memory(gpu, short_replays):
-    session = Evaluator(job(cache="serving"))
-    session.ready()
-    (cell,) = answers(session, "flat_view")
+def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short_replays):
+    evaluator = Evaluator(job(cache="serving"))
+    evaluator.ready()
+    (cell,) = answers(evaluator, "flat_view")
     hot = 2 * (0.4 + 0.9)
     assert min(samples(cell.metrics, "gpu_us")) > hot + 0.1
     assert slopes(cell.metrics.graph_us) == pytest.approx([hot] * cell.metrics.rounds)
@@ -572,11 +572,11 @@ def test_a_cell_in_the_serving_state_pays_for_what_it_finds_in_memory(gpu, short
 # --- the auditor ------------------------------------------------------------------------------------------------------
 
 
-def test_the_auditor_sees_the_rulers_kernels(timed):
+def test_the_auditor_times_the_calibration_kernels(timed):
     own, spins = timed.audit_ready.own, timed.audit_ready.spins
     assert timed.audit_ready.blocked is None
-    assert (set(own["null"]), set(spins[2000])) == ({0.85}, {2.85})
-    assert set(own["chain"]) == {5 * (0.4 + 0.85)}
+    assert (set(own["null"][CUPTI.field]), set(spins[2000][CUPTI.field])) == ({0.85}, {2.85})
+    assert set(own["chain"][CUPTI.field]) == {5 * (0.4 + 0.85)}
 
 
 def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
@@ -586,7 +586,7 @@ def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_what_the_auditor_counts_is_what_an_h200_was_seen_to_do(name, timed):
+def test_the_auditor_counts_what_the_record_of_an_h200_holds(name, timed):
     run = read_run(ROOT / "results" / "reference" / "nvidia-h200" / "mtp3.jsonl")
     real = next(
         one.metrics for one in run.cells if (one.operator, one.variant) == ("decode_native", name) and one.metrics
@@ -598,13 +598,14 @@ def test_what_the_auditor_counts_is_what_an_h200_was_seen_to_do(name, timed):
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_ruler_events_and_cupti_agree_on_a_cell(name, timed):
-    timer = _with_cupti(timed.ready.calibration, timed.audit_ready)
+def test_the_estimators_agree_on_a_cell(name, timed):
+    calibration = _with_cupti(timed.ready.calibration, timed.audit_ready)
     metrics = msgspec.structs.replace(timed.cells[name].metrics, **timed.audited[name].counts)
-    assert untrusted(metrics, timer) is None
-    found = estimates(metrics, timer)
+    assert all(getattr(metrics, estimator.field) for estimator in ESTIMATORS)
+    assert disagreement(metrics, calibration) is None
+    found = estimates(metrics, calibration)
     assert {one: value for one, (value, _) in found.others.items()} == pytest.approx(
-        {"events": found.graph, "cupti": found.graph}, abs=0.002
+        {QUEUED_EVENTS: found.graph, CUPTI: found.graph}, abs=0.002
     )
 
 
@@ -617,7 +618,7 @@ def test_ruler_events_and_cupti_agree_on_a_cell(name, timed):
         ("keeps_memory", "no_alloc: every launch keeps 4096 bytes"),
     ],
 )
-def test_the_auditor_rejects_a_broken_promise(name, words, timed):
+def test_the_auditor_rejects_a_failed_check(name, words, timed):
     rejected = timed.audited[name].rejection
     assert rejected.status == "mismatch"
     assert words in rejected.reason
