@@ -243,19 +243,9 @@ class Evaluator:
         findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to check every property at every hard point.
-<<<<<<< HEAD
             thorough = not self._job.timed
             for finding in check_variant(
                 operator, variant, self._job.device, self._job.seed, thorough=thorough, integrity=self._integrity
-=======
-            for finding in check_variant(
-                operator,
-                variant,
-                self._job.device,
-                self._job.seed,
-                thorough=not self._job.timed,
-                integrity=self._integrity,
->>>>>>> w/runner
             ):
                 findings.append(finding)
                 yield finding
