@@ -1,1 +1,1 @@
-"""The engine: it verifies, times, records and compares, and knows no operator by name."""
+"""The benchmark engine: verifies, times, records and compares variants. It names no operator."""

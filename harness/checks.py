@@ -1,4 +1,5 @@
-"""Every check that can reject a variant, in one table: the columns of `list` and `verify`.
+"""Every check that can reject a variant, in one table: the columns of ``list`` and ``verify``, explained in
+docs/verification.md.
 
 Never imports torch.
 """
@@ -6,22 +7,33 @@ Never imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Check:
     """A property that every launch must have.
 
-    needs_device: can be tested on a GPU only.
-    needs_timing: is tested while a variant is timed, not by `verify`.
-    waivable:     a variant may opt out with ``waives=``, as PyTorch-op chains do that allocate.
+    device:     the kind of device it can be tested on.
+    timed_only: tested while a variant is timed; ``verify`` does not reach it.
+    waivable:   a variant may opt out with ``waives=``, as chains of PyTorch operators do that allocate.
     """
 
     name: str
     meaning: str
-    needs_device: bool = False
-    needs_timing: bool = False
+    device: Literal["any", "cuda", "cpu"] = "any"
+    timed_only: bool = False
     waivable: bool = False
+
+    def testable_on(self, device: str) -> bool:
+        """device: "cuda" or "cpu"."""
+        return self.device in ("any", device)
+
+    @property
+    def tested(self) -> str:
+        """Where and when, in words."""
+        where = {"any": "everywhere", "cuda": "GPU", "cpu": "CPU"}[self.device]
+        return f"{where}, timed runs" if self.timed_only else where
 
 
 CHECKS = (
@@ -39,37 +51,48 @@ CHECKS = (
         "threads, default dtype and device, grad mode, garbage collection and the current stream are left alone",
     ),
     Check("no_tampering", "functions that time and check variants are not replaced"),
-    Check("no_alloc", "a launch allocates no device memory", needs_device=True, waivable=True),
-    Check("no_sync", "a launch never waits for the device", needs_device=True, waivable=True),
-    Check("stream_ordered", "all work is ordered by the current stream", needs_device=True),
+    Check("no_crash", "the process neither ends nor hangs; a run records this as failed"),
+    Check("no_alloc", "a launch allocates no device memory", device="cuda", waivable=True),
+    Check("no_sync", "a launch never waits for the device", device="cuda", waivable=True),
+    Check("stream_ordered", "all work is ordered by the current stream", device="cuda"),
     Check(
         "graph_safe",
         "captured once, right in every replay, whatever was written or freed since",
-        needs_device=True,
+        device="cuda",
         waivable=True,
     ),
     Check(
         "same_work",
         "k copies in a graph, and eager calls, run k times the operations of one",
-        needs_device=True,
-        needs_timing=True,
+        device="cuda",
+        timed_only=True,
     ),
     Check(
         "every_call",
         "timed calls write their outputs, checked on random elements around every sample",
-        needs_timing=True,
+        timed_only=True,
     ),
-    Check("one_thread", "on a CPU, a launch does its work on the calling thread", needs_timing=True),
+    Check("one_thread", "a launch does its work on the calling thread", device="cpu", timed_only=True),
 )
+NAMES = tuple(check.name for check in CHECKS)
 WAIVABLE = tuple(check.name for check in CHECKS if check.waivable)
 
 
 class Mismatch(Exception):
-    """A launch failed a check of CHECKS; the message says where, with expected and actual values."""
+    """A launch failed a check; the message says where, with expected and actual values.
+
+    Raises ValueError for a check that is not in CHECKS.
+    """
 
     def __init__(self, check: str, message: str) -> None:
+        if check not in NAMES:
+            raise ValueError(f"{check!r} is no check of harness/checks.py, where every check must be listed")
         super().__init__(message)
         self.check = check
 
+    @property
+    def message(self) -> str:
+        return self.args[0]
+
     def __str__(self) -> str:
-        return f"{self.check}: {self.args[0]}"
+        return f"{self.check}: {self.message}"

@@ -1,6 +1,6 @@
-"""What an operator and a variant are. Everything a new kernel has to agree with stands in this file.
+"""What an operator and a variant must provide. A new kernel has to agree with this file and no other.
 
-Never imports torch: planning a sweep, reading records and drawing plots must work without it.
+Never imports torch: planning a sweep, reading records and drawing plots work without it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from harness.checks import WAIVABLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: What a variant may need of the machine. ``cuda``: a GPU to run on, no way to run without one.
-#: ``compiler``: a host C++ compiler. Any other name is a Python module that must be importable.
+#: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module that must be importable.
 GPU, COMPILER = "cuda", "compiler"
 
-
-#: dataclass field metadata of an input or output that stays on the CPU, as engines keep a host copy beside a device
-#: tensor.
+#: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
+#: their device tensors.
 HOST = MappingProxyType({"host": True})
 
 
 class Point(Mapping[str, Any]):
-    """One combination of axis values; values are reached as attributes. Immutable and comparable."""
+    """One combination of axis values, read as attributes (``point.batch_size``). Immutable and comparable."""
 
     __slots__ = ("_values",)
 
@@ -62,12 +60,12 @@ class Point(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing a sweep may vary.
+    """One parameter that a sweep may vary.
 
-    parse:   takes the value as YAML gives it, returns it in canonical (JSON-able) form, or raises ValueError
-             with a sentence that says what would be legal.
-    default: the value where a grid is silent, or a function of the axes declared before this one.
-    label:   the short form in keys and tables.
+    parse:   takes the value as YAML gives it and returns it in canonical, JSON-able form. Raises ValueError with a
+             sentence that says what would be legal.
+    default: the value where a grid does not set the axis, or a function of the axes declared before this one.
+    label:   its short form in keys and tables.
     """
 
     name: str
@@ -82,7 +80,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Rule:
-    """A relation between axes. ``holds(point)`` false means ``message`` (a str.format template over the axes)."""
+    """A relation between axes. ``message`` (a str.format template) is the error where it does not hold."""
 
     message: str
     holds: Callable[[Point], bool]
@@ -90,12 +88,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the reference says of one output buffer, element by element, over its whole capacity.
+    """The correct content of one output buffer, over its whole capacity.
 
-    value:     tensor of the buffer's shape and dtype; compared for equality wherever no mask below is set.
-    untouched: bool mask; these elements must keep what they held before the launch.
-    slack:     bool mask; these elements are never read by a consumer. They may keep what they held, hold ``value``
-               or hold 0, and nothing else: any other content was read from where it must not be.
+    value:     tensor of the buffer's shape and dtype. Compared exactly where neither mask is set.
+    untouched: bool mask of elements that must keep what they held before the launch.
+    slack:     bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
+               Anything else was read from memory that the launch must not read.
     """
 
     value: Tensor
@@ -105,7 +103,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class HardPoint:
-    """A named case that breaks implementations. ``edit`` changes the generated inputs in place (CPU tensors)."""
+    """A named case that breaks implementations. ``edit`` changes the generated inputs (CPU tensors) in place."""
 
     name: str
     point: Mapping[str, Any]
@@ -116,18 +114,18 @@ class HardPoint:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes, and every host integer,
-        depend on the point alone: the harness refreshes contents in place under a captured graph.
+    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend on
+        the point alone, because the harness replaces contents in place under a captured graph.
     make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
-    views(point, out) -> {name: tensor}: what a consumer is handed, as views of the buffers. A variant whose launch
-        returns a mapping is held to exactly these addresses, shapes, strides and dtypes.
-    reference(point, x) -> {buffer name: Expected}; plain loops over CPU tensors, independent of every variant.
-    bytes_moved(point, x) -> int: each needed byte read once and written once.
-    rules:     legality; a point that breaks one is an error in the configuration.
-    redundant: (point) -> reason, where a legal point measures the same as another one; such a cell is skipped.
-    sequences: name -> points, the first the largest in every buffer; run one after another through its buffers.
+    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. Where a launch returns a
+        mapping, its tensors must have exactly these addresses, shapes, strides and dtypes.
+    reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
+    bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
+    rules:     a point that breaks one is an error in the configuration.
+    redundant: (point) -> reason where a legal point measures the same as another one, else None. It is skipped.
+    sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
-    phase:     "decode" where every decode step calls it, else "prefill": there is no ITL or TPOT to model.
+    phase:     "decode" where every decode step calls it, else "prefill", which has no ITL or TPOT to model.
     """
 
     name: str
@@ -149,7 +147,7 @@ class Operator:
         return next(axis for axis in self.axes if axis.name == name)
 
     def complete(self, values: Mapping[str, Any]) -> Point:
-        """The point with defaults filled in for the axes that ``values`` leaves out."""
+        """The point with the defaults of the axes that ``values`` leaves out."""
         full: dict[str, Any] = {}
         for axis in self.axes:
             full[axis.name] = values[axis.name] if axis.name in values else axis.default_at(full)
@@ -169,7 +167,7 @@ class Operator:
         return ",".join(parts) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:
-        """The same with every axis."""
+        """Like ``label``, with every axis."""
         return ",".join(f"{axis.name}={axis.label(point[axis.name])}" for axis in self.axes)
 
 
@@ -177,12 +175,13 @@ class Operator:
 class Variant:
     """One implementation of an operator. ``setup(point, x, out)`` returns the closure that is timed.
 
-    requires: GPU, COMPILER or importable modules without which it is listed as unavailable.
-    sources:  CUDA C++ files it is built from; without a GPU they are compiled for every supported architecture.
-    skip:     (point) -> reason where this variant does not apply, else None. One that skips every hard point has proved
-              nothing and is not measured.
-    waives:   contracts of WAIVABLE it does not promise; a broken one that is not waived rejects the variant.
-    defect:   the historic bug it keeps alive. Such a variant is never timed and must be rejected by verify.
+    doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
+    requires: GPU, COMPILER or modules without which it is listed as unavailable.
+    sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
+    skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
+              unverified and not measured.
+    waives:   names of WAIVABLE checks that do not apply to it.
+    defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
     """
 
     operator: str
@@ -210,11 +209,11 @@ def variant(
     waives: str | Sequence[str] = (),
     defect: str | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``. The function's name is the variant's.
+    """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
-    The body is set-up: allocation, compilation, host constants; it is not timed. The returned closure takes no
-    argument, is timed, and returns None (the consumer reads ``Operator.views``) or a mapping of the tensors it hands
-    on. ``sources`` are paths relative to the file the function stands in.
+    The body is set-up (allocation, compilation, host constants) and not timed. The returned closure is timed; it takes
+    no argument and returns None, so that the consumer reads ``Operator.views``, or a mapping of those views.
+    ``sources`` are relative to the file of the function. Raises TypeError or ValueError for a wrong declaration.
     """
 
     if not isinstance(operator, str):

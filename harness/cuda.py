@@ -1,4 +1,4 @@
-"""CUDA C++ sources without nvcc: NVRTC through cuda-core, compiled once per process, launched on torch's stream."""
+"""CUDA C++ kernels without nvcc: compiled by NVRTC through cuda-core, launched on torch's current stream."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class CompileError(RuntimeError):
 
 @cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
-    """The cubin of one .cu file for one architecture such as ``sm_90``. Needs no GPU.
+    """The cubin of one .cu file for one architecture such as ``sm_90``, compiled once per process. Needs no GPU.
 
-    It may include headers beside it, and those of another operator as ``"other_operator/header.cuh"``. Raises
-    CompileError.
+    Include paths: the folder of the file, and the one above for ``"other_operator/header.cuh"``. Raises CompileError.
     """
     options = ProgramOptions(
         arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=[str(path.parent), str(path.parent.parent)]
@@ -38,19 +37,21 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
 
 
 def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Every source for every supported architecture: its path, from the root of this suite if it lies there ->
-    architecture -> "ok" or NVRTC's error.
-    """
-    results: dict[str, dict[str, str]] = {}
-    for source in dict.fromkeys(sources):
-        of_source = results[str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source)] = {}
-        for arch in ARCHITECTURES:
-            try:
-                compile_source(source, arch)
-                of_source[arch] = "ok"
-            except CompileError as error:
-                of_source[arch] = str(error)
-    return results
+    """Path of the source (relative to the repository where it lies in it) -> architecture -> "ok" or NVRTC's error."""
+    return {
+        str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source): {
+            arch: _result(source, arch) for arch in ARCHITECTURES
+        }
+        for source in dict.fromkeys(sources)
+    }
+
+
+def _result(source: Path, arch: str) -> str:
+    try:
+        compile_source(source, arch)
+        return "ok"
+    except CompileError as error:
+        return str(error)
 
 
 @cache
@@ -67,7 +68,7 @@ def _stream(handle: int) -> Stream:
 
 
 def _argument(value: Any) -> Any:
-    """Tensors become addresses; Python integers become 32-bit ones, as every integer parameter here is an ``int``."""
+    """A tensor becomes its address, a Python int a C ``int``: no kernel of this suite has another integer parameter."""
     if hasattr(value, "data_ptr"):
         return value.data_ptr()
     if isinstance(value, int):
@@ -78,8 +79,10 @@ def _argument(value: Any) -> Any:
 def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
     """A closure that launches ``kernel`` of ``source`` on torch's current stream with fixed arguments.
 
-    arguments: tensors (passed as pointers, kept alive by the closure), Python ints (passed as C ``int``; raises
-    OverflowError beyond 32 bits) or ctypes values. Raises CompileError.
+    arguments: tensors (passed as pointers, kept alive by the closure), Python ints (passed as C ``int``) or ctypes
+               values.
+
+    Raises OverflowError for an int beyond 32 bits, and CompileError.
     """
     import torch
 

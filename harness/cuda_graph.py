@@ -1,4 +1,4 @@
-"""CUDA graphs of a launch: captured, counted, compared node by node."""
+"""CUDA graphs of a launch: capture it, count its nodes, compare graphs node by node."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from cuda.bindings import driver
 
 from harness.checks import Mismatch
 
-#: What a node does, as far as it can be told apart: its type, and for a kernel the function and the shape of its grid.
+#: What a node does, as far as the driver tells: its type; for a kernel also the function, the grid and the block.
 Signature = tuple[Any, ...]
 
 
 class Graph:
-    """``copies`` launches captured back to back. nodes: type -> count, e.g. {"kernel": 4, "memcpy": 1}."""
+    """``copies`` launches, captured back to back on ``stream``.
+
+    nodes: type -> count, e.g. {"kernel": 4, "memcpy": 1}.
+    """
 
     def __init__(self, launch: Callable[[], Any], copies: int, pool: Any, stream: torch.cuda.Stream) -> None:
         self._graph = torch.cuda.CUDAGraph(keep_graph=True)
         stream.wait_stream(torch.cuda.current_stream())
-        # Not torch.cuda.graph(): its garbage collection and cache flush cost more than everything measured here.
+        # torch.cuda.graph() also collects garbage and empties the cache, which takes longer than a whole measurement.
         with torch.cuda.stream(stream):
             self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 for _ in range(copies):
                     launch()
             except Exception:
-                # The capture is void already; ending it raises once more, or warns of an empty graph, and the first
-                # error is the one to report.
+                # The capture is invalid by now. Ending it raises again, or warns of an empty graph; the first error is
+                # the one to report.
                 with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
                     self._graph.capture_end()
                 raise
@@ -43,14 +46,16 @@ class Graph:
         self.replay = self._graph.replay
 
     def signatures(self) -> Counter[Signature]:
-        """How many nodes do what. Slower than ``nodes``: a query for each kernel."""
+        """Signature -> number of nodes. Slower than ``nodes``: one driver query per kernel."""
         return Counter(_signature(node) for node in self._nodes)
 
 
 def check_nodes(nodes: Mapping[int, Mapping[Any, int]]) -> None:
-    """k copies of a launch are k times the nodes of one, or the slope is not the time of a launch. Raises Mismatch.
+    """Raise Mismatch("same_work") unless a graph of k copies holds k times the nodes of one launch.
 
-    nodes: copies -> counts, by type (Graph.nodes) or by what they do (Graph.signatures).
+    Otherwise the slope of the replay time over k would not be the time of a launch.
+
+    nodes: copies -> counts of nodes, by type (Graph.nodes) or by signature (Graph.signatures).
     """
     (fewest, first), *others = sorted(nodes.items())
     if not first:
@@ -83,37 +88,38 @@ def _signature(node: driver.CUgraphNode) -> Signature:
 
 
 def checked(result: tuple) -> tuple:
-    """The answer of a driver call. Raises RuntimeError with the driver's word for what went wrong."""
+    """The result of a driver call. Raises RuntimeError with the driver's name for the error."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the CUDA driver answered {result[0].name}")
     return result
 
 
-class Recorder:
-    """Captures launches on a stream of its own. One pool for all graphs, as no two ever run at once; a pool each would
-    keep gigabytes of dead temporaries. A capture that failed leaves its pool unusable, so the next one gets another.
+class GraphCapture:
+    """Captures launches on its own stream, with one memory pool for all graphs.
+
+    No two graphs run at once, so they can share a pool; a pool for each would hold gigabytes of unused temporaries.
     """
 
     def __init__(self) -> None:
-        self._stream, self._sink = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+        self._stream, self._scratch = torch.cuda.Stream(), torch.zeros(1, device="cuda")
         self._renew_pool()
 
     def _renew_pool(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        # Torch gives a pool up with its last graph; this one keeps it.
-        self._anchor = Graph(self._sink.zero_, 1, self._pool, self._stream)
+        # Torch frees a pool with the last graph in it; this graph keeps it alive.
+        self._pool_keeper = Graph(self._scratch.zero_, 1, self._pool, self._stream)
 
     def graph(self, launch: Callable[[], Any], copies: int) -> Graph:
         """A graph of ``copies`` launches. Raises whatever the capture raises."""
         try:
             return Graph(launch, copies, self._pool, self._stream)
-        except Exception:
+        except Exception:  # a failed capture leaves its pool unusable
             torch.cuda.synchronize()
             self._renew_pool()
             raise
 
     def __call__(self, launch: Callable[[], Any]) -> Callable[[], None]:
-        """What replays a graph of one launch. Raises Mismatch where it is empty, and whatever the capture raises."""
+        """The replay of a graph of one launch. Raises Mismatch where it is empty, and whatever the capture raises."""
         graph = self.graph(launch, 1)
         check_nodes({1: graph.nodes})
         return graph.replay

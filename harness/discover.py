@@ -1,7 +1,6 @@
-"""Finds operators and variants: the folders of baselines/ and kernels/, one per operator, and files named with
---variants.
+"""Finds operators and variants: one folder per operator in baselines/ and kernels/, and files given with --variants.
 
-A file that cannot be imported costs only its own variants; it is listed with the reason.
+A file of these folders that cannot be imported costs only its own variants; it is listed with the reason.
 """
 
 from __future__ import annotations
@@ -20,17 +19,19 @@ from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
-#: Modules of an operator's folder in the order in which tables show their variants; others follow by name.
+#: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
+#: What importing a file may raise. KeyboardInterrupt is the user's.
+IMPORT_ERRORS = (Exception, SystemExit, GeneratorExit)
 
 
 class DiscoveryError(Exception):
-    """A file named with --variants cannot be used."""
+    """A file given with --variants cannot be used."""
 
 
 @dataclass
 class Catalog:
-    """operators by name; variants in the order found, healthy and defective; broken: file -> why it has none."""
+    """operators: by name. variants: in the order of the tables, defects included. broken: file -> what is wrong."""
 
     operators: dict[str, Operator] = field(default_factory=dict)
     variants: list[Variant] = field(default_factory=list)
@@ -43,48 +44,45 @@ class Catalog:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
 
 
-def discover(extra: Sequence[str | Path] = (), imported: Callable[[str], None] = lambda module: None) -> Catalog:
-    """Import everything there is; ``imported`` is told each module's name. Raises DiscoveryError for a file of
-    ``extra`` only.
+def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:
+    """Import the files of all operators, then those of ``extra`` (--variants).
+
+    on_import: called with the name of each module after it was imported, or failed to be.
+
+    Raises DiscoveryError for a file of ``extra`` that cannot be used.
     """
     catalog = Catalog()
-    modules: list[tuple[str, ModuleType]] = []
-    for path in _modules():
-        file, module = str(path), ".".join(path.with_suffix("").parts)
+    modules: dict[str, ModuleType] = {}
+    for path in _operator_files():
+        name = ".".join(path.with_suffix("").parts)
         try:
-            modules.append((file, importlib.import_module(module)))
-        except (
-            Exception,
-            SystemExit,
-            GeneratorExit,
-        ) as error:  # whatever a kernel file raises on import is its own affair
-            catalog.broken[file] = _reason(error)
-        imported(module)
-    for path in extra:
-        modules.append((str(path), _import_file(Path(path))))
-        imported(modules[-1][1].__name__)
-    misnamed: dict[str, list[str]] = {}
-    for name, module in modules:
-        found = [value for value in vars(module).values() if isinstance(value, Operator)]
-        catalog.operators |= {operator.name: operator for operator in found}
-        misnamed[name] = [problem for operator in found if (problem := _misnamed_axis(operator))]
-    for name, module in modules:
+            modules[str(path)] = importlib.import_module(name)
+        except IMPORT_ERRORS as error:
+            catalog.broken[str(path)] = _import_error(error)
+        on_import(name)
+    extra_files = [str(path) for path in extra]
+    for file in extra_files:
+        modules[file] = _import_file(Path(file))
+        on_import(modules[file].__name__)
+
+    # All operators before any variant: a variant may belong to an operator of a later file.
+    problems = {file: _add_operators(catalog, module) for file, module in modules.items()}
+    for file, module in modules.items():
         before = len(catalog.variants)
-        problems = misnamed[name] + _add_variants(catalog, module)
-        if name in map(str, extra):
-            if not problems and len(catalog.variants) == before:
-                problems = ["defines no variant; mark a function with @variant(operator)"]
-            if problems:
-                raise DiscoveryError(f"{name}: {problems[0]}")
-        elif problems:
-            catalog.broken[name] = "; ".join(problems)
+        problems[file] += _add_variants(catalog, module)
+        if file in extra_files and not problems[file] and len(catalog.variants) == before:
+            problems[file] = ["defines no variant; mark a function with @variant(operator)"]
+        if file in extra_files and problems[file]:
+            raise DiscoveryError(f"{file}: {problems[file][0]}")
+        if problems[file]:
+            catalog.broken[file] = "; ".join(problems[file])
     return catalog
 
 
-def _modules() -> list[Path]:
-    """Files of all operators' folders, relative to ROOT: all of baselines/ before all of kernels/."""
+def _operator_files() -> list[Path]:
+    """Modules of all operator folders, relative to ROOT: all of baselines/, then all of kernels/."""
 
-    def order(path: Path) -> tuple:
+    def order(path: Path) -> tuple[str, int, str]:
         rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
         return path.parent.name, rank, path.stem
 
@@ -95,33 +93,38 @@ def _modules() -> list[Path]:
     ]
 
 
-def _misnamed_axis(operator: Operator) -> str | None:
-    """A hard point or a step of a sequence with an axis that the operator lacks: it would be another point, and
-    prove nothing.
+def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
+    """Add the operators that a module knows, its own or imported; what is wrong with them."""
+    found = [value for value in vars(module).values() if isinstance(value, Operator)]
+    catalog.operators |= {operator.name: operator for operator in found}
+    return [problem for operator in found if (problem := _unknown_axis(operator))]
+
+
+def _unknown_axis(operator: Operator) -> str | None:
+    """The first hard point or sequence that sets an axis the operator lacks.
+
+    The value would be ignored, so the point would be another one and check nothing.
     """
     points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
     axes = [axis.name for axis in operator.axes]
-    wrong = ((place, name) for place, point in points for name in point if name not in axes)
-    return next(
-        (
-            f"operator {operator.name}: {place} has no axis {name!r} to set{did_you_mean(name, axes)}"
-            for place, name in wrong
-        ),
-        None,
-    )
+    for where, point in points:
+        for name in point:
+            if name not in axes:
+                return f"operator {operator.name}: {where} has no axis {name!r} to set{did_you_mean(name, axes)}"
+    return None
 
 
 def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
+    """Add the variants that a module defines, not those that it imports; what is wrong with them."""
     problems = []
     for value in list(vars(module).values()):
         found = getattr(value, "__variant__", None)
         if not isinstance(found, Variant) or value.__module__ != module.__name__:
             continue
         if found.operator not in catalog.operators:
-            problems.append(
-                f"{found.name}: unknown operator {found.operator!r}{did_you_mean(found.operator, list(catalog.operators))}"
-            )
+            hint = did_you_mean(found.operator, list(catalog.operators))
+            problems.append(f"{found.name}: unknown operator {found.operator!r}{hint}")
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
@@ -142,16 +145,12 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (
-        Exception,
-        SystemExit,
-        GeneratorExit,
-    ) as error:  # reported with its line; the traceback would show this suite's insides
-        raise DiscoveryError(f"--variants {path}: cannot be imported: {_reason(error)}") from None
+    except IMPORT_ERRORS as error:  # a traceback would mostly show this file
+        raise DiscoveryError(f"--variants {path}: cannot be imported: {_import_error(error)}") from None
     return module
 
 
-def _reason(error: BaseException) -> str:
+def _import_error(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}{f' (line {error.lineno})' if error.lineno else ''}"
     return first_line(error)
@@ -174,5 +173,5 @@ def unavailable(variant: Variant, device: str) -> str | None:
 def _importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package a submodule is asked of
+    except ModuleNotFoundError:  # the package of a submodule is missing
         return False

@@ -5,7 +5,7 @@ OK = 0
 BAD = 1
 #: Bad usage or configuration, a device that cannot be used, or a file that cannot be read or written.
 USAGE = 2
-#: A comparison that cannot tell.
+#: A comparison without a verdict.
 UNSURE = 3
-#: Ctrl-C; what was measured is kept.
+#: Ctrl-C. The cells measured so far are kept.
 INTERRUPTED = 130

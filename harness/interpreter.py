@@ -1,6 +1,6 @@
-"""Triton without a GPU: which launches ran through its interpreter.
+"""Triton without a GPU: switch its interpreter on and off, and count the launches that run through it.
 
-Interpreted time says nothing about a kernel, so such a launch must never get a CPU time beside the PyTorch variants.
+The time of an interpreted launch says nothing about the kernel, so it must not be reported as a CPU time.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ SWITCH = "TRITON_INTERPRET"
 
 
 def choose(device: str) -> None:
-    """For this process and those it starts: interpreted kernels on a CPU, compiled ones on a GPU, whatever was set
-    before.
-    """
+    """Interpret kernels on "cpu", compile them on "cuda", in this process and those it starts."""
     if device == "cpu":
         os.environ[SWITCH] = "1"
     else:
         os.environ.pop(SWITCH, None)
 
 
-class Watch:
-    """Counts the interpreted launches of this process from its creation on."""
+class LaunchCounter:
+    """Counts the interpreted launches of this process in ``launches``, from its creation on."""
 
     def __init__(self) -> None:
         self.launches = 0
@@ -31,7 +29,7 @@ class Watch:
         try:
             from triton.runtime import interpreter
         except ImportError:
-            return  # no Triton, nothing to watch
+            return  # without Triton there is nothing to count
         run = interpreter.GridExecutor.__call__
 
         def counted(executor, *arguments, **keywords):

@@ -11,11 +11,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.stats import is_timed
-from harness.records.schema import Cell
+from harness.records.schema import Cell, Status
 from plots._panels import Panel, PointCells, median_us
 
 #: Status of a cell -> reason in its box.
-STATUS_REASONS = {"mismatch": "wrong", "failed": "failed", "skipped": "skip", "unavailable": "n/a"}
+STATUS_REASONS = {
+    Status.MISMATCH: "wrong",
+    Status.FAILED: "failed",
+    Status.SKIPPED: "skip",
+    Status.UNAVAILABLE: "n/a",
+}
 #: Reason in a box -> what it means, for the caption.
 MEANINGS = {
     "wrong": "rejected by verification",
@@ -92,7 +97,7 @@ def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
 def _reason(cell: Cell | None, figure: str) -> str:
     if cell is None:
         return "not run"
-    if cell.status != "passed":
+    if cell.status != Status.PASSED:
         return STATUS_REASONS[cell.status]
     if cell.metrics is not None and cell.metrics.no_graph:
         return "no graph"

@@ -1,4 +1,4 @@
-"""Triton's interpreter without two things that take half of its time and change no result."""
+"""Patches Triton's interpreter to skip two steps that take half of its time and change no result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def _builtins(package: object) -> list[str]:
 
 
 def _patch_builtin(package: object, builder: object, *scope: object) -> None:
-    """Triton's own function of this name, with the search for what is to be patched done once: it runs at every
-    tl.sum.
-    """
+    """Triton's function of this name, which runs at every tl.sum, with the search for builtins done once."""
     for name in _builtins(package):
         member = getattr(package, name)
         if tl.core.is_builtin(member):
@@ -26,15 +24,10 @@ def _patch_builtin(package: object, builder: object, *scope: object) -> None:
 
 
 def install() -> None:
-    """For this process; TRITON_INTERPRET must have been set before Triton was imported. A Triton without these names
-    stays slow.
-    """
-    if not (
-        hasattr(interpreter, "_patch_builtin") and hasattr(getattr(interpreter, "interpreter_builder", None), "options")
-    ):
+    """Patch this process. TRITON_INTERPRET must be set before. Does nothing in a Triton without the patched names."""
+    builder = getattr(interpreter, "interpreter_builder", None)
+    if not (hasattr(interpreter, "_patch_builtin") and hasattr(builder, "options")):
         return
-    builder = interpreter.interpreter_builder
-    # It looks for overflow in every sum and product, and drops what it finds unless ``debug`` is set, which it never
-    # is.
+    # The check of every sum and product for overflow; its result is used with ``debug`` only, which is never set.
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
     interpreter._patch_builtin = _patch_builtin

@@ -1,10 +1,11 @@
-"""Every Triton kernel as its launches want it, compiled for one architecture without a GPU: ``python -m
-tools.compile_triton 90``.
+"""Compiles every Triton kernel for one architecture, without a GPU.
 
-Triton's interpreter takes what its compiler refuses (one name for tiles of two shapes in the branches of an ``if``).
-Here the launches of every variant's hard points are compiled down to the cubin instead of run. Prints each variant with
-the number of its launches, or what the compiler said; exit code 1 where it refused. A second argument ends after so
-many hard points.
+    python -m tools.compile_triton 90      # sm_90, all hard points
+    python -m tools.compile_triton 90 3    # the first three hard points of each variant
+
+Triton's interpreter accepts code that its compiler refuses, such as one name for tiles of two shapes in the branches of
+an ``if``. Here the launches of every variant's hard points are compiled to a cubin and not run. Prints the number of
+launches of each variant, or the compiler's error; exit code 1 where there is one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.verify.fixture import Fixture
 
 
 class AbsentGpu:
-    """What Triton asks of a driver before it compiles."""
+    """The part of Triton's driver that its compiler needs."""
 
     def __init__(self, arch: int) -> None:
         self._target = GPUTarget("cuda", arch, 32)
@@ -56,8 +57,8 @@ def main(arch: int, most: int | None) -> int:
         taken = [h for h in operator.hard_points if not variant.skip(operator.complete(h.point))][:most]
         for hard in taken:
             try:
-                Fixture(operator, operator.complete(hard.point), "cpu", 0, hard.edit, cases=1).setup(variant)()
-            except Exception as error:  # the compiler raises what it likes
+                Fixture(operator, operator.complete(hard.point), "cpu", 0, hard.edit, batches=1).setup(variant)()
+            except Exception as error:  # the compiler raises many types
                 refused = True
                 print(f"{variant.id} at {hard.name!r}: {type(error).__name__}: {error}")
                 break

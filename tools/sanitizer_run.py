@@ -1,27 +1,29 @@
-"""The hard points of the kernels in one process and with little around them, for compute-sanitizer:
+"""Runs the kernels over their hard points in one process, for compute-sanitizer:
 
     compute-sanitizer --tool memcheck   python -m tools.sanitizer_run
     compute-sanitizer --tool initcheck  python -m tools.sanitizer_run
     compute-sanitizer --tool racecheck  python -m tools.sanitizer_run 'mla_tile_schedule/*' '*/cuda_fused'
 
 Patterns are globs over operator/variant or variant; without one, every CUDA and Triton kernel runs. ``--variants FILE``
-adds kernels of your own. Exit code 0: all right; 1: a wrong result or an exception; 2: no such variant. The sanitizer's
-own findings change the code with its ``--error-exitcode``.
+adds your own kernels. Exit code 0: all results are right; 1: a wrong result or an exception; 2: no such variant. With
+its option ``--error-exitcode`` the sanitizer changes the code where it finds something.
 
-Every tensor is an allocation of its own, exactly as large as the tensor and without canaries, so memcheck sees an
-access one byte outside of it. Outputs are left uninitialised, and so are the gaps between the rows of a padded table:
-poison would be written by a kernel, and initcheck takes what a kernel has written for initialised. Of an output only
-the elements that must be written are looked at, through an index, so that the check itself reads nothing unwritten; a
-missing write is a finding of initcheck in that read as well as a wrong result here. What must stay untouched is left to
-the ordinary tests.
+Every tensor has its own allocation, exactly as large as the tensor and without canaries, so that memcheck sees an
+access one byte outside of it. Outputs and the gaps between the rows of a padded table stay uninitialised: poison would
+be written by a kernel, after which initcheck takes the memory for initialised. Of an output only the elements that must
+be written are read, so a missing write is a finding of initcheck as well as a wrong result here. Elements that must
+stay untouched are left to ``bench.py verify``.
 
 Each hard point runs twice, the second time with tensors that start one element past an aligned address, where other
 code paths are chosen.
 
-What the tools cannot see. initcheck: a stale value from an earlier step (it was written once), an uninitialised
-register or shared memory, a read inside an input that is legal memory but no used column. memcheck: an access that
-lands in another allocation. racecheck: anything but shared memory; global memory that blocks race for is not its
-business. Sequences of steps through the same buffers are left out, as they would find everything initialised.
+What the tools do not see:
+
+* initcheck: a stale value of an earlier step, an uninitialised register or shared memory, a read of an unused column;
+* memcheck: an access that lands in another allocation;
+* racecheck: races between blocks for global memory; it watches shared memory only.
+
+Sequences of steps are left out: in buffers that are used again everything is initialised.
 """
 
 from __future__ import annotations
@@ -35,8 +37,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 if __name__ == "__main__":
-    # PyTorch's caching allocator puts all tensors into a few large allocations, which look initialised after their
-    # first use.
+    # The caching allocator puts all tensors into a few large allocations, which look initialised after their first use.
     os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
 
 import torch
@@ -46,29 +47,26 @@ from harness import interpreter
 from harness.contract import Expected, HardPoint, Operator, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.runner.measure import ContextLost, check_context
+from harness.verify.equality import required
 from harness.wording import did_you_mean, first_line
 
 SEED = 11
 
 
 def alone(source: Tensor, device: str, shift: int, host: bool, filled: bool) -> Tensor:
-    """A tensor of the shape, strides and dtype of ``source`` at the end of an allocation of its own, ``shift``
-    elements into it.
+    """A tensor of the shape, strides and dtype of ``source`` in its own allocation, which ends where the tensor ends.
+
+    shift: elements between the start of the allocation and that of the tensor. filled: copy the content of ``source``.
     """
-    span = (
-        sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
-        if source.numel()
-        else 0
-    )
-    storage = torch.empty(
-        shift + span, dtype=source.dtype, device="cpu" if host else device, pin_memory=host and device == "cuda"
-    )
+    span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
+    size, pinned = shift + (span if source.numel() else 0), host and device == "cuda"
+    storage = torch.empty(size, dtype=source.dtype, device="cpu" if host else device, pin_memory=pinned)
     tensor = storage.as_strided(source.shape, source.stride(), shift)
     return tensor.copy_(source) if filled else tensor
 
 
 def allocated(values: Any, device: str, shift: int, filled: bool) -> Any:
-    """A dataclass of inputs (filled) or outputs with each tensor alone in its allocation."""
+    """A dataclass of inputs (filled) or outputs, with each tensor in its own allocation."""
     moved = {
         field.name: alone(getattr(values, field.name), device, shift, bool(field.metadata.get("host")), filled)
         for field in dataclasses.fields(values)
@@ -78,26 +76,20 @@ def allocated(values: Any, device: str, shift: int, filled: bool) -> Any:
 
 
 def wrong(got: Tensor, expected: Expected) -> str | None:
-    """The first element that had to be written and does not hold its value; None where all do. Reads those elements
-    alone.
-    """
-    settled = torch.ones(expected.value.shape, dtype=torch.bool)
-    for open_to_it in (expected.untouched, expected.slack):
-        if open_to_it is not None:
-            settled &= ~open_to_it
-    places = settled.nonzero()
-    index = places.to(got.device).unbind(1)
-    read, want = got[index].cpu(), expected.value[settled]
-    if torch.equal(read, want):
+    """The first element that must be written and is wrong; None where all are right. Reads no other element."""
+    must = required(expected)
+    positions = must.nonzero()
+    actual, correct = got[positions.to(got.device).unbind(1)].cpu(), expected.value[must]
+    if torch.equal(actual, correct):
         return None
-    first = int((read != want).nonzero()[0])
-    return f"{places[first].tolist()}: expected {want[first].item()}, got {read[first].item()}"
+    first = int((actual != correct).nonzero()[0])
+    return f"{positions[first].tolist()}: expected {correct[first].item()}, got {actual[first].item()}"
 
 
 def run_point(
     operator: Operator, variants: list[Variant], hard: HardPoint, device: str, shift: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """One hard point for all variants that take it: (variant name, what went wrong)."""
+    """Run one hard point with all variants that take it: (variant name, problems)."""
     point = operator.complete(hard.point)
     taking = [variant for variant in variants if not variant.skip(point)]
     if not taking:
@@ -114,15 +106,15 @@ def run_point(
             if device == "cuda":
                 torch.cuda.synchronize()
             for name, expected in reference.items():
-                if (place := wrong(getattr(out, name), expected)) is not None:
-                    problems.append(f"{name}{place}")
+                if (difference := wrong(getattr(out, name), expected)) is not None:
+                    problems.append(f"{name}{difference}")
         except Exception as error:  # a variant may raise anything
             problems.append(first_line(error))
         yield variant.name, problems
 
 
 def chosen(catalog: Catalog, patterns: list[str], device: str) -> dict[str, list[Variant]]:
-    """Operator name -> the healthy kernels that match; operator chains and defects are none. Raises DiscoveryError."""
+    """Operator name -> its kernels that match a pattern, without PyTorch chains and defects. Raises DiscoveryError."""
     kernels = [v for v in catalog.variants if not v.origin.startswith("baselines.") and v.defect is None]
     for pattern in patterns:
         if not any(_matches(v, pattern) for v in kernels):
@@ -161,27 +153,25 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        wrong_ones = sum(_run(catalog.operators[name], variants, device) for name, variants in selected.items())
+        failed = [_run(catalog.operators[name], variants, device) for name, variants in selected.items()]
     except ContextLost as error:
         print(f"the CUDA context is lost, so nothing more can run in this process: {error}", file=sys.stderr)
         return 1
-    return 1 if wrong_ones else 0
+    return int(any(failed))
 
 
 def _run(operator: Operator, variants: list[Variant], device: str) -> bool:
-    """All hard points of an operator, printed; whether something was wrong. Raises ContextLost."""
+    """Run and print all hard points of an operator; whether something was wrong. Raises ContextLost."""
     launches, failed = dict.fromkeys((v.name for v in variants), 0), False
     for hard in operator.hard_points:
         for shift in (0, 1):
             for variant, problems in run_point(operator, variants, hard, device, shift):
                 launches[variant] += 1
                 for problem in problems:
-                    print(
-                        f"{operator.name}/{variant}: WRONG at {hard.name!r}{', unaligned' if shift else ''}: {problem}",
-                        flush=True,
-                    )
-                    failed = True
+                    where = f"{hard.name!r}{', unaligned' if shift else ''}"
+                    print(f"{operator.name}/{variant}: WRONG at {where}: {problem}", flush=True)
                 if problems:
+                    failed = True
                     check_context(device)
     for variant, count in launches.items():
         print(f"{operator.name}/{variant}: {count} launches over the hard points on {device}", flush=True)

@@ -19,7 +19,7 @@ from scipy import stats as scipy_stats
 from harness.analysis import stats
 from harness.analysis.stats import Interval
 from harness.exit_codes import BAD, OK, UNSURE
-from harness.records.schema import Cell, Run
+from harness.records.schema import Cell, Run, Status
 from harness.wording import did_you_mean, significant
 
 Verdict = Literal["slower", "faster", "same", "unsure"]
@@ -222,12 +222,12 @@ def _join(result: Comparison) -> None:
         transition = Transition(key, _state(base), _state(head), timed=bool(wanted))
         if base is None or head is None:
             (result.head_only if base is None else result.base_only).append(transition)
-        elif base.status == "passed" and head.status in ("mismatch", "failed"):
+        elif base.status == Status.PASSED and head.status.is_bad:
             result.broken.append(transition)
         elif moved := _moved_axes(base, head):
             result.lost.append(replace(transition, head=f"another point now: {moved}"))
         else:
-            if base.status in ("mismatch", "failed") and head.status == "passed":
+            if base.status.is_bad and head.status == Status.PASSED:
                 result.fixed.append(transition)
             if gone := [figure for figure in wanted if figure not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
@@ -242,7 +242,7 @@ def _join(result: Comparison) -> None:
 
 def _times(cell: Cell | None) -> dict[str, list[float]]:
     """Figure -> samples, for the figures that the cell has, in the order of stats.FIGURES."""
-    if cell is None or cell.status != "passed" or cell.metrics is None:
+    if cell is None or cell.status != Status.PASSED or cell.metrics is None:
         return {}
     return {figure: samples for figure in stats.FIGURES if (samples := stats.samples(cell.metrics, figure))}
 

@@ -33,7 +33,7 @@ from msgspec import Meta
 
 from harness.analysis import stats
 from harness.analysis.stats import Interval
-from harness.records.schema import Cell, Header, RecordError
+from harness.records.schema import Cell, Header, RecordError, Status
 
 
 class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
 
 def _medians(cell: Cell, figure: str, seed: int) -> np.ndarray | None:
     """The median of the samples, then the medians of bootstrap resamples; None where there is no GPU time."""
-    if cell.status != "passed" or cell.metrics is None or cell.metrics.cpu_us:
+    if cell.status != Status.PASSED or cell.metrics is None or cell.metrics.cpu_us:
         return None
     values = np.asarray(stats.samples(cell.metrics, figure), dtype=float)
     if not len(values):

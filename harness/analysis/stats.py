@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats as scipy_stats
 
-from harness.records.schema import Calibration, Cell, Metrics
+from harness.records.schema import Calibration, Cell, Metrics, Status
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -114,14 +114,14 @@ def is_plausible(us: float) -> bool:
 
 def is_timed(cell: Cell, figure: str) -> bool:
     """Whether the cell passed and has samples of ``figure``; gpu_us, a slope, needs graphs of two sizes."""
-    if cell.status != "passed" or cell.metrics is None:
+    if cell.status != Status.PASSED or cell.metrics is None:
         return False
     return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
 
 
 def interval(cell: Cell, figure: str) -> Interval | None:
     """The median of ``figure`` with its interval; None where the cell did not pass or has no such samples."""
-    if cell.status != "passed" or cell.metrics is None:
+    if cell.status != Status.PASSED or cell.metrics is None:
         return None
     values = samples(cell.metrics, figure)
     return median_interval(values) if values else None

@@ -11,8 +11,8 @@ NAME = "standard output"
 
 
 class Output:
-    """A text stream whose reader may go away, as in `| head -1`: the rest of the output is dropped, and the command runs
-    to its end and its own exit code. Any other OSError is raised with NAME as its file.
+    """A text stream whose reader may go away, as in `| head -1`: the rest of the output is dropped, and the command
+    runs to its end and its own exit code. Any other OSError is raised with NAME as its file.
 
     forgiven: errors after which nothing more is written. For standard error every OSError, since there is nowhere left
     to report it.
@@ -44,8 +44,8 @@ class Output:
 
 
 def prepare() -> None:
-    """Replace both streams by Output, in UTF-8: not every locale has the characters of the tables (µ, ×, ·), and a wrong
-    character on screen is better than no table.
+    """Replace both streams by Output, in UTF-8: not every locale has the characters of the tables (µ, ×, ·), and a
+    wrong character on screen is better than no table.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

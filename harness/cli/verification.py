@@ -1,10 +1,11 @@
-"""`bench.py verify`: every variant on hard points, sequences and the points of a sweep; every historic defect
-rejected.
+"""`bench.py verify`: every variant at hard points, in sequences and at the points of a sweep; every historic defect.
+
+Healthy variants must pass, defects must be rejected. Nothing is timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -18,19 +19,31 @@ from harness.report.console import print_checks, print_compiled, print_counts, p
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
 from harness.runner.worker import WorkerDied
-from harness.verify.hard_points import Finding, nothing_checked, outcomes
+from harness.verify.hard_points import Finding, check_results, is_unverified
 
-#: Columns from which on the table of defects has room for the words of the rejection.
+#: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
-#: A name is folded from here on.
+#: Width from which on the name of a defect is folded.
 NAME_WIDTH = 32
 
-#: Variant id -> what its proof found; a variant that is unavailable here has none.
+#: What the results of a check mean that say neither yes nor no.
+LEGEND = {
+    "waived": "the variant opts out of this check",
+    "GPU": "tested on a GPU only",
+    "CPU": "tested on a CPU only",
+    "timed": "tested in timed runs only",
+    "-": "no launch got this far",
+}
+
+#: Variant id -> its findings. A variant that is unavailable here has none.
 Findings = Mapping[str, Sequence[Finding]]
 
 
 def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
-    """Print what was checked; True where a healthy variant was rejected or a defect was not."""
+    """Verify the variants of a sweep and the defects of its operators, and print the results.
+
+    Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
+    """
     healthy = list(dict.fromkeys(variant for group in groups for variant in group.variants))
     defects = _defects(catalog, {variant.operator for variant in healthy})
     cells: list[Cell] = []
@@ -39,14 +52,10 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
         progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update,
         _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing))) as runner,
     ):
-        findings = _prove_each(runner, [*healthy, *defects], job, update)
+        findings = _check_all(runner, [*healthy, *defects], job, update)
         runner.run(groups)
     _print_seed(console, job)
-    rows = [
-        _summary(v, findings.get(v.id), [c for c in cells if (c.operator, c.variant) == (v.operator, v.name)], job)
-        for v in healthy
-    ]
-    print_rows(console, ("variant", "hard points and sequences", "points of the sweep"), rows)
+    _print_summary(console, healthy, findings, cells, job)
     _print_checks(console, healthy, findings, job)
     if defects:
         _print_defects(console, defects, findings, job)
@@ -54,42 +63,35 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     print_compiled(console, runner.ready.compiled)
     print_counts(console, cells)
     _print_rejections(console, healthy, findings)
-    slipped = _print_slipped(console, defects, findings)
-    broken_source = not sources_compile(runner.ready.compiled)
-    rejected = any(_bad(findings[v.id]) or nothing_checked(findings[v.id]) for v in healthy if v.id in findings)
-    return slipped or rejected or broken_source or any(cell.status.is_bad for cell in cells)
+    accepted = _print_accepted_defects(console, defects, findings)
+    rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
+    bad_cell = any(cell.status.is_bad for cell in cells)
+    return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
 
 
 def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
-    """The mutation table: every historic defect of the operators with the check that rejected it; True where one
-    slipped.
-    """
+    """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
     defects = _defects(catalog, operators)
     with (
         progress_bar(console, len(defects)) as update,
         _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
     ):
-        findings = _prove_each(runner, defects, job, update)
+        findings = _check_all(runner, defects, job, update)
     _print_seed(console, job)
     _print_defects(console, defects, findings, job)
     console.print()
-    slipped = _print_slipped(console, defects, findings)
-    run = [findings[v.id] for v in defects if v.id in findings]
-    unrun = len(defects) - len(run)
-    rejected = sum(_rejected(found) is not None for found in run)
-    console.print(
-        Text(f"{rejected} of {len(run)} rejected" + (f", {unrun} unavailable on this machine" if unrun else ""))
-    )
-    return slipped
+    accepted = _print_accepted_defects(console, defects, findings)
+    checked = [findings[v.id] for v in defects if v.id in findings]
+    rejected = sum(_rejection(of_variant) is not None for of_variant in checked)
+    missing = len(defects) - len(checked)
+    note = f", {missing} unavailable on this machine" if missing else ""
+    console.print(Text(f"{rejected} of {len(checked)} rejected{note}"))
+    return accepted
 
 
 def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
-    return [
-        v
-        for operator in catalog.operators
-        for v in catalog.of(operator)
-        if v.defect is not None and operator in operators
-    ]
+    wanted = [name for name in catalog.operators if name in operators]
+    return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 
 
 @contextmanager
@@ -102,94 +104,100 @@ def _closed(runner: Runner) -> Iterator[Runner]:
     runner.close()
 
 
-def _prove_each(runner: Runner, variants: Sequence[Variant], job: Job, update) -> dict[str, list[Finding]]:
+def _check_all(
+    runner: Runner, variants: Sequence[Variant], job: Job, update: Callable[[int, str], None]
+) -> dict[str, list[Finding]]:
     findings = {}
     for i, variant in enumerate(variants):
         update(i, variant.id)
         if unavailable(variant, job.device) is None:
-            findings[variant.id] = _prove(runner, variant)
+            findings[variant.id] = _check(runner, variant)
     return findings
 
 
-def _prove(runner: Runner, variant: Variant) -> list[Finding]:
+def _check(runner: Runner, variant: Variant) -> list[Finding]:
     try:
         return runner.ask(CheckRequest(variant.operator, variant.name))
     except WorkerDied as death:
-        return [Finding("process", "rejected", "survival", str(death))]
+        return [Finding("process", "rejected", "no_crash", str(death))]
 
 
 def _bad(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.outcome in ("rejected", "failed")]
 
 
-def _rejected(findings: Sequence[Finding]) -> Finding | None:
-    """The first finding of a check. What merely raised was not caught by one."""
+def _rejection(findings: Sequence[Finding]) -> Finding | None:
+    """The first finding in which a check rejected the variant. An exception is no rejection."""
     return next((finding for finding in findings if finding.outcome == "rejected"), None)
-
-
-def _counted(outcomes: Sequence[str]) -> str:
-    counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-
-
-def _summary(
-    variant: Variant, findings: Sequence[Finding] | None, cells: Sequence[Cell], job: Job
-) -> tuple[str, str, str]:
-    if findings is None:
-        return variant.id, f"unavailable: {unavailable(variant, job.device)}", ""
-    return variant.id, _counted([f.outcome for f in findings]), _counted([c.status for c in cells])
 
 
 def _print_seed(console: Console, job: Job) -> None:
     console.print(Text(f"seed {job.seed}, device {job.device}"))
 
 
+def _print_summary(
+    console: Console, healthy: Sequence[Variant], findings: Findings, cells: Sequence[Cell], job: Job
+) -> None:
+    """A line for each variant: how many hard points, sequences and points of the sweep passed, were skipped, ..."""
+
+    def row(variant: Variant) -> tuple[str, str, str]:
+        if variant.id not in findings:
+            return variant.id, f"unavailable: {unavailable(variant, job.device)}", ""
+        mine = [cell for cell in cells if (cell.operator, cell.variant) == (variant.operator, variant.name)]
+        return variant.id, _counts([f.outcome for f in findings[variant.id]]), _counts([c.status for c in mine])
+
+    print_rows(console, ("variant", "hard points and sequences", "points of the sweep"), map(row, healthy))
+
+
+def _counts(outcomes: Sequence[str]) -> str:
+    return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+
+
 def _print_checks(console: Console, healthy: Sequence[Variant], findings: Findings, job: Job) -> None:
-    """A column for each contract, an operator at a time: what all hard points and sequences together say of it."""
+    """For each operator a table of its variants and all checks, over all hard points and sequences together."""
+    shown: set[str] = set()
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        told = {v.name: outcomes(v, findings.get(v.id, ()), job.device) for v in mine}
-        print_checks(console, "variant", told, first=_longest_name(mine))
+        results = {v.name: check_results(v, findings.get(v.id, ()), job.device) for v in mine}
+        print_checks(console, results)
+        shown.update(result for of_variant in results.values() for result in of_variant.values())
+    notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
+    if notes:
+        console.print(Text(f"\n{'; '.join(notes)}", style="dim"))
 
 
 def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:
-    head = ("historic defect", "rejected by", "first seen at", "as told there")
+    head = ("historic defect", "rejected by", "first seen at", "message")
     shown = len(head) if console.width >= WIDE else len(head) - 1
+    name_width = min(max(len(variant.name) for variant in defects), NAME_WIDTH)
     for operator in dict.fromkeys(variant.operator for variant in defects):
-        rows = [_fate(v, findings.get(v.id), job)[:shown] for v in defects if v.operator == operator]
+        rows = [_defect_row(v, findings.get(v.id), job)[:shown] for v in defects if v.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        print_rows(console, head[:shown], rows, first=_longest_name(defects))
+        print_rows(console, head[:shown], rows, first=name_width)
 
 
-def _longest_name(variants: Sequence[Variant]) -> int:
-    return min(max(len(variant.name) for variant in variants), NAME_WIDTH)
-
-
-def _fate(variant: Variant, findings: Sequence[Finding] | None, job: Job) -> tuple[str, str, str, str]:
+def _defect_row(variant: Variant, findings: Sequence[Finding] | None, job: Job) -> tuple[str, str, str, str]:
     name = f"{variant.name}\n{variant.defect}"
     if findings is None:
         return name, "unavailable", unavailable(variant, job.device), ""
-    first = _rejected(findings)
+    first = _rejection(findings)
     if first is None:
         return name, "NOTHING", "", ""
     checks = dict.fromkeys(str(finding.check) for finding in findings if finding.outcome == "rejected")
-    # The first wrong place of up to five is enough here.
+    # The first wrong element of up to five is enough here.
     return name, ", ".join(checks), first.name, ";".join(first.message.split(";")[:2])
 
 
-def _print_slipped(console: Console, defects: Sequence[Variant], findings: Findings) -> bool:
+def _print_accepted_defects(console: Console, defects: Sequence[Variant], findings: Findings) -> bool:
     """Name every defect that no check rejected; True where there is one."""
-    slipped = [v for v in defects if v.id in findings and _rejected(findings[v.id]) is None]
-    for variant in slipped:
-        raised = _bad(findings[variant.id])
-        how = (
-            f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
-            if raised
-            else "passed every check"
-        )
+    accepted = [v for v in defects if v.id in findings and _rejection(findings[v.id]) is None]
+    for variant in accepted:
+        how = "passed every check"
+        if raised := _bad(findings[variant.id]):
+            how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
         console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
-    return bool(slipped)
+    return bool(accepted)
 
 
 def _print_rejections(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:

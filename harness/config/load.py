@@ -90,8 +90,8 @@ SECTIONS = {"measure": Measure, "itl_tpot": ServingModel}
 
 @dataclass(frozen=True)
 class Source:
-    """A loaded configuration. lines: key path, such as ``sweep[0].next_n[1]``, -> its line in the file, or ``--set KEY``
-    where it was set on the command line.
+    """A loaded configuration. lines: key path, such as ``sweep[0].next_n[1]``, -> its line in the file, or ``--set``
+    and the key where it was set on the command line.
     """
 
     path: str

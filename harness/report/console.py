@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from harness.checks import CHECKS
 from harness.records.schema import Cell, Environment
 from harness.report.columns import (
     GAP,
@@ -199,24 +198,28 @@ def print_rows(
     console.print(laid_out(head, shown, given, gap=gap))
 
 
-def print_checks(console: Console, head: str, told: Mapping[str, Mapping[str, str]], first: int = 0) -> None:
-    """A column for each contract. told: variant -> contract -> a word or two. Several lists where one would break
-    these words.
+def print_checks(console: Console, results: Mapping[str, Mapping[str, str]]) -> None:
+    """A row for each variant, a column for each check; in several tables where one would be too wide.
+
+    results: variant -> check -> one word. All variants have the same checks.
     """
-    columns = {
-        c.name: [column_head(c.name), *(row[c.name].replace(" ", "\n") for row in told.values())] for c in CHECKS
-    }
-    names = longest([head, *told], parts)
-    lists: list[list[str]] = [[]]
-    for contract in columns:
-        if (
-            lists[-1]
-            and names + sum(1 + longest(columns[name], words) for name in (*lists[-1], contract)) > console.width
-        ):
-            lists.append([])
-        lists[-1].append(contract)
-    for i, shown in enumerate(lists):
+    variants = ["variant", *results]
+    checks = next(iter(results.values()))
+    columns = {check: [column_head(check), *(row[check] for row in results.values())] for check in checks}
+    # Names of variants are folded only where this saves a table.
+    ways = [_packed(columns, console.width - longest(variants, pieces)) for pieces in (words, parts)]
+    for i, shown in enumerate(min(ways, key=len)):
         if i:
             console.print()
-        heads, *texts = zip([head, *told], *(columns[name] for name in shown), strict=True)
-        print_rows(console, heads, texts, first, gap=1)
+        heads, *rows = zip(variants, *(columns[check] for check in shown), strict=True)
+        print_rows(console, heads, rows, first=max(map(len, variants)), gap=1)
+
+
+def _packed(columns: Mapping[str, Sequence[str]], width: int) -> list[list[str]]:
+    """Names of columns, in lists of which each fits ``width`` with a space before every column."""
+    lists: list[list[str]] = [[]]
+    for name in columns:
+        if lists[-1] and sum(1 + longest(columns[one], words) for one in (*lists[-1], name)) > width:
+            lists.append([])
+        lists[-1].append(name)
+    return lists

@@ -28,7 +28,7 @@ from harness.runner.measure import Measuring, check_context, rejection_of
 from harness.runner.protocol import Heartbeat, Job, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, check_variant, nothing_checked, reason_to_skip
+from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
 from harness.verify.integrity import Integrity, ProcessState
 from harness.wording import first_line
 
@@ -97,7 +97,7 @@ class Evaluator:
             variant.id: _VariantState(tampering=self._tampering.get(variant.origin))
             for variant in self._catalog.variants
         }
-        self._interpreter = interpreter.Watch()
+        self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = None
 
     def _check_import(self, module: str) -> None:
@@ -203,7 +203,7 @@ class Evaluator:
             if finding.outcome == "failed":
                 state.rejection = Rejection(Status.FAILED, f"hard point {finding.name!r}: {finding.message}")
                 return
-        if nothing_checked(findings):
+        if is_unverified(findings):
             state.rejection = Rejection(Status.FAILED, "unverified: its skip= leaves out every hard point")
 
     def _check_point(self, at: _PointState, variant: Variant) -> Callable[[], Any] | Rejection:
@@ -243,10 +243,14 @@ class Evaluator:
         findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to check every property at every hard point.
-            thorough = not self._job.timed
-            for finding in check_variant(operator, variant, self._job.device, self._job.seed, thorough=thorough):
-                if (tampered := self._integrity.tampered()) is not None:
-                    finding = Finding(finding.name, "rejected", "no_tampering", tampered)
+            for finding in check_variant(
+                operator,
+                variant,
+                self._job.device,
+                self._job.seed,
+                thorough=not self._job.timed,
+                integrity=self._integrity,
+            ):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):

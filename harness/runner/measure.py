@@ -164,10 +164,10 @@ class Measuring:
         """What is wrong with the closure that was timed, or with its graph, on inputs that neither was timed on."""
         try:
             with self._watched(key, "verify"):
-                fixture.check(launch, case=1, poison=POISONS[0])
-                fixture.check(launch, case=1, poison=POISONS[1])
+                fixture.check(launch, batch=1, poison=POISONS[0])
+                fixture.check(launch, batch=1, poison=POISONS[1])
                 if replay is not None:
-                    fixture.check(replay, case=2, poison=POISONS[1], replayed=True)
+                    fixture.check(replay, batch=2, poison=POISONS[1], replayed=True)
                 fixture.fill(0)
         except Exception as error:  # a variant may raise anything
             return error

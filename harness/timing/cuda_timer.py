@@ -25,7 +25,7 @@ from harness.analysis.cache_states import HOT, CacheName
 from harness.analysis.estimators import GRAPH_SLOPE, QUEUED_EVENTS
 from harness.checks import Mismatch
 from harness.cuda import launcher
-from harness.cuda_graph import Graph, Recorder, check_nodes
+from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.queued_events import QueuedEvents
 from harness.wording import first_line
@@ -54,7 +54,7 @@ class CudaTimer:
     def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot") -> None:
         self.graph_copies = tuple(graph_copies)
         self.cache = Cache(cache)
-        self.recorder = Recorder()
+        self.recorder = GraphCapture()
         self._spins: dict[int, Callable[[], None]] = {}
         sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._busy = launcher(CALIBRATION_KERNELS, "busy", sms * 4, 256, torch.zeros(1, device="cuda"), 100_000)

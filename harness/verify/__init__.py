@@ -1,1 +1,1 @@
-"""Whether a launch is right and keeps its contracts."""
+"""Is a launch right, and does it pass every check of harness/checks.py?"""

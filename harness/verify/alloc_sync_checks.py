@@ -1,4 +1,4 @@
-"""no_alloc and no_sync: what a launch asks of the allocator, and whether it comes back before the device is done."""
+"""no_alloc and no_sync: does a launch allocate device memory, and does it return before the device is done?"""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from harness.checks import Mismatch
 from harness.contract import Variant
 from harness.verify.fixture import SLEEP_CYCLES
 
-#: Launches that are counted together.
+#: Launches whose allocations are counted together.
 CALLS = 5
-#: A launch that returns late is tried again behind a longer sleep: it may only have taken its time to be submitted.
+#: A launch that returns late is tried again, each time behind a sleep LONGER times as long: submitting it may just have
+#: taken longer than the sleep.
 TRIES, LONGER = 4, 4
 
 
 def check_alloc_sync(variant: Variant, launch: Callable[[], Any]) -> set[str]:
-    """The promises that the launch was held to and kept. Raises Mismatch for one that is broken and not waived.
+    """The checks of the two that the launch passed, less those waived. Raises Mismatch where one fails.
 
-    It must have run before: what is compiled or allocated once, in the first call, is none of this.
+    The launch must have run before: what its first call compiles or allocates once does not count.
     """
     check_allocations(variant, launch)
     if "no_sync" not in variant.waives:
-        if waits := sync_warnings(launch):
-            raise Mismatch(
-                "no_sync", f'torch saw a launch wait for the device {waits} times; or declare waives="no_sync"'
-            )
-        if not returns_before_the_device(launch):
-            raise Mismatch(
-                "no_sync", 'a launch returns only when all work queued before it is done; or declare waives="no_sync"'
-            )
+        check_synchronisation(launch)
     return {"no_alloc", "no_sync"} - set(variant.waives)
 
 
+def check_synchronisation(launch: Callable[[], Any]) -> None:
+    """Raise Mismatch where a launch waits for the device."""
+    if waits := sync_warnings(launch):
+        message = f'torch saw a launch wait for the device {waits} times; or declare waives="no_sync"'
+        raise Mismatch("no_sync", message)
+    if not returns_before_the_device(launch):
+        message = 'a launch returns only when all work queued before it is done; or declare waives="no_sync"'
+        raise Mismatch("no_sync", message)
+
+
 def check_allocations(variant: Variant, launch: Callable[[], Any]) -> int:
-    """Allocations of one launch. Raises Mismatch where it keeps memory, which nobody may, or makes any without
-    having waived it.
+    """Number of allocations of one launch.
+
+    Raises Mismatch where it allocates without waiving no_alloc, or where memory grows with every launch, which no
+    variant can waive.
     """
     made, kept_bytes = allocations(launch)
     if kept_bytes > 0:
@@ -49,9 +55,7 @@ def check_allocations(variant: Variant, launch: Callable[[], Any]) -> int:
 
 
 def allocations(launch: Callable[[], Any]) -> tuple[int, int]:
-    """(allocations, bytes not given back) of one launch, by the caching allocator; both rounded up over CALLS
-    launches.
-    """
+    """(allocations, bytes not freed) of one launch in torch's caching allocator, averaged over CALLS and rounded up."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()
     for _ in range(CALLS):
@@ -63,7 +67,7 @@ def allocations(launch: Callable[[], Any]) -> tuple[int, int]:
 
 
 def sync_warnings(launch: Callable[[], Any]) -> int:
-    """Synchronisations of one launch that torch itself knows of."""
+    """Synchronisations of one launch that torch reports itself."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
@@ -75,7 +79,7 @@ def sync_warnings(launch: Callable[[], Any]) -> int:
 
 
 def returns_before_the_device(launch: Callable[[], Any]) -> bool:
-    """Whether a launch comes back while the device still sleeps in front of it: no wait of any library escapes that."""
+    """Whether a launch returns while a kernel queued before it still sleeps. Sees the waits of every library."""
     asleep = torch.cuda.Event()
     for attempt in range(TRIES):
         torch.cuda.synchronize()

@@ -1,10 +1,9 @@
-"""Buffers under guard: every tensor a kernel sees lies between canaries, so a stray write shows and a stray read
-poisons.
+"""Tensors between canaries: a write outside a tensor changes a canary, a read outside of it returns a huge value.
 
-    | canary ... | tensor, rows apart by its own stride, canaries between them | canary ... |
+    | canary ... | tensor, at its own row stride, with canaries between the rows | canary ... |
 
-Canaries and poison are byte patterns, so they work for every dtype. As int32 both are huge (2.1e9): a length or a block
-id read from where nothing was written cannot pass for a legal one.
+Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is no legal
+length, block id or slot.
 """
 
 from __future__ import annotations
@@ -16,24 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Bytes on either side of a tensor. Wide enough to catch a whole table row written one row too far.
+#: Bytes on either side of a tensor: room for a whole row of a table that is written one row too far.
 GUARD_BYTES = 16384
 CANARY = 0x7E
-#: Alternating poisons, so that no element can equal both by accident.
+#: Two patterns, used in turns: no correct value equals both.
 POISONS = (0x7F, 0x71)
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def as_integers(tensor: Tensor) -> Tensor:
-    """The same memory, element by element, as integers: equality of bits for every dtype. Writes leave no version
-    behind.
+    """The same memory as integers of the same size, so that ``==`` compares bits for every dtype.
+
+    Through ``.data``: writes do not raise the version counter, which a variant could look at.
     """
     return tensor.data.view(_INTEGERS[tensor.element_size()])
 
 
 def any_of(flags: Iterable[Tensor]) -> bool:
-    """Whether one of many bool scalars is set, with one wait for each device instead of one for each flag."""
+    """Whether one of many bool scalars is set. Waits once per device, not once per flag."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for flag in flags:
         by_device.setdefault(flag.device, []).append(flag)
@@ -41,11 +41,10 @@ def any_of(flags: Iterable[Tensor]) -> bool:
 
 
 class Guarded:
-    """One tensor in its own storage between canaries. ``tensor`` is what a kernel gets; strides are those of
-    ``source``.
+    """One tensor in its own storage between canaries. ``tensor`` has shape, strides and content of ``source``.
 
-    shift:  elements by which it starts past an aligned address; a view of a larger buffer may start anywhere.
-    pinned: a host array that the device reads without waiting for the host, as engines hold them.
+    shift:  elements between an aligned address and its start, as for a view of a larger buffer.
+    pinned: in page-locked host memory, as engines hold the host tensors that they copy to the device.
     """
 
     def __init__(self, source: Tensor, device: str, shift: int = 0, pinned: bool = False) -> None:
@@ -66,7 +65,7 @@ class Guarded:
         self.fill(source)
 
     def _between_rows(self) -> Tensor:
-        """Which bytes of a strided tensor's span belong to none of its elements."""
+        """Bool mask over the bytes of the tensor's span: those between its rows."""
         size = self.tensor.element_size()
         gaps = torch.ones(self._span, dtype=torch.bool, device=self._bytes.device)
         shape, stride = (*self.tensor.shape, size), (*(s * size for s in self.tensor.stride()), 1)
@@ -74,8 +73,7 @@ class Guarded:
         return gaps
 
     def fill(self, source: Tensor) -> None:
-        """New contents in place: same address, shape and strides. Through ``data``, which raises no version counter: a
-        launch that looks whether its inputs were written to sees nothing."""
+        """Replace the content in place. Through ``.data``, so that a launch cannot tell by the version counter."""
         self.tensor.data.copy_(source)
 
     def poison(self, pattern: int) -> None:
@@ -83,24 +81,27 @@ class Guarded:
         whole.fill_(int.from_bytes(bytes([pattern] * whole.element_size()), "little"))
 
     def _zones(self) -> list[tuple[int, Tensor]]:
-        """(byte offset of its beginning, which of its bytes are no canary any more), in the order of the memory."""
+        """(byte offset of a zone of canaries from the tensor's start, mask of its changed bytes), in memory order."""
         before, rest = self._bytes[: self._start], self._bytes[self._start :]
         zones = [(-self._start, before != CANARY), (self._span, rest[self._span :] != CANARY)]
         if self._gaps is not None:
             zones.insert(1, (0, (rest[: self._span] != CANARY) & self._gaps))
         return zones
 
-    def broken(self) -> list[Tensor]:
-        """Bool scalars: whether a canary of a zone changed."""
-        return [broken.any() for _, broken in self._zones()]
+    def changed_canaries(self) -> list[Tensor]:
+        """Bool scalars, one per zone of canaries: whether one of it changed."""
+        return [changed.any() for _, changed in self._zones()]
 
     def stray_write(self) -> int | None:
-        """Byte offset, relative to the tensor's first byte, of the first canary that changed; None where all stand."""
-        return next((start + int(broken.nonzero()[0]) for start, broken in self._zones() if bool(broken.any())), None)
+        """Byte offset from the tensor's start of the first canary that changed; None where all are intact."""
+        for start, changed in self._zones():
+            if bool(changed.any()):
+                return start + int(changed.nonzero()[0])
+        return None
 
 
 class Guard:
-    """A dataclass of tensors (inputs or outputs) placed under guard on a device. ``view`` has the same type."""
+    """A dataclass of tensors (inputs or outputs) on a device, each between canaries. ``view`` is of the same type."""
 
     def __init__(self, source: Any, device: str, shift: int = 0) -> None:
         self.buffers: dict[str, Guarded] = {}
@@ -109,9 +110,8 @@ class Guard:
             value = getattr(source, field.name)
             if isinstance(value, Tensor):
                 host = bool(field.metadata.get("host"))
-                self.buffers[field.name] = Guarded(
-                    value, "cpu" if host else device, shift, pinned=host and device == "cuda"
-                )
+                where = "cpu" if host else device
+                self.buffers[field.name] = Guarded(value, where, shift, pinned=host and device == "cuda")
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 
@@ -128,7 +128,11 @@ class Guard:
 
     def stray_writes(self) -> dict[str, int]:
         """Buffer name -> byte offset of the first canary that changed."""
-        if not any_of(flag for buffer in self.buffers.values() for flag in buffer.broken()):
+        if not any_of(flag for buffer in self.buffers.values() for flag in buffer.changed_canaries()):
             return {}
-        found = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
-        return {name: offset for name, offset in found.items() if offset is not None}
+        offsets = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
+        return {name: offset for name, offset in offsets.items() if offset is not None}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.tensor.nbytes for buffer in self.buffers.values())

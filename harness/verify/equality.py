@@ -1,4 +1,4 @@
-"""Equality with the reference, element by element: what must be written, must stay, and may hold anything."""
+"""Exact comparison with the reference: what must be written, what must stay, what no consumer reads."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from torch import Tensor
 
 from harness.checks import Mismatch
 from harness.contract import Expected
-from harness.verify.mismatch import places
+from harness.verify.mismatch import describe_differences
 
 
 def required(expected: Expected) -> Tensor:
     """Bool mask of the elements that a launch must write."""
     must = torch.ones_like(expected.value, dtype=torch.bool)
-    for excused in (expected.untouched, expected.slack):
-        if excused is not None:
-            must &= ~excused
+    for excluded in (expected.untouched, expected.slack):
+        if excluded is not None:
+            must &= ~excluded
     return must
 
 
 def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
-    """Raise Mismatch unless every element of a buffer is what the reference allows there.
+    """Raise Mismatch("exact") unless every element of the buffer ``name`` is what ``expected`` allows.
 
-    A buffer larger than the reference's value (one of a larger step) must keep what it held outside of it.
+    before: what the buffer held before the launch. It may be larger than ``expected.value``, where the buffer belongs
+    to a larger step of a sequence; the elements outside must keep what they held.
     """
     inside = tuple(slice(size) for size in expected.value.shape)
-    want = before.clone()
-    want[inside] = expected.value
+    must_be = before.clone()
+    must_be[inside] = expected.value
     if expected.untouched is not None:
-        want[inside] = torch.where(expected.untouched, before[inside], expected.value)
-    wrong = got != want
+        must_be[inside] = torch.where(expected.untouched, before[inside], expected.value)
+    wrong = got != must_be
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
     if bool(wrong.any()):
-        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {places(wrong, want, got, before)}")
+        differences = describe_differences(wrong, must_be, got, before)
+        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {differences}")

@@ -1,10 +1,16 @@
-"""Is a variant right? Exact equality with the scalar reference, over whole buffers, before any timing.
+"""Verifies a variant at one point, before any timing: whole output buffers must equal the scalar reference exactly.
 
-For one cell: outputs are poisoned after set-up and the inputs' contents replaced, so that nothing computed early helps;
-then launch, compare, launch on top of the first result, poison again under the same inputs (a launch that remembers its
-inputs fails here), then other inputs under another poison. After each launch inputs, canaries and the process's
-settings must be as before. On a GPU one more launch is queued with its inputs behind a sleeping kernel: work beside the
-launching stream runs too early.
+After set-up the outputs are poisoned and the contents of the inputs replaced, so that nothing computed early helps.
+Then four launches, each compared:
+
+1. on the first batch, outputs poisoned;
+2. on the same batch, outputs as the first launch left them;
+3. on the same batch, outputs poisoned again: a launch that skips work when its inputs did not change fails;
+4. on another batch, outputs poisoned with the other pattern.
+
+On a GPU a fifth launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
+inputs of before. After each launch inputs and canaries, and after all of them the settings of the process, must be as
+they were.
 """
 
 from __future__ import annotations
@@ -22,17 +28,16 @@ from harness.contract import Expected, Operator, Point, Variant
 from harness.verify.buffers import POISONS, Guard, any_of, as_integers
 from harness.verify.equality import compare, required
 from harness.verify.integrity import ProcessState
-from harness.verify.mismatch import places
+from harness.verify.mismatch import describe_differences
 
-#: GPU clock cycles that the queue sleeps while inputs and launch are queued: about two milliseconds.
+#: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 
 
-class Case:
-    """One batch with what the reference says of it, which is asked when it is first needed; shared by all variants of a
-    point.
+class Batch:
+    """Contents for the inputs (CPU tensors), with the reference's answer; shared by all variants of a point.
 
-    inputs: on the CPU. devices: output -> where ``expected`` is wanted.
+    devices: output -> where ``expected`` is needed.
     """
 
     def __init__(self, operator: Operator, point: Point, inputs: Any, devices: Mapping[str, torch.device]) -> None:
@@ -41,24 +46,26 @@ class Case:
 
     @cached_property
     def expected(self) -> Mapping[str, Expected]:
-        said = self._operator.reference(self._point, self.inputs)
+        """By output. The reference, which is slow, runs when this is first read."""
+        answer = self._operator.reference(self._point, self.inputs)
         return {
             name: Expected(*(None if t is None else t.to(self._devices[name]) for t in (e.value, e.untouched, e.slack)))
-            for name, e in said.items()
+            for name, e in answer.items()
         }
 
     @cached_property
-    def demanding(self) -> bool:
-        """Whether there is something that a launch must write."""
-        return any_of(required(one).any() for one in self.expected.values())
+    def has_required_elements(self) -> bool:
+        """Whether a launch has to write anything."""
+        return any_of(required(expected).any() for expected in self.expected.values())
 
 
 class Fixture:
-    """Inputs and outputs of one operator at one point, under guard, with cases to put into them.
+    """Inputs and outputs of one operator at one point, between canaries, and batches to put into the inputs.
 
-    outputs: buffers of a larger point of the same operator to use instead of own ones.
-    shift:   elements by which every buffer starts past an aligned address.
-    held:    gets the names of the contracts that launches were held to and kept (harness/contract.py).
+    edit:    changes the inputs of every batch in place (see HardPoint).
+    outputs: the buffers of a larger point of the same operator, to use instead of new ones.
+    shift:   elements between an aligned address and the start of every buffer.
+    passed_checks: collects the names of the checks that launches were put to and passed.
     """
 
     def __init__(
@@ -68,97 +75,104 @@ class Fixture:
         device: str,
         seed: int,
         edit: Callable[[Any], None] | None = None,
-        cases: int = 3,
+        batches: int = 3,
         outputs: Guard | None = None,
         shift: int = 0,
-        held: set[str] | None = None,
+        passed_checks: set[str] | None = None,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
-        self.held = set() if held is None else held
+        self.passed_checks = set() if passed_checks is None else passed_checks
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
         devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
-        self.cases = []
-        for i in range(cases):
+        self.batches = []
+        for i in range(batches):
             inputs = operator.make_inputs(point, seed + i)
             if edit is not None:
                 edit(inputs)
-            self.cases.append(Case(operator, point, inputs, devices))
-        self.inputs = Guard(self.cases[0].inputs, device, shift)
+            self.batches.append(Batch(operator, point, inputs, devices))
+        self.inputs = Guard(self.batches[0].inputs, device, shift)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
     @cached_property
     def bytes_moved(self) -> int:
-        """Least traffic of a launch on case 0. Raises TypeError where the operator gives what no record can hold."""
-        said = self.operator.bytes_moved(self.point, self.cases[0].inputs)
-        if not isinstance(said, int):
-            raise TypeError(f"bytes_moved said {said!r} where it has to give a whole number")
-        return said
+        """Least traffic of a launch on batch 0. Raises TypeError where the operator returns no int."""
+        count = self.operator.bytes_moved(self.point, self.batches[0].inputs)
+        if not isinstance(count, int):
+            raise TypeError(f"bytes_moved returned {count!r}; it must return a whole number of bytes")
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs and outputs."""
+        return self.inputs.nbytes + self.outputs.nbytes
 
     def setup(self, variant: Variant) -> Callable[[], Any]:
+        """The variant's launch on these buffers. Raises TypeError where set-up returns none."""
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
         if not callable(launch):
             raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure that is to be timed")
         return launch
 
     def rewrite_inputs(self) -> None:
-        """Queue what the step before this one does: the inputs of case 0, written on the device."""
+        """Queue writes of batch 0 into the inputs on the device, as the step before a launch does in an engine."""
         self.inputs.fill_some(self.staged(0))
 
-    def staged(self, case: int) -> dict[str, Tensor]:
-        """What a case puts into the inputs on the device, as tensors there: to be copied in the order of the stream."""
-        if case not in self._staged:
-            on_device = [
-                name for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device
-            ]
-            self._staged[case] = {name: getattr(self.cases[case].inputs, name).to(self.device) for name in on_device}
-        return self._staged[case]
+    def staged(self, batch: int) -> dict[str, Tensor]:
+        """Device copies of a batch's contents for the inputs on the device, to be copied there in stream order."""
+        if batch not in self._staged:
+            names = [name for name, buffer in self.inputs.buffers.items() if buffer.tensor.device.type == self.device]
+            contents = self.batches[batch].inputs
+            self._staged[batch] = {name: getattr(contents, name).to(self.device) for name in names}
+        return self._staged[batch]
 
-    def fill_on_host(self, case: int) -> None:
-        """What a case puts into the inputs that stay on the host beside a GPU."""
+    def fill_on_host(self, batch: int) -> None:
+        """Put a batch into the inputs that stay on the host beside a GPU."""
         for name, buffer in self.inputs.buffers.items():
-            if name not in self.staged(case):
-                buffer.fill(getattr(self.cases[case].inputs, name))
+            if name not in self.staged(batch):
+                buffer.fill(getattr(self.batches[batch].inputs, name))
 
-    def fill(self, case: int) -> None:
-        """Put a case into the inputs."""
-        self.fill_on_host(case)
-        self.inputs.fill_some(self.staged(case))
+    def fill(self, batch: int) -> None:
+        """Put a batch into the inputs."""
+        self.fill_on_host(batch)
+        self.inputs.fill_some(self.staged(batch))
 
-    def check(self, launch: Callable[[], Any], case: int, poison: int | None, replayed: bool = False) -> None:
-        """Put a case in, poison (None leaves the outputs as they are), launch once, compare everything.
+    def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
+        """Put a batch in, poison the outputs (None leaves them as they are), launch once, compare everything.
 
-        replayed: ``launch`` replays a graph, which holds none of the host's own work: outputs on the host are left out.
+        replayed: ``launch`` replays a graph, which does no work on the host; outputs on the host are not compared.
+
+        Raises Mismatch.
         """
-        self.fill(case)
+        self.fill(batch)
         if poison is not None:
             self.outputs.poison(poison)
-        before_inputs, before_outputs = self.inputs.snapshot(), self.outputs.snapshot()
-        handed_on = launch()
+        inputs_before, outputs_before = self.inputs.snapshot(), self.outputs.snapshot()
+        returned = launch()
         synchronize(self.device)
-        self._check_guards()
-        self.held.add("in_bounds")
-        self._check_inputs(before_inputs)
-        self.held.add("inputs_unchanged")
-        if handed_on is not None:
-            self._check_handed_on(handed_on)
-        for name, expected in self.cases[case].expected.items():
+        self._check_canaries()
+        self.passed_checks.add("in_bounds")
+        self._check_inputs(inputs_before)
+        self.passed_checks.add("inputs_unchanged")
+        if returned is not None:
+            self._check_returned(returned)
+        self.passed_checks.add("return_value")
+        for name, expected in self.batches[batch].expected.items():
             if not (replayed and expected.value.device.type != self.device):
-                compare(name, self.outputs.buffers[name].tensor, before_outputs[name], expected)
-        self.held.add("exact")
-        # Who hands nothing on leaves its answer in the persistent views: it was compared in place, where a consumer
-        # reads it.
-        if handed_on is not None or self.cases[case].demanding:
-            self.held |= {"contiguous", "stable_address"}
+                compare(name, self.outputs.buffers[name].tensor, outputs_before[name], expected)
+        self.passed_checks.add("exact")
+        # A launch that returns None wrote into the persistent views; the comparison above read them in place.
+        if returned is not None or self.batches[batch].has_required_elements:
+            self.passed_checks |= {"contiguous", "stable_address"}
 
-    def check_queued(self, launch: Callable[[], Any], case: int, poison: int) -> None:
-        """CUDA: inputs, poison, launch and a copy of the outputs, queued without a wait behind a sleeping kernel.
+    def check_queued(self, launch: Callable[[], Any], batch: int, poison: int) -> None:
+        """CUDA only: queue inputs, poison, launch and a copy of the outputs behind a sleeping kernel, without a wait.
 
-        A launch whose work is ordered by the current stream is right; what runs beside it sees the inputs of before,
-        and what it writes is poisoned.
+        A launch whose work is ordered by the current stream is right. Work beside that stream reads the inputs of
+        before, and its results are poisoned afterwards. Raises Mismatch.
         """
-        self.fill_on_host(case)
+        self.fill_on_host(batch)
         on_device = {name: buffer.tensor for name, buffer in self.outputs.buffers.items() if buffer.tensor.is_cuda}
-        staged = self.staged(case)
+        staged = self.staged(batch)
         self.outputs.poison(poison)
         poisoned = {name: tensor.clone() for name, tensor in on_device.items()}
         after = {name: torch.empty_like(tensor) for name, tensor in poisoned.items()}
@@ -173,22 +187,13 @@ class Fixture:
         torch.cuda.synchronize()
         for name, tensor in after.items():
             try:
-                compare(name, tensor, poisoned[name], self.cases[case].expected[name])
+                compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
-                raise Mismatch(
-                    "stream_ordered", f"right when waited for, wrong when queued: {mismatch.args[0]}"
-                ) from None
+                message = f"right when waited for, wrong when queued: {mismatch.message}"
+                raise Mismatch("stream_ordered", message) from None
+        self.passed_checks.add("stream_ordered")
 
-    def _check_inputs(self, before: Mapping[str, Tensor]) -> None:
-        now = {name: self.inputs.buffers[name].tensor for name in before}
-        changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in before}
-        if any_of(flags.any() for flags in changed.values()):
-            name = next(name for name, flags in changed.items() if bool(flags.any()))
-            raise Mismatch(
-                "inputs_unchanged", f"the input {name} was written to; {places(changed[name], before[name], now[name])}"
-            )
-
-    def _check_guards(self) -> None:
+    def _check_canaries(self) -> None:
         for kind, guard in (("input", self.inputs), ("output", self.outputs)):
             for name, offset in guard.stray_writes().items():
                 tensor = guard.buffers[name].tensor
@@ -198,31 +203,35 @@ class Fixture:
                     f"at byte {offset} from its start",
                 )
 
-    def _check_handed_on(self, handed_on: Mapping[str, Tensor]) -> None:
-        """What the launch returned must be exactly the persistent views a consumer was promised."""
-        # No subclass: one could compute when it is looked at.
-        if type(handed_on) not in (dict, MappingProxyType):
-            raise Mismatch(
-                "return_value",
-                f"launch() returned a {type(handed_on).__name__}; it returns None or a mapping of name to tensor",
-            )
+    def _check_inputs(self, before: Mapping[str, Tensor]) -> None:
+        now = {name: self.inputs.buffers[name].tensor for name in before}
+        changed = {name: as_integers(now[name]) != as_integers(before[name]) for name in before}
+        if any_of(flags.any() for flags in changed.values()):
+            name = next(name for name, flags in changed.items() if bool(flags.any()))
+            differences = describe_differences(changed[name], before[name], now[name])
+            raise Mismatch("inputs_unchanged", f"the input {name} was written to; {differences}")
+
+    def _check_returned(self, returned: Mapping[str, Tensor]) -> None:
+        """What a launch returns must be the persistent views of the outputs."""
+        # No subclass of dict or Tensor: it could compute when it is read.
+        if type(returned) not in (dict, MappingProxyType):
+            kind = type(returned).__name__
+            message = f"launch() returned a {kind}; it must return None or a mapping of name to tensor"
+            raise Mismatch("return_value", message)
         for name, view in self.operator.views(self.point, self.outputs.view).items():
-            if name not in handed_on:
+            if name not in returned:
                 raise Mismatch("return_value", f"launch() returned no {name!r}")
-            got = handed_on[name]
+            got = returned[name]
             if type(got) is not Tensor:
                 raise Mismatch("return_value", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
             if got.dtype != view.dtype or got.shape != view.shape:
-                raise Mismatch(
-                    "return_value",
-                    f"{name} is {got.dtype} {tuple(got.shape)}, expected {view.dtype} {tuple(view.shape)}",
-                )
+                actual, expected = (f"{one.dtype} {tuple(one.shape)}" for one in (got, view))
+                raise Mismatch("return_value", f"{name} is {actual}, expected {expected}")
             if got.stride() != view.stride():
                 raise Mismatch("contiguous", f"{name} has strides {got.stride()}, expected {view.stride()}")
             if got.data_ptr() != view.data_ptr():
-                raise Mismatch(
-                    "stable_address", f"{name} does not lie in its persistent buffer: its address moves between steps"
-                )
+                message = f"{name} does not lie in its persistent buffer: its address moves between steps"
+                raise Mismatch("stable_address", message)
 
 
 def synchronize(device: str) -> None:
@@ -230,28 +239,29 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def verify_cell(bench: Fixture, variant: Variant, once: bool = False) -> Callable[[], Any]:
-    """Prove one variant at one point; return its launch closure, bound to case 0. Raises Mismatch.
+def verify_cell(fixture: Fixture, variant: Variant, once: bool = False) -> Callable[[], Any]:
+    """Verify one variant at one point. Returns its launch, with batch 0 in the inputs. Raises Mismatch.
 
-    once: leave out the second launch and the changed contents, for launches that take seconds (an interpreted kernel).
+    once: the first launch only, for variants that take seconds per launch (Triton's interpreter).
     """
-    bench.fill(1)
-    bench.outputs.poison(POISONS[1])
-    settings = ProcessState(bench.device)
+    fixture.fill(1)
+    fixture.outputs.poison(POISONS[1])
+    settings = ProcessState(fixture.device)
     try:
-        launch = bench.setup(variant)
-        _check_settings(settings)  # before contents are judged: some settings spoil those
-        bench.check(launch, case=0, poison=POISONS[0])
+        launch = fixture.setup(variant)
+        _check_settings(settings)  # before any comparison: some settings would spoil it
+        fixture.check(launch, batch=0, poison=POISONS[0])
         if not once:
-            bench.check(launch, case=0, poison=None)
-            bench.check(launch, case=0, poison=POISONS[1])
-            bench.check(launch, case=2, poison=POISONS[0])
-            if bench.device == "cuda":
-                bench.check_queued(launch, case=1, poison=POISONS[1])
+            fixture.check(launch, batch=0, poison=None)
+            fixture.check(launch, batch=0, poison=POISONS[1])
+            fixture.check(launch, batch=2, poison=POISONS[0])
+            if fixture.device == "cuda":
+                fixture.check_queued(launch, batch=1, poison=POISONS[1])
         _check_settings(settings)
+        fixture.passed_checks.add("process_state")
     finally:
         settings.restore()
-    bench.fill(0)
+    fixture.fill(0)
     return launch
 
 
@@ -261,16 +271,23 @@ def _check_settings(settings: ProcessState) -> None:
 
 
 def verify_sequence(
-    operator: Operator, variant: Variant, points: Sequence[Point], device: str, seed: int, held: set[str] | None = None
+    operator: Operator,
+    variant: Variant,
+    points: Sequence[Point],
+    device: str,
+    seed: int,
+    passed_checks: set[str] | None = None,
 ) -> None:
-    """Steps of different sizes through the persistent buffers of the first, largest one: nothing stale may leak."""
+    """Run steps of different sizes through the buffers of the first, largest one: nothing stale may leak.
+
+    Raises Mismatch.
+    """
     outputs = Guard(operator.make_outputs(points[0]), device)
     outputs.poison(POISONS[0])
     for step, point in enumerate(points):
-        bench = Fixture(operator, point, device, seed + step, cases=1, outputs=outputs, held=held)
+        fixture = Fixture(operator, point, device, seed + step, batches=1, outputs=outputs, passed_checks=passed_checks)
         try:
-            bench.check(bench.setup(variant), case=0, poison=None)
+            fixture.check(fixture.setup(variant), batch=0, poison=None)
         except Mismatch as mismatch:
-            raise Mismatch(
-                mismatch.check, f"step {step + 1} of {len(points)} through the same buffers: {mismatch.args[0]}"
-            ) from None
+            where = f"step {step + 1} of {len(points)} through the same buffers"
+            raise Mismatch(mismatch.check, f"{where}: {mismatch.message}") from None

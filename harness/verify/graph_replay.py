@@ -1,10 +1,12 @@
-"""Captured once, replayed for many steps: does a graph of a launch do in every one of them what an eager launch does?
+"""graph_safe: a graph captured once must do in each of many steps what an eager launch does.
 
-The steps are run eagerly first, each proved against the scalar reference, and what they leave in the outputs is kept.
-Then one graph for every size of step is captured, and the graphs are replayed through the same steps again and again.
-In front of each, as between two steps of a server, the inputs are rewritten in place; the outputs are poisoned, or keep
-what the step before left; and tensors as large as the outputs are allocated, overwritten and freed, so that memory a
-graph reads without owning it belongs to somebody else (vLLM #35175: right tokens at first, garbage after about fifty).
+The steps run eagerly first. Each is compared with the scalar reference, and what it leaves in the outputs is kept. Then
+one graph per size of step is captured, and the graphs are replayed through the same steps again and again.
+
+Before each replay, as between two steps of a server, the inputs are rewritten in place; the outputs are poisoned or
+keep what the step before left; and tensors as large as the outputs are allocated, overwritten and freed. Memory that a
+graph reads without owning it belongs to somebody else by then (vLLM #35175: the first tokens were right, after about
+fifty they were garbage).
 """
 
 from __future__ import annotations
@@ -21,87 +23,90 @@ from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.verify.buffers import POISONS, any_of, as_integers
 from harness.verify.fixture import Fixture, synchronize
-from harness.verify.mismatch import places
+from harness.verify.mismatch import describe_differences
 from harness.wording import first_line
 
-#: Replays of one proof.
+#: Replays per check.
 STEPS = 200
-#: Tensors that are alive at a time of those allocated between the steps, and the bytes they are filled with.
-LITTER, LITTER_BYTE = 4, 0x2B
+#: Tensors allocated between the steps that are alive at a time, and the byte they are filled with.
+ALLOCATED, ALLOCATED_BYTE = 4, 0x2B
 
-#: Makes a graph of one launch and returns what replays it.
+#: Captures a graph of one launch and returns its replay.
 Capture = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Size:
-    """One size of step: its bench, and a launch that was set up on it."""
+class BoundLaunch:
+    """A launch, and the fixture it was set up on. Each has one size of step and gets one graph."""
 
-    bench: Fixture
+    fixture: Fixture
     launch: Callable[[], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step, by what is done before it and what it has to leave behind.
+    """One step: what is done before it, and what it must leave in the outputs.
 
-    poison:  None leaves the outputs as the step before left them.
-    eager:   what the eager launch left in the outputs on the device, as integers.
-    unread:  elements of them that no consumer reads: they were held to the reference, but may differ from launch to launch.
+    poison: None leaves the outputs as the step before left them.
+    eager:  output on the device -> what the eager launch left in it, as integers.
+    slack:  output -> mask of elements that no consumer reads. They may differ from launch to launch.
     """
 
-    size: Size
-    case: int
+    bound: BoundLaunch
+    batch: int
     poison: int | None
     eager: dict[str, Tensor]
-    unread: dict[str, Tensor]
+    slack: dict[str, Tensor]
 
     def prepare(self) -> None:
-        self.size.bench.fill(self.case)
+        self.bound.fixture.fill(self.batch)
         if self.poison is not None:
-            self.size.bench.outputs.poison(self.poison)
+            self.bound.fixture.outputs.poison(self.poison)
 
     def compare(self) -> None:
-        """Raises Mismatch where an output is not what the eager launch made of it, bit for bit."""
-        now = {name: as_integers(self.size.bench.outputs.buffers[name].tensor) for name in self.eager}
-        wrong = {name: now[name] != eager for name, eager in self.eager.items()}
-        for name, unread in self.unread.items():
-            wrong[name][tuple(slice(size) for size in unread.shape)] &= ~unread
+        """Raise Mismatch unless every output equals what the eager launch left, bit for bit."""
+        buffers = self.bound.fixture.outputs.buffers
+        wrong = {name: as_integers(buffers[name].tensor) != eager for name, eager in self.eager.items()}
+        for name, slack in self.slack.items():
+            wrong[name][tuple(slice(size) for size in slack.shape)] &= ~slack
         if not any_of(flags.any() for flags in wrong.values()):
             return
         name = next(name for name, flags in wrong.items() if bool(flags.any()))
-        got = self.size.bench.outputs.buffers[name].tensor
-        # Where it was poisoned, an element that is wrong and still poison is as it was before the replay.
-        where = places(wrong[name], self.eager[name].view(got.dtype), got, got if self.poison is not None else None)
-        raise Mismatch("graph_safe", f"{name} is not what an eager launch leaves there on the same contents; {where}")
+        got = buffers[name].tensor
+        # Where the outputs were poisoned, a wrong element that still is poison is as it was before the replay.
+        before = got if self.poison is not None else None
+        differences = describe_differences(wrong[name], self.eager[name].view(got.dtype), got, before)
+        message = f"{name} is not what an eager launch leaves there on the same contents; {differences}"
+        raise Mismatch("graph_safe", message)
 
 
-def check_replays(sizes: Sequence[Size], capture: Capture, steps: int = STEPS) -> None:
-    """Raises Mismatch.
+def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int = STEPS) -> None:
+    """Raise Mismatch unless graphs of the launches, replayed for ``steps`` steps, do what the launches do.
 
-    sizes: in the order a server meets them; all share the outputs of the first, one that comes again is the same object.
+    launches: in the order of a server's steps. All share the outputs of the first; a size that comes again is the same
+    object.
     """
-    # Every size on one content after another: twice under fresh poison, then on what the step before left.
+    # Every launch on three batches: on two under fresh poison, on the third on top of what the step before left.
     rounds = ((0, POISONS[0]), (1, POISONS[1]), (2, None))
-    period = [_eagerly(size, case, poison) for case, poison in rounds for size in sizes]
-    replays = {size: _captured(size, capture) for size in dict.fromkeys(sizes)}
-    litter: deque[Tensor] = deque(maxlen=LITTER)
+    period = [_run_eagerly(bound, batch, poison) for batch, poison in rounds for bound in launches]
+    replays = {bound: _capture(bound, capture) for bound in dict.fromkeys(launches)}
+    allocated: deque[Tensor] = deque(maxlen=ALLOCATED)
     for number in range(steps):
         step = period[number % len(period)]
         step.prepare()
-        _drop(litter, step.size.bench, number)
-        replays[step.size]()
-        synchronize(step.size.bench.device)
+        allocated.append(_allocate(step.bound.fixture, number))  # and free the oldest
+        replays[step.bound]()
+        synchronize(step.bound.fixture.device)
         try:
             step.compare()
         except Mismatch as mismatch:
-            raise Mismatch(mismatch.check, f"replay {number + 1} of {steps}: {mismatch.args[0]}") from None
-    for size in replays:  # canaries and inputs too
+            raise Mismatch(mismatch.check, f"replay {number + 1} of {steps}: {mismatch.message}") from None
+    for bound, replay in replays.items():  # with canaries and inputs
         try:
-            size.bench.check(replays[size], case=0, poison=POISONS[0], replayed=True)
+            bound.fixture.check(replay, batch=0, poison=POISONS[0], replayed=True)
         except Mismatch as mismatch:
-            raise Mismatch(mismatch.check, f"after {steps} replays: {mismatch.args[0]}") from None
-    sizes[0].bench.held.add("graph_safe")
+            raise Mismatch(mismatch.check, f"after {steps} replays: {mismatch.message}") from None
+    launches[0].fixture.passed_checks.add("graph_safe")
 
 
 def replay_sequence(
@@ -111,37 +116,38 @@ def replay_sequence(
     device: str,
     seed: int,
     capture: Capture,
-    held: set[str],
+    passed_checks: set[str],
 ) -> None:
-    """Steps of different sizes, a graph for each, through the outputs of the first, largest point. Raises Mismatch."""
-    sizes: list[Size] = []
+    """check_replays over steps of different sizes, through the outputs of the first, largest point."""
+    launches: list[BoundLaunch] = []
     for step, point in enumerate(points):
-        size = next((known for known in sizes if known.bench.point == point), None)
-        if size is None:
-            outputs = sizes[0].bench.outputs if sizes else None
-            bench = Fixture(operator, point, device, seed + step, outputs=outputs, held=held)
-            size = Size(bench, bench.setup(variant))
-        sizes.append(size)
-    check_replays(sizes, capture)
+        bound = next((known for known in launches if known.fixture.point == point), None)
+        if bound is None:
+            outputs = launches[0].fixture.outputs if launches else None
+            fixture = Fixture(operator, point, device, seed + step, outputs=outputs, passed_checks=passed_checks)
+            bound = BoundLaunch(fixture, fixture.setup(variant))
+        launches.append(bound)
+    check_replays(launches, capture)
 
 
-def _eagerly(size: Size, case: int, poison: int | None) -> Step:
-    """The step run by an eager launch, proved, and kept."""
-    bench = size.bench
-    bench.check(size.launch, case, poison)
-    kept = {
+def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None) -> Step:
+    """Run the step with an eager launch, compare it with the reference, and keep what it left."""
+    fixture = bound.fixture
+    fixture.check(bound.launch, batch, poison)
+    on_device = {
         name: buffer.tensor
-        for name, buffer in bench.outputs.buffers.items()
-        if buffer.tensor.device.type == bench.device
+        for name, buffer in fixture.outputs.buffers.items()
+        if buffer.tensor.device.type == fixture.device
     }
-    eager = {name: as_integers(tensor).clone() for name, tensor in kept.items()}
-    unread = {n: e.slack for n, e in bench.cases[case].expected.items() if n in kept and e.slack is not None}
-    return Step(size, case, poison, eager, unread)
+    eager = {name: as_integers(tensor).clone() for name, tensor in on_device.items()}
+    expected = fixture.batches[batch].expected
+    slack = {name: e.slack for name, e in expected.items() if name in on_device and e.slack is not None}
+    return Step(bound, batch, poison, eager, slack)
 
 
-def _captured(size: Size, capture: Capture) -> Callable[[], Any]:
+def _capture(bound: BoundLaunch, capture: Capture) -> Callable[[], Any]:
     try:
-        return capture(size.launch)
+        return capture(bound.launch)
     except Mismatch:
         raise
     except Exception as error:  # whatever a variant or the driver raises under capture
@@ -149,11 +155,8 @@ def _captured(size: Size, capture: Capture) -> Callable[[], Any]:
         raise Mismatch("graph_safe", why) from None
 
 
-def _drop(litter: deque[Tensor], bench: Fixture, number: int) -> None:
-    """What a server does between two steps: memory given back before is allocated, overwritten, and given back again
-    later.
-    """
-    sizes = [buffer.tensor.numel() * buffer.tensor.element_size() for buffer in bench.outputs.buffers.values()]
-    litter.append(
-        torch.full((max(sizes[number % len(sizes)], 1),), LITTER_BYTE, dtype=torch.uint8, device=bench.device)
-    )
+def _allocate(fixture: Fixture, number: int) -> Tensor:
+    """A tensor as large as one of the outputs, each in its turn, filled with ALLOCATED_BYTE."""
+    sizes = [buffer.tensor.nbytes for buffer in fixture.outputs.buffers.values()]
+    shape = (max(sizes[number % len(sizes)], 1),)
+    return torch.full(shape, ALLOCATED_BYTE, dtype=torch.uint8, device=fixture.device)

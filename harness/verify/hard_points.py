@@ -1,56 +1,59 @@
-"""All an operator demands of a variant apart from the timed points: hard points, sequences of steps, and the
-contracts.
+"""Verifies a variant away from the timed points: at hard points, in sequences of steps, and by the checks that need a
+device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from harness.checks import CHECKS, Mismatch
+from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.graph_replay import Capture, Size, check_replays, replay_sequence
+from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
-#: What is said of a contract: kept wherever it was put to the test, broken, not promised, testable on a GPU alone,
-#: never met.
-Outcome = Literal["yes", "no", "waived", "not checked", "-"]
+#: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
+#: that takes such a device, or a timed run; "-": no launch got as far as this check.
+CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Outcome of one hard point or sequence. ``check`` names what rejected the variant, e.g. "exact", "in_bounds".
+    """What happened at one hard point or in one sequence.
 
-    held: the contracts that were put to the test there and kept, whether or not another one was broken.
+    check:         the check that rejected the variant, or the type of the exception that it failed with.
+    passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
     """
 
     name: str
     outcome: Literal["passed", "rejected", "failed", "skipped"]
     check: str | None = None
     message: str | None = None
-    held: frozenset[str] = frozenset()
+    passed_checks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class DeviceChecks:
-    """What the contracts that need a device are checked with.
+    """How the checks that need a device are made.
 
-    promises: no_alloc and no_sync of a launch, see check_promises. capture: makes a graph of a launch.
+    alloc_sync: tests no_alloc and no_sync of a launch and returns the names of those it passed; see check_alloc_sync.
+    capture:    captures a graph of a launch, for graph_safe.
     """
 
-    promises: Callable[[Variant, Callable[[], Any]], set[str]]
+    alloc_sync: Callable[[Variant, Callable[[], Any]], set[str]]
     capture: Capture
 
 
 @lru_cache(maxsize=1)
-def _on_cuda() -> DeviceChecks:
-    from harness.cuda_graph import Recorder
+def cuda_checks() -> DeviceChecks:
+    from harness.cuda_graph import GraphCapture
 
-    return DeviceChecks(check_alloc_sync, Recorder())
+    return DeviceChecks(check_alloc_sync, GraphCapture())
 
 
 def check_variant(
@@ -60,129 +63,156 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
+    integrity: Integrity | None = None,
 ) -> Iterator[Finding]:
-    """Every hard point and every sequence, one finding each; an exception of the variant is a finding too.
+    """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
 
-    The hard points a variant takes are followed by two of them once more, with buffers that start one element past an
-    aligned address, where a 16-byte access would fault: the first, and the one with the most bytes of inputs and
-    outputs, as a wide access may begin at a size alone.
+    Two of the hard points that the variant takes run once more with buffers that start one element past an aligned
+    address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
+    accesses from some size on only.
 
-    thorough: put the contracts that need a device to the test everywhere, not only at the first hard point (allocations and
-    waits) and in the first sequence (replays).
+    thorough:  make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
+               hard point only, and replays in the first sequence only.
+    checks:    how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
+    integrity: looked at after every finding.
     """
-    checks = checks or (_on_cuda() if device == "cuda" else None)
-    proof = _VariantChecks(operator, variant, device, seed, checks)
-    taken: list[tuple[HardPoint, Point]] = []
-    for hard in operator.hard_points:
-        point = operator.complete(hard.point)
-        if left_out := _left_out(hard.name, variant, [point]):
-            yield left_out
+    if checks is None and device == "cuda":
+        checks = cuda_checks()
+    for finding in _VariantChecks(operator, variant, device, seed, checks, thorough).findings():
+        if integrity is not None and (tampered := integrity.tampered()) is not None:
+            yield Finding(finding.name, "rejected", "no_tampering", tampered)
+        elif integrity is not None and finding.outcome != "skipped":
+            yield replace(finding, passed_checks=finding.passed_checks | {"no_tampering"})
         else:
-            everything = thorough or not taken
-            taken.append((hard, point))
-            replays = thorough or (everything and not operator.sequences)
-            yield proof.at(hard.name, hard, point, promises=everything, replays=replays)
-    if taken:
-        first, largest = taken[0], max(taken, key=lambda one: proof.sizes.get(one[0].name, 0))
-        for hard, point in [first] if largest is first else [first, largest]:
-            yield proof.at(f"{hard.name}, unaligned buffers", hard, point, promises=False, replays=thorough, shift=1)
-    replays = True
-    for name, steps in operator.sequences.items():
-        points = [operator.complete(step) for step in steps]
-        if left_out := _left_out(name, variant, points):
-            yield left_out
-        else:
-            yield proof.through(name, points, replays)
-            replays = thorough
-
-
-def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
-    """What an operator's ``redundant`` or a variant's ``skip`` says of a point. Raises what it raises, and TypeError
-    where it says what no record can hold.
-    """
-    name, said = ("redundant=", of.redundant(point)) if isinstance(of, Operator) else ("skip=", of.skip(point))
-    if not isinstance(said or None, str | None):
-        raise TypeError(f"{name} said {said!r} where it has to give a reason in words, or None")
-    return said or None
-
-
-def _left_out(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
-    """The finding where skip= leaves one of the points out, or raises; None where it takes them all."""
-    try:
-        reason = next((said for point in points if (said := reason_to_skip(variant, point))), None)
-    except Exception as error:  # a variant may raise anything
-        return Finding(name, "failed", type(error).__name__, f"its skip= raised {first_line(error)}")
-    return Finding(name, "skipped", message=reason) if reason else None
-
-
-def nothing_checked(findings: Iterable[Finding]) -> bool:
-    """Whether ``skip`` left out everything: such a variant is unverified, whatever it computes at other points."""
-    return not any(finding.outcome == "passed" for finding in findings)
-
-
-def outcomes(variant: Variant, findings: Sequence[Finding], device: str) -> Mapping[str, Outcome]:
-    """Contract -> what all findings together say of it, in the order of CONTRACTS."""
-    broken = {finding.check for finding in findings if finding.outcome == "rejected"}
-    held = frozenset().union(*(finding.held for finding in findings))
-    ran = any(finding.outcome != "skipped" for finding in findings)
-    found: dict[str, Outcome] = {}
-    for contract in CHECKS:
-        if contract.name in broken:
-            found[contract.name] = "no"
-        elif ran and contract.name in variant.waives:
-            found[contract.name] = "waived"
-        elif contract.name in held:
-            found[contract.name] = "yes"
-        else:
-            found[contract.name] = "not checked" if ran and contract.needs_device and device == "cpu" else "-"
-    return found
+            yield finding
 
 
 @dataclass(frozen=True)
 class _VariantChecks:
-    """The proof of one variant: what is done at each hard point and in each sequence. sizes: bytes of the buffers of
-    a hard point.
-    """
+    """The checks of one variant. bytes_at: hard point -> bytes of its inputs and outputs."""
 
     operator: Operator
     variant: Variant
     device: str
     seed: int
-    checks: DeviceChecks | None
-    sizes: dict[str, int] = field(default_factory=dict)
+    device_checks: DeviceChecks | None
+    thorough: bool
+    bytes_at: dict[str, int] = field(default_factory=dict)
 
-    def _replayed(self, wanted: bool) -> bool:
-        return wanted and self.checks is not None and "graph_safe" not in self.variant.waives
+    def findings(self) -> Iterator[Finding]:
+        yield from self._hard_points()
+        yield from self._sequences()
 
-    def at(self, name: str, hard: HardPoint, point: Point, promises: bool, replays: bool, shift: int = 0) -> Finding:
-        def attempt(held: set[str]) -> None:
-            bench = Fixture(self.operator, point, self.device, self.seed, hard.edit, shift=shift, held=held)
-            self.sizes[name] = sum(
-                b.tensor.nbytes for guard in (bench.inputs, bench.outputs) for b in guard.buffers.values()
+    def _hard_points(self) -> Iterator[Finding]:
+        operator, thorough = self.operator, self.thorough
+        taken: list[tuple[HardPoint, Point]] = []
+        for hard in operator.hard_points:
+            point = operator.complete(hard.point)
+            if skipped := _skipped(hard.name, self.variant, [point]):
+                yield skipped
+                continue
+            first = not taken
+            taken.append((hard, point))
+            # Sequences replay graphs too, so without thoroughness the first of them is enough.
+            replays = thorough or (first and not operator.sequences)
+            yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
+        if taken:
+            first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
+            for hard, point in [first] if largest is first else [first, largest]:
+                name = f"{hard.name}, unaligned buffers"
+                yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
+
+    def _sequences(self) -> Iterator[Finding]:
+        replays = True
+        for name, steps in self.operator.sequences.items():
+            points = [self.operator.complete(step) for step in steps]
+            if skipped := _skipped(name, self.variant, points):
+                yield skipped
+            else:
+                yield self._through(name, points, replays)
+                replays = self.thorough
+
+    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: bool, shift: int = 0) -> Finding:
+        def check(passed_checks: set[str]) -> None:
+            fixture = Fixture(
+                self.operator, point, self.device, self.seed, hard.edit, shift=shift, passed_checks=passed_checks
             )
-            launch = verify_cell(bench, self.variant)
-            if promises and self.checks:
-                held |= self.checks.promises(self.variant, launch)
-            if self._replayed(replays):
-                check_replays([Size(bench, launch)], self.checks.capture)
+            self.bytes_at[name] = fixture.nbytes
+            launch = verify_cell(fixture, self.variant)
+            if self.device_checks and alloc_sync:
+                passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
+            if replays and self._has_graph:
+                check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
 
-        return _try(name, attempt)
+        return _finding(name, check)
 
-    def through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
-        def attempt(held: set[str]) -> None:
-            verify_sequence(self.operator, self.variant, points, self.device, self.seed, held)
-            if self._replayed(replays):
-                replay_sequence(self.operator, self.variant, points, self.device, self.seed, self.checks.capture, held)
+    def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
+        def check(passed_checks: set[str]) -> None:
+            of = self.operator, self.variant, points, self.device, self.seed
+            verify_sequence(*of, passed_checks)
+            if replays and self._has_graph:
+                replay_sequence(*of, self.device_checks.capture, passed_checks)
 
-        return _try(name, attempt)
+        return _finding(name, check)
+
+    @property
+    def _has_graph(self) -> bool:
+        return self.device_checks is not None and "graph_safe" not in self.variant.waives
 
 
-def _try(name: str, attempt: Callable[[set[str]], None]) -> Finding:
-    held: set[str] = set()
+def _finding(name: str, check: Callable[[set[str]], None]) -> Finding:
+    """Run ``check``, which collects the names of the checks that passed."""
+    passed: set[str] = set()
     try:
-        attempt(held)
+        check(passed)
     except Mismatch as mismatch:
-        return Finding(name, "rejected", mismatch.check, str(mismatch.args[0]), frozenset(held - {mismatch.check}))
+        passed_checks = frozenset(passed | {"no_crash"}) - {mismatch.check}
+        return Finding(name, "rejected", mismatch.check, mismatch.message, passed_checks)
     except Exception as error:  # a variant may raise anything
-        return Finding(name, "failed", type(error).__name__, first_line(error), frozenset(held))
-    return Finding(name, "passed", held=frozenset(held))
+        return Finding(name, "failed", type(error).__name__, first_line(error), frozenset(passed | {"no_crash"}))
+    return Finding(name, "passed", passed_checks=frozenset(passed | {"no_crash"}))
+
+
+def _skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
+    """The finding where ``skip`` leaves out one of the points, or raises; None where the variant takes them all."""
+    try:
+        reason = next((reason for point in points if (reason := reason_to_skip(variant, point))), None)
+    except Exception as error:  # a variant may raise anything
+        return Finding(name, "failed", type(error).__name__, f"its skip= raised {first_line(error)}")
+    return Finding(name, "skipped", message=reason) if reason else None
+
+
+def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
+    """What an operator's ``redundant`` or a variant's ``skip`` returns at a point.
+
+    Raises what it raises, and TypeError where it returns neither a reason nor None, as a record could not hold it.
+    """
+    name, reason = ("redundant=", of.redundant(point)) if isinstance(of, Operator) else ("skip=", of.skip(point))
+    if not isinstance(reason or None, str | None):
+        raise TypeError(f"{name} returned {reason!r}; it must return a reason in words, or None")
+    return reason or None
+
+
+def is_unverified(findings: Iterable[Finding]) -> bool:
+    """Whether the variant passed nowhere, as when ``skip`` leaves out every hard point."""
+    return not any(finding.outcome == "passed" for finding in findings)
+
+
+def check_results(variant: Variant, findings: Sequence[Finding], device: str) -> Mapping[str, CheckResult]:
+    """Check -> its result over all findings, in the order of CHECKS. device: "cuda" or "cpu"."""
+    failed = {finding.check for finding in findings if finding.outcome == "rejected"}
+    passed = frozenset().union(*(finding.passed_checks for finding in findings))
+    ran = any(finding.outcome != "skipped" for finding in findings)
+
+    def result(check: Check) -> CheckResult:
+        if check.name in failed:
+            return "no"
+        if ran and check.name in variant.waives:
+            return "waived"
+        if check.name in passed:
+            return "yes"
+        if ran and not check.testable_on(device):
+            return "GPU" if device == "cpu" else "CPU"
+        return "timed" if ran and check.timed_only else "-"
+
+    return {check.name: result(check) for check in CHECKS}

@@ -1,7 +1,7 @@
-"""Are the ruler's tools still its own? A variant is a guest in the ruler's process and could replace what measures it.
+"""no_tampering and process_state: a variant runs in the process that times and checks it, and could change both.
 
-The functions that measuring and judging rest on are noted before any variant is imported, and compared after each one
-got control. What was replaced is put back, and named.
+The functions that timing and checking rest on are noted before any variant is imported, and compared after each variant
+had control. What was replaced is put back, and the variant rejected.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-#: What timing and verification call outside of this suite, as far as Python can replace it.
-_TOOLS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+#: What timing and checking call outside of this suite, as far as Python can replace it: owner, names.
+_CALLED: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "thread_time", "time")),
     (torch, ("equal", "where", "empty", "full", "randint", "stack")),
     (torch.Tensor, ("copy_", "clone", "fill_", "item", "any", "nonzero", "__ne__", "__eq__", "__bool__", "data_ptr")),
@@ -40,51 +40,45 @@ _TOOLS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 class Integrity:
-    """A note of every tool, taken on creation."""
+    """Notes every function on creation. modules: of this suite, whose functions and methods are noted as well."""
 
     def __init__(self, modules: list[ModuleType]) -> None:
-        """modules: of this suite, whose functions and methods are noted as well."""
         self._noted = [
-            (owner, name, getattr(owner, name)) for owner, names in _TOOLS for name in names if hasattr(owner, name)
+            (owner, name, getattr(owner, name)) for owner, names in _CALLED for name in names if hasattr(owner, name)
         ]
         for module in modules:
             self._noted += list(_callables(module))
 
     def tampered(self) -> str | None:
-        """One sentence on the first tool that is not what it was; all are put back. None where nothing was touched."""
-        found = None
-        for owner, name, was in self._noted:
-            if getattr(owner, name, None) is not was and not _same(getattr(owner, name, None), was):
-                setattr(owner, name, was)
-                found = (
-                    found
-                    or f"{getattr(owner, '__name__', owner)}.{name} was replaced; a variant must leave alone what measures it"
-                )
-        return found
+        """Put back all that was replaced; one sentence on the first of it, None where nothing was."""
+        message = None
+        for owner, name, original in self._noted:
+            if not _same(getattr(owner, name, None), original):
+                setattr(owner, name, original)
+                replaced = f"{getattr(owner, '__name__', owner)}.{name}"
+                message = message or f"{replaced} was replaced; a variant must not replace what times or checks it"
+        return message
 
 
-def _same(now: Any, was: Any) -> bool:
-    """Attribute access makes a new object of a bound or class method each time."""
-    return getattr(now, "__func__", now) is getattr(was, "__func__", was) or (
-        type(now) is type(was) and hasattr(was, "__self__") and now == was
-    )
+def _same(now: Any, original: Any) -> bool:
+    """Identity, but for bound and class methods, of which every attribute access makes a new object."""
+    if now is original or getattr(now, "__func__", now) is getattr(original, "__func__", original):
+        return True
+    return type(now) is type(original) and hasattr(original, "__self__") and now == original
 
 
 def _callables(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-    """Functions and classes as the module knows them, imported ones too, and the functions in its own classes."""
+    """(owner, name, callable): functions and classes of a module, imported ones too, and methods of its own classes."""
     for name, value in list(vars(module).items()):
         if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
             yield module, name, value
         if isinstance(value, type) and value.__module__ == module.__name__:
-            yield from (
-                (value, inner, one) for inner, one in list(vars(value).items()) if isinstance(one, FunctionType)
-            )
+            methods = ((inner, one) for inner, one in list(vars(value).items()) if isinstance(one, FunctionType))
+            yield from ((value, inner, method) for inner, method in methods)
 
 
 class ProcessState:
-    """Settings of the process that a variant must leave as they were: they would change how everything after it is
-    timed.
-    """
+    """Settings of the process, noted on creation. A variant must leave them alone: they change how others are timed."""
 
     def __init__(self, device: str) -> None:
         self._device, self._noted = device, self._settings(device)
@@ -106,14 +100,16 @@ class ProcessState:
     def changed(self) -> str | None:
         """One sentence on the first setting that differs; None where all are as they were."""
         now = self._settings(self._device)
-        differing = (f"{name} was {was} and is {now[name]}" for name, was in self._noted.items() if now[name] != was)
-        return next((f"{one}; a variant leaves the process as it was" for one in differing), None)
+        for name, noted in self._noted.items():
+            if now[name] != noted:
+                return f"{name} was {noted} and is {now[name]}; a variant must leave the process as it was"
+        return None
 
     def restore(self) -> None:
         torch.set_num_threads(self._noted["torch.get_num_threads()"])
         torch.set_default_dtype(self._noted["torch.get_default_dtype()"])
         torch.set_grad_enabled(self._noted["torch.is_grad_enabled()"])
-        # None and not "cpu", which would go on looking at every call of torch.
+        # None and not "cpu", which would intercept every call of torch from then on.
         device = self._noted["torch.get_default_device()"]
         torch.set_default_device(None if device == "cpu" else device)
         (gc.enable if self._noted["gc.isenabled()"] else gc.disable)()
@@ -123,8 +119,8 @@ class ProcessState:
 
 
 def _default_device() -> str:
-    """Where torch puts a tensor that nobody told where to go; asking for that fails where there is no such device."""
+    """Where torch creates a tensor without ``device=``. Reading it raises where that device does not exist."""
     try:
         return str(torch.get_default_device())
-    except Exception:  # CUDA's absence is told by AssertionError, other devices' by RuntimeError
-        return "a device that is not there"
+    except Exception:  # AssertionError without CUDA, RuntimeError for other devices
+        return "a device that does not exist"

@@ -1,4 +1,4 @@
-"""Where a buffer is wrong, in words: how many elements, the first few of them, expected and got."""
+"""Describes where a buffer is wrong: how many elements, and the first few with expected and actual values."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from torch import Tensor
 
 from harness.verify.buffers import POISONS
 
-#: How many differing elements a mismatch names.
+#: Wrong elements that a message names.
 SHOWN = 5
 
 
-def places(wrong: Tensor, expected: Tensor, got: Tensor, before: Tensor | None = None) -> str:
-    """How many elements are wrong, and the first of them. before: what a poisoned buffer held, to tell what was
-    never written.
+def describe_differences(wrong: Tensor, expected: Tensor, got: Tensor, before: Tensor | None = None) -> str:
+    """``2 elements, first at [3] expected 7, got 0; [4] expected 8, got 0``.
+
+    wrong:  bool mask, not all False; the other tensors have its shape.
+    before: what the buffer held before the launch. Elements that were poisoned then and still are, are called so.
     """
     shown = []
     for index in map(tuple, wrong.nonzero()[:SHOWN].tolist()):
-        want, found, kept, unwritten = expected[index], got[index], "", ""
-        if before is not None and _poisoned(before[index]):
-            kept = " (what it held)" if bool(want == before[index]) else ""
-            unwritten = _unwritten(found) if bool(found == before[index]) else ""
-        shown.append(f"[{', '.join(map(str, index))}] expected {want.item()}{kept}, got {found.item()}{unwritten}")
+        must_be, actual, note_on_expected, note_on_actual = expected[index], got[index], "", ""
+        if before is not None and _is_poison(before[index]):
+            note_on_expected = " (what it held)" if bool(must_be == before[index]) else ""
+            note_on_actual = _unwritten(actual) if bool(actual == before[index]) else ""
+        where = ", ".join(map(str, index))
+        shown.append(f"[{where}] expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}")
     count = int(wrong.sum())
     return f"{count} element{'s' if count > 1 else ''}, first at {'; '.join(shown)}"
 
 
-def _poisoned(element: Tensor) -> bool:
+def _is_poison(element: Tensor) -> bool:
     patterns = [torch.full((element.element_size(),), p, dtype=torch.uint8).view(element.dtype)[0] for p in POISONS]
     return any(bool(element.cpu() == pattern) for pattern in patterns)
 
 
 def _unwritten(element: Tensor) -> str:
-    """No legal length, index or slot of four bytes looks like poison; a single byte of a cache or state may."""
-    return (
-        " (poison: never written)"
-        if element.element_size() >= 4
-        else " (as poisoned: never written, or with this very value)"
-    )
+    """A legal length, index or slot of four bytes never equals poison. A single byte of a cache or state may."""
+    if element.element_size() >= 4:
+        return " (poison: never written)"
+    return " (as poisoned: never written, or with this very value)"

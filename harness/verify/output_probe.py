@@ -1,9 +1,8 @@
-"""Did the calls that were timed do the work? Spot checks around every timed stage, where whole buffers would disturb
-it.
+"""every_call: spot checks that the timed calls wrote their outputs.
 
-Comparing or poisoning whole outputs moves tens of megabytes through L2 and would change what is timed next. So a few
-elements, drawn anew every time, are made wrong before a stage and must be right after it. Nothing a variant can see
-says which. Whole buffers are compared before the first and after the last sample.
+Comparing or poisoning whole outputs would move tens of megabytes through L2 and change what is timed next. Instead a
+few random elements are made wrong before each timed stage and must be right after it; a variant cannot know which.
+Whole buffers are compared before the first and after the last sample.
 """
 
 from __future__ import annotations
@@ -19,58 +18,63 @@ from harness.verify.buffers import any_of, as_integers
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
 
-#: Elements that are made wrong in a buffer before a stage, and sets of them that are drawn once per point: with the
-#: sets at hand a stage costs a launch before it and a few behind it, where drawing places anew would cost dozens.
-WATCHED, SETS = 16, 128
+#: Elements of a buffer that are made wrong before a stage, and sets of such elements. The sets are drawn once per
+#: point: a stage then costs one launch before it and a few after it, where drawing elements would cost dozens.
+ELEMENTS, SETS = 16, 128
 
 
 @dataclass(frozen=True)
-class _Watched:
-    """One output. place: an index tensor per axis, [SETS, WATCHED] each. wanted: what the launch has to leave there."""
+class _ProbedOutput:
+    """One output and the elements to probe, [SETS, ELEMENTS] each.
+
+    index:   an index tensor per dimension.
+    correct: what the launch must write there, as integers. wrong: what the probe writes before.
+    """
 
     name: str
     buffer: Tensor
-    place: tuple[Tensor, ...]
-    wanted: Tensor
+    index: tuple[Tensor, ...]
+    correct: Tensor
     wrong: Tensor
+
+    def at(self, chosen: int) -> tuple[Tensor, ...]:
+        return tuple(dimension[chosen] for dimension in self.index)
 
 
 class OutputProbe:
-    """Watches the outputs of one point for launches on the contents of ``case``."""
+    """Probes the outputs of one point, for launches on batch ``batch`` of the fixture."""
 
-    def __init__(self, bench: Fixture, case: int = 0) -> None:
-        #: Its own, so that nothing a variant seeds or reads says which set is next.
+    def __init__(self, fixture: Fixture, batch: int = 0) -> None:
+        #: The system's source: a variant that seeds or reads Python's generator does not learn which set is next.
         self._random = random.SystemRandom()
-        self._watched: list[_Watched] = []
-        self._armed: list[tuple[_Watched, int]] = []
-        for name, expected in bench.cases[case].expected.items():
+        self._outputs: list[_ProbedOutput] = []
+        self._armed: list[tuple[_ProbedOutput, int]] = []
+        for name, expected in fixture.batches[batch].expected.items():
             must = required(expected)
-            places = must.reshape(-1).nonzero().reshape(-1)
-            if len(places):
-                places = places[torch.randint(len(places), (SETS, WATCHED), device=places.device)]
-                place = tuple(torch.unravel_index(places, must.shape))
-                wanted = as_integers(expected.value)[place]
-                self._watched.append(
-                    _Watched(name, as_integers(bench.outputs.buffers[name].tensor), place, wanted, ~wanted)
-                )
+            positions = must.reshape(-1).nonzero().reshape(-1)
+            if len(positions):
+                positions = positions[torch.randint(len(positions), (SETS, ELEMENTS), device=positions.device)]
+                index = tuple(torch.unravel_index(positions, must.shape))
+                correct = as_integers(expected.value)[index]
+                buffer = as_integers(fixture.outputs.buffers[name].tensor)
+                self._outputs.append(_ProbedOutput(name, buffer, index, correct, wrong=~correct))
 
     def arm(self, replayed: bool = False) -> None:
-        """Make some elements wrong. replayed: a graph will run, which writes nothing on the host."""
+        """Make a set of elements wrong. replayed: a graph will run, which writes nothing on the host."""
         self._armed = []
-        for one in self._watched:
-            if not (replayed and one.buffer.device.type == "cpu"):
+        for output in self._outputs:
+            if not (replayed and output.buffer.device.type == "cpu"):
                 chosen = self._random.randrange(SETS)
-                one.buffer[tuple(axis[chosen] for axis in one.place)] = one.wrong[chosen]
-                self._armed.append((one, chosen))
+                output.buffer[output.at(chosen)] = output.wrong[chosen]
+                self._armed.append((output, chosen))
 
     def check(self, stage: str) -> None:
-        """Raises Mismatch where an element is still wrong: the calls of this stage did not write it."""
-        stale = [one.buffer[tuple(axis[i] for axis in one.place)] != one.wanted[i] for one, i in self._armed]
-        if any_of(flags.any() for flags in stale):
-            (one, i), flags = next(
-                (armed, flags) for armed, flags in zip(self._armed, stale, strict=True) if bool(flags.any())
-            )
-            first = [int(axis[i][flags][0]) for axis in one.place]
-            raise Mismatch(
-                "every_call", f"{one.name}{first} was made wrong before the {stage} calls and still is after them"
-            )
+        """Raise Mismatch where an element is still wrong: the calls of this stage did not write it."""
+        stale = [output.buffer[output.at(chosen)] != output.correct[chosen] for output, chosen in self._armed]
+        if not any_of(flags.any() for flags in stale):
+            return
+        for (output, chosen), flags in zip(self._armed, stale, strict=True):
+            if bool(flags.any()):
+                first = [int(dimension[flags][0]) for dimension in output.at(chosen)]
+                message = f"{output.name}{first} was made wrong before the {stage} calls and still is after them"
+                raise Mismatch("every_call", message)

@@ -1,7 +1,6 @@
-"""Broken and cheating variants that any device must reject before a time is printed. Each keeps the promise of looking
-right.
+"""Broken and cheating variants that look right. On any device each must be rejected before a time is printed.
 
-``honest`` is the yardstick: the same work without a trick. Every docstring says what the trick would win.
+``honest`` does the same work without a trick and must pass.
 """
 
 import gc
@@ -17,10 +16,10 @@ import torch
 from baselines.decode_native.operator import chain_clamp
 from harness.contract import variant
 
-#: They skip what the honest chain skips.
+#: Skips what the honest chain skips.
 cheat = variant("decode_native", skip=chain_clamp.__variant__.skip, waives="no_alloc")
 
-#: Calls for which stops_when_timed does its work: more than any verification makes of one closure.
+#: Calls for which stops_when_timed does its work: more than verification makes of one closure.
 HONEST_CALLS = 60
 
 
@@ -49,7 +48,7 @@ def cached_by_version(point, x, out):
 
 @cheat
 def cached_by_outputs(point, x, out):
-    """Works only when the outputs were written to by somebody."""
+    """Works only when something else has written to the outputs."""
     work, seen = chain_clamp(point, x, out), []
 
     def launch():
@@ -74,7 +73,7 @@ def answer_of_setup(point, x, out):
 
 @cheat
 def every_second_call(point, x, out):
-    """Half the time for the same answer, as long as nobody looks between the calls."""
+    """Half the time for the same answer, unless the outputs are looked at between the calls."""
     work, turn = chain_clamp(point, x, out), itertools.count()
 
     def launch():
@@ -97,7 +96,7 @@ def every_third_call(point, x, out):
 
 @cheat
 def stops_when_timed(point, x, out):
-    """Honest for the calls of verification, idle in the many calls of a stopwatch."""
+    """Works in the calls of verification, idles in the many calls of a stopwatch."""
     work, turn = chain_clamp(point, x, out), itertools.count()
 
     def launch():
@@ -109,7 +108,7 @@ def stops_when_timed(point, x, out):
 
 @cheat
 def knows_its_caller(point, x, out):
-    """Idle when the function that called it belongs to a ruler."""
+    """Idles when its caller is a file of harness/timing."""
     work = chain_clamp(point, x, out)
 
     def launch():
@@ -121,7 +120,7 @@ def knows_its_caller(point, x, out):
 
 @cheat
 def lazy_output(point, x, out):
-    """Hands on an object that computes when somebody looks at it."""
+    """Returns an object that computes when it is read."""
 
     class Lazy(dict):
         def __getitem__(self, name):
@@ -136,7 +135,7 @@ def lazy_output(point, x, out):
 
 @cheat
 def late_by_one_call(point, x, out):
-    """Each call finishes the work of the one before it, with the inputs of then."""
+    """Each call finishes the work of the call before it, with that call's inputs."""
     kept = [x.seq_lens.clone()]
     offsets = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
 
@@ -149,33 +148,33 @@ def late_by_one_call(point, x, out):
 
 @cheat
 def background_thread(point, x, out):
-    """A thread of its own does the work; the timed call only rings a bell."""
-    work, bell = chain_clamp(point, x, out), queue.SimpleQueue()
+    """Another thread does the work; the timed call only wakes it."""
+    work, requests = chain_clamp(point, x, out), queue.SimpleQueue()
 
     def serve():
         while True:
-            bell.get()
+            requests.get()
             time.sleep(0.01)
             work()
 
     threading.Thread(target=serve, daemon=True).start()
-    return lambda: bell.put(None)
+    return lambda: requests.put(None)
 
 
 @cheat
-def returns_a_promise(point, x, out):
-    """Returns a generator that would do the work."""
+def returns_a_generator(point, x, out):
+    """Returns a generator, which does the work when it is iterated over."""
     work = chain_clamp(point, x, out)
 
-    def promise():
+    def launch():
         yield work()
 
-    return promise
+    return launch
 
 
 @cheat
 def output_aliases_input(point, x, out):
-    """Hands on its input as output."""
+    """Returns its input as its output."""
 
     def launch():
         chain_clamp(point, x, out)()
@@ -186,7 +185,7 @@ def output_aliases_input(point, x, out):
 
 @cheat
 def fresh_output(point, x, out):
-    """Hands on a new tensor each time: no copy into the persistent buffer."""
+    """Returns a new tensor each time, outside of the persistent buffer."""
 
     def launch():
         chain_clamp(point, x, out)()
@@ -221,7 +220,7 @@ def writes_past_its_output(point, x, out):
 
 @cheat
 def half_the_rows(point, x, out):
-    """Right for the rows a sloppy check would look at."""
+    """Right for the rows that a spot check would look at."""
     work = chain_clamp(point, x, out)
 
     def launch():
@@ -253,8 +252,8 @@ def patches_the_clock_in_the_launch(point, x, out):
 
 
 @cheat
-def patches_the_judge(point, x, out):
-    """A comparison that is always content."""
+def patches_the_comparison(point, x, out):
+    """A comparison that never finds a difference."""
     import harness.verify.fixture
 
     harness.verify.fixture.compare = lambda *arguments: None
@@ -263,7 +262,7 @@ def patches_the_judge(point, x, out):
 
 @cheat
 def patches_the_stopwatch(point, x, out):
-    """A stopwatch of its own making."""
+    """A stopwatch that always reports a nanosecond."""
     from harness.timing.cpu_stopwatch import CpuStopwatch
 
     CpuStopwatch.sample = lambda self: {"cpu_us": 0.001}
@@ -278,14 +277,14 @@ def patches_equality(point, x, out):
 
 @cheat
 def takes_more_threads(point, x, out):
-    """All cores for itself, against baselines that have one."""
+    """Takes all cores, where the baselines have one."""
     torch.set_num_threads(max(2, torch.get_num_threads() * 2))
     return chain_clamp(point, x, out)
 
 
 @cheat
 def moves_the_default_device(point, x, out):
-    """The inputs and references of everybody after it would have no contents."""
+    """The inputs and references of the variants after it would have no contents."""
     torch.set_default_device("meta")
     return chain_clamp(point, x, out)
 
@@ -304,7 +303,7 @@ def stops_the_collector(point, x, out):
 @cheat
 def raises_in_the_launch(point, x, out):
     def launch():
-        raise RuntimeError("no luck today")
+        raise RuntimeError("it failed")
 
     return launch
 
@@ -333,17 +332,17 @@ def hangs(point, x, out):
 
 @variant("decode_native", skip=lambda point: None if point.batch_size == 2 else "two requests only")
 def skips_every_hard_point(point, x, out):
-    """Proved nothing, so it is not measured."""
+    """Unverified, so it must not be measured."""
     return lambda: None
 
 
 @variant("decode_native", skip=lambda point: 1 // 0)
 def raises_in_its_skip(point, x, out):
-    """No answer to whether it applies at a point."""
+    """Fails to say whether it applies at a point."""
     return lambda: None
 
 
 @variant("decode_native", skip=lambda point: point.batch_size > 0)
 def skips_without_a_reason(point, x, out):
-    """An answer that a record cannot hold: with it in a cell, nobody could read the others."""
+    """Returns True for a reason; a record with it could not be read."""
     return lambda: None

@@ -1,8 +1,7 @@
-// k_quant_gather with the fault of vLLM #40772: the grid covers the host's upper bound of the tokens, and a token past the exact
-// count finds no request, so that the shared word which should name it holds whatever stood there before.
+// k_quant_gather with the fault of vLLM #40772: the grid covers the host's upper bound of the tokens. A token past the
+// exact count finds no request, so the shared word for its request keeps what it held before.
 //
-// What stood there is made the same in every run, a token number, which is larger than any request's: the read of the block table
-// lies outside of it.
+// Here that is the same in every run, a number beyond the last request, so that the read lies outside of the block table.
 //
 // Grid: a block per token. Block: one warp.
 extern "C" __global__ void gather_by_bound(

@@ -1,8 +1,7 @@
-"""For compute-sanitizer: the memory fault that the defect unguarded_upper_bound of k_quant_gather stands for without
-one.
+"""For compute-sanitizer: the defect unguarded_upper_bound of k_quant_gather as a kernel, with its memory fault.
 
-    compute-sanitizer --tool memcheck --error-exitcode 9 python -m tools.sanitizer_run --variants tests/adversaries/gather_by_bound.py \\
-        k_quant_gather/gather_by_bound
+    compute-sanitizer --tool memcheck --error-exitcode 9 python -m tools.sanitizer_run \\
+        --variants tests/adversaries/gather_by_bound.py k_quant_gather/gather_by_bound
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 @variant("k_quant_gather", requires=GPU, sources=SOURCE)
 def gather_by_bound(point, x, out):
-    """Right without slack; with it, reads the block table far outside."""
+    """Right without slack; with slack it reads far outside of the block table."""
     return launcher(
         SOURCE,
         "gather_by_bound",

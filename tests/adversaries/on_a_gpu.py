@@ -1,4 +1,4 @@
-"""Cheats that need a GPU: streams, graphs, events, device memory. Every docstring says what the trick would win."""
+"""Cheating and broken variants that need a GPU: streams, graphs, events, device memory."""
 
 import itertools
 from pathlib import Path
@@ -10,14 +10,14 @@ from harness.contract import GPU, variant
 from harness.cuda import launcher
 
 NOWHERE = Path(__file__).with_name("nowhere.cu")
-#: They skip what the honest chain skips.
+#: Skips what the honest chain skips.
 SKIP = chain_clamp.__variant__.skip
 cheat = variant("decode_native", skip=SKIP, waives="no_alloc", requires=GPU)
 
 
 @cheat
 def side_stream(point, x, out):
-    """The work runs beside the timed stream, after which nobody waits."""
+    """The work runs on another stream, which the timed stream does not wait for."""
     work, side = chain_clamp(point, x, out), torch.cuda.Stream()
 
     def launch():
@@ -29,7 +29,7 @@ def side_stream(point, x, out):
 
 @cheat
 def side_stream_never_joined(point, x, out):
-    """Waits for the timed stream, which does not wait for it."""
+    """The work waits for the timed stream, which does not wait for the work."""
     work, side = chain_clamp(point, x, out), torch.cuda.Stream()
 
     def launch():
@@ -43,7 +43,7 @@ def side_stream_never_joined(point, x, out):
 
 @cheat
 def moves_the_current_stream(point, x, out):
-    """Events recorded afterwards stand in another stream than the work."""
+    """Events recorded afterwards are on another stream than the work."""
     work, side = chain_clamp(point, x, out), torch.cuda.Stream()
 
     def launch():
@@ -56,7 +56,7 @@ def moves_the_current_stream(point, x, out):
 
 @cheat
 def idle_when_captured(point, x, out):
-    """Right when launched, idle when captured: its graph would be the fastest of all."""
+    """Works when launched, idles when captured."""
     work, nothing = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device)
 
     def launch():
@@ -82,7 +82,7 @@ def empty_when_captured(point, x, out):
 
 @cheat
 def captured_beside_the_graph(point, x, out):
-    """In a capture the work goes to a stream that is not being captured, and runs once, there and then."""
+    """In a capture the work goes to a stream that is not captured, and runs only then."""
     work, side, nothing = chain_clamp(point, x, out), torch.cuda.Stream(), torch.empty(1, device=out.buffer.device)
 
     def launch():
@@ -98,7 +98,7 @@ def captured_beside_the_graph(point, x, out):
 
 @cheat
 def node_missing_from_long_graphs(point, x, out):
-    """The first copy in a graph is whole, the others lack a node: the slope would be that of the rest."""
+    """The first copy in a graph is complete, the others lack a node, so the slope is too small."""
     work, nothing, copies = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device), itertools.count()
 
     def launch():
@@ -112,7 +112,7 @@ def node_missing_from_long_graphs(point, x, out):
 
 @cheat
 def dummies_in_long_graphs(point, x, out):
-    """As many nodes in every copy, but most of them do nothing."""
+    """Every copy has as many nodes, but most of them do nothing."""
     nothing = torch.empty(1, dtype=torch.int32, device=out.buffer.device)
     rows, width = point.batch_size, point.max_decode_len
     view = out.buffer[: rows * width].view(rows, width)
@@ -136,7 +136,7 @@ def dummies_in_long_graphs(point, x, out):
 
 @cheat
 def graph_of_its_own(point, x, out):
-    """Eager calls replay a graph captured in set-up; under capture it launches less than that."""
+    """Eager calls replay a graph captured in set-up; a capture gets less work than that."""
     work, nothing = chain_clamp(point, x, out), torch.empty(1, device=out.buffer.device)
     work()
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -155,7 +155,7 @@ def graph_of_its_own(point, x, out):
 
 @cheat
 def returns_before_completion(point, x, out):
-    """The copy that completes the answer is queued in the next call only."""
+    """The copy that completes the answer is queued in the next call."""
     answer = torch.zeros_like(out.buffer[: point.batch_size * point.max_decode_len])
     offsets = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
 
@@ -169,13 +169,13 @@ def returns_before_completion(point, x, out):
 
 @variant("decode_native", skip=SKIP, requires=GPU)
 def allocates_in_the_launch(point, x, out):
-    """Promises that it does not."""
+    """Allocates without waiving no_alloc."""
     return chain_clamp(point, x, out)
 
 
 @cheat
 def keeps_memory(point, x, out):
-    """Every launch keeps a tensor: a server would run out of memory."""
+    """Every launch keeps a tensor, so a server would run out of memory."""
     work, kept = chain_clamp(point, x, out), []
 
     def launch():
@@ -188,7 +188,7 @@ def keeps_memory(point, x, out):
 
 @cheat
 def waits_for_the_device(point, x, out):
-    """A hidden synchronisation in every eager launch."""
+    """Synchronises in every eager launch."""
     work = chain_clamp(point, x, out)
 
     def launch():
@@ -201,9 +201,7 @@ def waits_for_the_device(point, x, out):
 
 @cheat
 def other_work_in_a_graph(point, x, out):
-    """The same answer by fewer launches, in a graph only: its host time would belong to another kernel than its GPU
-    time.
-    """
+    """Fewer launches for the same answer, in a graph only: host time and GPU time would be of different kernels."""
     chain, rows, width = chain_clamp(point, x, out), point.batch_size, point.max_decode_len
     view = out.buffer[: rows * width].view(rows, width)
     offsets = torch.arange(1 - width, 1, dtype=torch.int32, device=out.buffer.device)
@@ -238,7 +236,7 @@ def patches_synchronize(point, x, out):
 
 @cheat
 def writes_to_nowhere(point, x, out):
-    """An illegal access: the CUDA context is lost."""
+    """An illegal access, which loses the CUDA context."""
     return launcher(NOWHERE, "nowhere", 1, 1, 1)
 
 

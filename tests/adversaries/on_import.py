@@ -1,4 +1,4 @@
-"""A file that replaces the ruler's event class while it is imported."""
+"""Replaces a method that times GPU work while it is imported."""
 
 import torch
 

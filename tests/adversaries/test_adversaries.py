@@ -1,4 +1,4 @@
-"""Cheating and broken variants against the whole command: each costs its own cell, and none gets a time."""
+"""Cheating and broken variants in the whole command: each costs its own cell, and none gets a time."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from harness.records.file import read_run
 from tests.adversaries import anywhere
 
 HERE = Path(__file__).parent
-#: Variant -> the check that has to reject it, as it stands in the reason.
+#: Variant -> words of the reason with which it must be rejected.
 REJECTIONS = {
     "cached_by_version": "exact",
     "cached_by_outputs": "exact",
@@ -23,7 +23,7 @@ REJECTIONS = {
     "lazy_output": "return_value",
     "late_by_one_call": "exact",
     "background_thread": "exact",
-    "returns_a_promise": "return_value",
+    "returns_a_generator": "return_value",
     "output_aliases_input": "contiguous",
     "fresh_output": "stable_address",
     "shortens_its_inputs": "inputs_unchanged",
@@ -31,25 +31,25 @@ REJECTIONS = {
     "half_the_rows": "exact",
     "patches_the_clock": "time.perf_counter was replaced",
     "patches_the_clock_in_the_launch": "time.perf_counter was replaced",
-    "patches_the_judge": "harness.verify.fixture.compare was replaced",
+    "patches_the_comparison": "harness.verify.fixture.compare was replaced",
     "patches_the_stopwatch": "CpuStopwatch.sample was replaced",
     "patches_equality": "torch.equal was replaced",
     "takes_more_threads": "torch.get_num_threads() was",
     "moves_the_default_device": "torch.get_default_device() was cpu and is meta",
     "stops_the_collector": "gc.isenabled() was",
-    "raises_in_the_launch": "no luck today",
+    "raises_in_the_launch": "it failed",
     "exits_the_process": "ended with exit code 0",
     "ends_the_process": "ended with exit code 0",
     "segfaults": "killed by SIGSEGV",
     "hangs": "no sign of life for 6 s",
     "skips_every_hard_point": "leaves out every hard point",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
-    "skips_without_a_reason": "its skip= raised TypeError: skip= said True",
+    "skips_without_a_reason": "its skip= raised TypeError: skip= returned True",
     "patches_events_on_import": "elapsed_time was replaced",
 }
 
 
-#: The same for those of on_a_gpu.py.
+#: The same for the variants of on_a_gpu.py.
 GPU_REJECTIONS = {
     "side_stream": "stream_ordered",
     "side_stream_never_joined": "stream_ordered",
@@ -72,9 +72,7 @@ GPU_REJECTIONS = {
 
 
 def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeout_s: int, rounds: int) -> dict:
-    """All of them in one run, at one point, beside honest variants. Parent and workers import the cheats as any
-    user's file.
-    """
+    """Variant -> its cell in a run of all ``names`` at one point, beside an honest variant."""
     config = out.parent / "point.yaml"
     config.write_text("name: adversaries\noperators: [decode_native]\nsweep: [{batch_size: 2, context_len: 600}]\n")
     extra = [option for path in files for option in ("--variants", str(HERE / path))]
@@ -87,9 +85,7 @@ def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeou
 
 @pytest.fixture(scope="module", autouse=True)
 def own_events():
-    """bench.py imports variants to list them, so on_import.py also patches the process of these tests, where others
-    measure.
-    """
+    """bench.py runs in this process and imports on_import.py, whose patch must not reach other tests."""
     original = torch.cuda.Event.elapsed_time
     yield
     torch.cuda.Event.elapsed_time = original
@@ -98,8 +94,7 @@ def own_events():
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
     out = tmp_path_factory.mktemp("adversaries") / "run"
-    # However busy the machine, a sample is a call at least: stops_when_timed has its HONEST_CALLS behind it before the
-    # last one.
+    # A sample is at least one call, so stops_when_timed has made its HONEST_CALLS before the last sample.
     return run(
         out,
         ("anywhere.py", "on_import.py"),
@@ -112,7 +107,7 @@ def cells(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpu_cells(tmp_path_factory):
-    """The ones that need a GPU, and those that do not, on a GPU."""
+    """Those that need a GPU and those that do not, on a GPU."""
     out = tmp_path_factory.mktemp("adversaries") / "run"
     names = [*REJECTIONS, *GPU_REJECTIONS, "captured_beside_the_graph", "honest"]
     return run(out, ("anywhere.py", "on_import.py", "on_a_gpu.py"), names, "cuda", timeout_s=10, rounds=5)

@@ -101,7 +101,7 @@ def shift_of(batch_seed: int) -> int:
 def _verify_all(
     operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...], edit: Callable[[Any], None] | None
 ) -> None:
-    bench = Fixture(operator, point, DEVICE, batch_seed, edit, cases=2, shift=shift_of(batch_seed))
+    bench = Fixture(operator, point, DEVICE, batch_seed, edit, batches=2, shift=shift_of(batch_seed))
     for variant in _healthy(operator.name):
         is_seldom = variant.origin.startswith("baselines.") if DEVICE == "cuda" else variant.name in seldom
         if variant.skip(point) or (is_seldom and batch_seed % SELDOM):

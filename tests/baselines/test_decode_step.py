@@ -233,7 +233,7 @@ def test_the_whole_step_is_one_launch(monkeypatch, name, launches):
         )
         launch = verify_cell(bench, CATALOG.find("decode_step", name), once=True)
         counted.clear()
-        bench.check(launch, case=1, poison=POISONS[0])
+        bench.check(launch, batch=1, poison=POISONS[0])
         assert len(counted) == expected
 
 

@@ -87,8 +87,8 @@ def test_anchors_may_be_read_and_written_in_one_array(variant):
     """As an engine keeps them: what step 1 stores is what step 2 reads."""
     lengths = {"max_model_len": 64, "context_len": {"uniform": [4, 64]}}
     point = operator.complete({"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3} | lengths)
-    bench = Fixture(operator, point, DEVICE, seed=3, cases=1)
-    x, out, expected = bench.inputs.view, bench.outputs.view, bench.cases[0].expected
+    bench = Fixture(operator, point, DEVICE, seed=3, batches=1)
+    x, out, expected = bench.inputs.view, bench.outputs.view, bench.batches[0].expected
     out.next_anchors.copy_(x.anchors)
     fields = {name: getattr(x, name) for name in vars(x)} | {"anchors": out.next_anchors}
     variant.setup(point, Inputs(**fields), out)()

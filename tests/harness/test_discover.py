@@ -1,5 +1,7 @@
-"""Files with variants: what is found in them, and one sentence for each way in which they can be wrong."""
+"""What is found in operator folders and in files of --variants, and one sentence for everything wrong with them."""
 
+import importlib
+import sys
 import textwrap
 
 import pytest
@@ -38,7 +40,7 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
     assert unavailable(mine, "cpu") == "needs the Python module nowhere"
 
 
-def test_a_file_may_bring_an_operator_of_its_own(tmp_path):
+def test_a_file_may_define_an_operator(tmp_path):
     text = f"""
         from harness.contract import Axis, Operator, variant
         from baselines.decode_native import operator as decode_native
@@ -58,7 +60,7 @@ def test_a_file_may_bring_an_operator_of_its_own(tmp_path):
         ("sequences={'big-small': ({'m': 2}, {'k': 1})}", "sequence 'big-small'"),
     ],
 )
-def test_a_point_of_proof_names_axes_that_the_operator_has(tmp_path, field, place):
+def test_hard_points_and_sequences_set_axes_that_the_operator_has(tmp_path, field, place):
     text = f"""
         from harness.contract import Axis, HardPoint, Operator, variant
         operator = Operator(name="own", summary="", axes=(Axis("m", int, 1, ""),), make_inputs=None, make_outputs=None,
@@ -160,21 +162,87 @@ def test_a_binary_file_is_one_sentence(tmp_path):
         discover(["mine.py"])
 
 
-def test_a_fault_in_one_file_costs_only_its_own_variants(tmp_path, monkeypatch):
-    """As in the folders of the suite: the broken file is listed with the reason, the others are there."""
-    import harness.discover
+OPERATOR = f"""
+from harness.contract import Axis, Operator, variant
+operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
+                    views=None, reference=None, bytes_moved=None, baseline="in_operator")
+@variant("tiny")
+def in_operator{BODY}
+"""
 
-    for folder in ("baselines", "kernels"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "kernels" / "decode_native").mkdir()
-    (tmp_path / "kernels" / "decode_native" / "broken_one.py").write_text("x = 1\n1 / 0\n")
+
+def module_with(name):
+    return f"{HEAD}@variant('tiny')\ndef {name}{BODY}"
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A function that writes files of an operator ``tiny`` into folders that are found beside those of the suite."""
+    import baselines
+    import harness.discover
+    import kernels
+
     monkeypatch.setattr(harness.discover, "ROOT", tmp_path)
-    monkeypatch.setattr("kernels.decode_native.__path__", [str(tmp_path / "kernels" / "decode_native")])
-    catalog = discover()
+    for package in (baselines, kernels):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+
+    def write(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(text)
+        importlib.invalidate_caches()
+        return discover()
+
+    yield write
+    for name in [name for name in sys.modules if ".tiny" in name]:
+        del sys.modules[name]
+
+
+def test_a_folder_with_operator_py_alone_is_an_operator(tiny):
+    catalog = tiny({"baselines/tiny/operator.py": OPERATOR})
+    assert (list(catalog.operators), [v.id for v in catalog.variants]) == (["tiny"], ["tiny/in_operator"])
+    assert catalog.broken == {}
+
+
+def test_variants_are_ordered_by_module_and_not_by_name(tiny):
+    files = ["kernels/tiny/cuda", "kernels/tiny/another", "kernels/tiny/triton"]
+    files += ["baselines/tiny/defects", "baselines/tiny/chains", "baselines/tiny/_private"]
+    catalog = tiny(
+        {f"{file}.py": module_with(file.rpartition("/")[2]) for file in files}
+        | {"baselines/tiny/operator.py": OPERATOR}
+    )
+    names = [v.name for v in catalog.of("tiny")]
+    assert names == ["in_operator", "chains", "defects", "triton", "cuda", "another"]
+
+
+def test_a_broken_file_costs_only_its_own_variants(tiny):
+    files = {"baselines/tiny/operator.py": OPERATOR, "kernels/tiny/triton.py": "x = 1\n1 / 0\n"}
+    files |= {"kernels/tiny/cuda.py": module_with("cuda"), "kernels/tiny/left.py": "import sys\nsys.exit(1)\n"}
+    catalog = tiny(files)
+    assert [v.name for v in catalog.variants] == ["in_operator", "cuda"]
     assert catalog.broken == {
-        "kernels/decode_native/broken_one.py": "ZeroDivisionError: division by zero (broken_one.py, line 2)"
+        "kernels/tiny/triton.py": "ZeroDivisionError: division by zero (triton.py, line 2)",
+        "kernels/tiny/left.py": "SystemExit: 1 (left.py, line 2)",
     }
+
+
+def test_a_folder_without_its_operator_is_listed_with_the_reason(tiny):
+    catalog = tiny({"baselines/tiny/operator.py": "1 / 0\n", "kernels/tiny/triton.py": module_with("fused")})
     assert catalog.variants == []
+    assert catalog.broken == {
+        "baselines/tiny/operator.py": "ZeroDivisionError: division by zero (operator.py, line 1)",
+        "kernels/tiny/triton.py": "fused: unknown operator 'tiny'",
+    }
+
+
+def test_every_import_is_reported(tmp_path):
+    file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
+    names = []
+    catalog = discover(["mine.py"], names.append)
+    assert names[-1] == "variants_mine"
+    assert {v.origin for v in catalog.variants} <= set(names)
 
 
 def test_availability_says_what_is_missing(monkeypatch, tmp_path):

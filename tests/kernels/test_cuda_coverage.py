@@ -21,7 +21,7 @@ def entry_points(source):
 
 
 def launched(monkeypatch, variants):
-    """(source, kernel) of all launches that tests/hard_points.py would make of these variants, with tensors of the
+    """(source, kernel) of all launches that tools/sanitizer_run.py would make of these variants, with tensors of the
     CPU.
     """
     seen, original = set(), cuda.launcher

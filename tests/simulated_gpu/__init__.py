@@ -33,7 +33,7 @@ from torch.autograd import DeviceType
 
 from harness import cuda, interpreter
 from harness.timing import cuda_timer, cupti, queued_events
-from harness.verify import hard_points as proof
+from harness.verify import hard_points
 from tests.harness.timing.test_clocks import CALLS
 from tests.simulated_gpu.memory import Memory, OnDevice, Operations
 
@@ -448,8 +448,8 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
         patch.setattr(pynvml, "nvmlInit", lambda: None)
         patch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
         patch.setattr(interpreter, "SWITCH", "no switch")  # else launches would be counted for the rest of the process
-        proof._on_cuda.cache_clear()
-        modes.callback(proof._on_cuda.cache_clear)
+        hard_points.cuda_checks.cache_clear()
+        modes.callback(hard_points.cuda_checks.cache_clear)
         modes.enter_context(Operations(gpu))
         modes.enter_context(OnDevice(gpu))
         yield gpu

@@ -1,6 +1,4 @@
-"""The entry for compute-sanitizer: it runs kernels alone, finds what is wrong, and leaves nothing initialised that
-it need not.
-"""
+"""tools.sanitizer_run: it runs kernels alone, finds wrong results, and initialises nothing that a kernel must write."""
 
 import shutil
 import subprocess

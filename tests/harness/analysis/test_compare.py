@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from harness.analysis.compare import CORRELATED, CompareError, compare
-from harness.records.schema import Metrics
+from harness.records.schema import Metrics, Status
 from harness.report.comparison import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
 from plots.regression import MAX_CELLS, draw
 from tests import factory
@@ -37,6 +37,8 @@ def run_of(*gpu_us: float, seed: int = 0, noisy: bool = False):
 
 def with_cell(run, position: int, **changes):
     cells = list(run.cells)
+    if "status" in changes:
+        changes["status"] = Status(changes["status"])
     cells[position] = replace(cells[position], **changes)
     return replace(run, cells=cells)
 

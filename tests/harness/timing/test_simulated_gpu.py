@@ -18,7 +18,7 @@ from harness.checks import Mismatch
 from harness.config.load import Measure
 from harness.contract import Variant
 from harness.cuda import launcher
-from harness.cuda_graph import Recorder
+from harness.cuda_graph import GraphCapture
 from harness.records.file import read_run
 from harness.runner.audit_client import _with_cupti
 from harness.runner.auditor import BLOCKED, Auditor
@@ -105,7 +105,7 @@ def test_a_tensor_knows_where_it_lies_and_does_not_mix(gpu):
 
 
 def test_a_graph_runs_its_nodes_when_it_is_replayed_and_a_wait_breaks_its_capture(gpu):
-    record, a = Recorder(), torch.zeros(2, device="cuda")
+    record, a = GraphCapture(), torch.zeros(2, device="cuda")
     replay = record(lambda: a.add_(1))
     assert a.tolist() == [0, 0]
     replay()
@@ -118,7 +118,7 @@ def test_a_graph_runs_its_nodes_when_it_is_replayed_and_a_wait_breaks_its_captur
 
 
 def test_a_side_stream_belongs_to_a_capture_it_waits_for_and_must_be_waited_for(gpu):
-    a, side, record = torch.zeros(2, device="cuda"), torch.cuda.Stream(), Recorder()
+    a, side, record = torch.zeros(2, device="cuda"), torch.cuda.Stream(), GraphCapture()
 
     def forks(joins=True):
         side.wait_stream(torch.cuda.current_stream())
@@ -354,14 +354,14 @@ def test_the_steps_a_run_replays_have_contents_that_change(name, catalog):
     operator = catalog.operators[name]
     steps = next(iter(operator.sequences.values()))
     bench = Fixture(operator, operator.complete(steps[0]), "cpu", 5)
-    first, *others = [{key: one.value[required(one)] for key, one in case.expected.items()} for case in bench.cases]
+    first, *others = [{key: one.value[required(one)] for key, one in batch.expected.items()} for batch in bench.batches]
     assert all(any(not torch.equal(first[key], other[key]) for key in first) for other in others)
 
 
 def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
     found = list(findings(made_variant(chain_clamp)))
     assert {one.outcome for one in found} == {"passed", "skipped"}
-    assert frozenset().union(*(one.held for one in found)) >= {"graph_safe", "no_sync", "exact"}
+    assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
 
 
 @pytest.mark.parametrize(

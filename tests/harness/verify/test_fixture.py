@@ -1,4 +1,4 @@
-"""Wrong kernels that look right: each must be rejected, by the check meant for it, with the place of the fault."""
+"""Wrong kernels that look right: each must be rejected, by the check meant for it, with the location of the fault."""
 
 import dataclasses
 import itertools
@@ -19,6 +19,7 @@ from harness.verify.buffers import GUARD_BYTES, Guarded
 from harness.verify.equality import compare
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.hard_points import check_variant
+from harness.verify.mismatch import describe_differences
 
 
 def as_variant(operator, setup, skip=lambda point: None, waives=()):
@@ -182,7 +183,7 @@ def test_wrong_kernels_are_rejected(wrong, check, words, device):
     assert caught.value.check == check
 
 
-def test_a_mismatch_names_the_first_five_places(device):
+def test_a_mismatch_names_the_first_five_elements(device):
     def all_wrong(point, x, out):
         def launch():
             out.buffer.fill_(7)
@@ -194,7 +195,7 @@ def test_a_mismatch_names_the_first_five_places(device):
     assert str(caught.value).count("expected") == 5
 
 
-def test_works_only_for_uniform_is_rejected_by_a_hard_point(device):
+def test_what_is_right_for_uniform_batches_only_is_rejected_at_a_hard_point(device):
     def uniform_only(point, x, out):
         def launch():
             b = torch.arange(x.num_decode_tokens, device=x.seq_lens.device) // point.max_decode_len
@@ -254,7 +255,7 @@ def test_a_read_past_the_source_row_shows_in_the_slack(device):
 
 
 @pytest.mark.parametrize("shape_stride", [((4, 3), (3, 1)), ((4, 3), (13, 1)), ((7,), (1,)), ((2, 0), (1, 1))])
-def test_every_byte_around_a_buffer_is_watched(shape_stride, device):
+def test_a_write_to_any_byte_around_a_buffer_is_found(shape_stride, device):
     shape, stride = shape_stride
     size = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if 0 not in shape else 1
     guarded = Guarded(torch.arange(max(size, 1), dtype=torch.int32).as_strided(shape, stride), device)
@@ -288,72 +289,51 @@ def test_contents_move_with_the_seed_but_shapes_do_not():
                     assert a == b
 
 
-def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_proved(catalog):
-    chain = catalog.find("decode_native", "chain_clamp")
-    picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
-    findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
-    assert {finding.outcome for finding in findings} == {"passed", "failed"}
-    failed = next(finding for finding in findings if finding.outcome == "failed")
-    assert failed.message.startswith(
-        "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_verify.py, line "
-    )
-
-
-@pytest.mark.parametrize("wide_from", [1, 200])
-def test_the_first_and_the_largest_hard_point_are_proved_with_unaligned_buffers(device, wide_from):
-    """A wide access may begin at a size alone."""
-
-    def takes_alignment_for_granted(point, x, out):
-        inner = right(point, x, out)
-        fault = int(point.batch_size >= wide_from and out.buffer.data_ptr() % 16 > 0)
-
-        def launch():
-            inner()
-            out.buffer[0] += fault
-
-        return launch
-
-    uniform = lambda p: (
-        "rows aligned at their end, uncompressed" if p.row_alignment == "front" or p.compress_ratio > 1 else None
-    )  # noqa: E731
-    findings = list(
-        check_variant(
-            native, as_variant(native, takes_alignment_for_granted, skip=uniform, waives=("no_alloc",)), device, seed=1
-        )
-    )
-    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
-    assert rejected == [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")][wide_from > 1 :]
-
-
-@pytest.mark.parametrize("said", [4.0, None, "8"])
-def test_a_traffic_that_no_record_can_hold_costs_the_operator_its_cells_and_nobody_else(said, catalog, monkeypatch):
-    session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
-    for name, traffic in (("decode_native", lambda point, x: said), ("decode_flatten", flatten.bytes_moved)):
+@pytest.mark.parametrize("returned", [4.0, None, "8"])
+def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, catalog, monkeypatch):
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    for name, traffic in (("decode_native", lambda point, x: returned), ("decode_flatten", flatten.bytes_moved)):
         brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
         monkeypatch.setitem(
-            session._catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+            evaluator._catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
         )
     task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
-    cells = [event for event in session.group(task) if isinstance(event, Cell)]
+    cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
     assert [cell.status for cell in cells] == ["failed", "failed"]
-    assert (
-        cells[0].reason
-        == f"no inputs at this point: TypeError: bytes_moved said {said!r} where it has to give a whole number"
-    )
+    message = f"TypeError: bytes_moved returned {returned!r}; it must return a whole number of bytes"
+    assert cells[0].reason == f"no inputs at this point: {message}"
     task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
-    assert [event.status for event in session.group(task) if isinstance(event, Cell)] == ["passed"]
+    assert [event.status for event in evaluator.group(task) if isinstance(event, Cell)] == ["passed"]
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"), [(True, "redundant= said True where"), (None, None), ("the same at B = 1", None)]
+    ("returned", "problem"), [(True, "redundant= returned True; it must"), (None, None), ("the same at B = 1", None)]
 )
-def test_a_point_is_redundant_for_a_reason_in_words(said, problem, catalog, monkeypatch):
-    session = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
-    brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: said, sequences={})
+def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, monkeypatch):
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: returned, sequences={})
     monkeypatch.setitem(
-        session._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+        evaluator._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
     )
     task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
-    cells = [event for event in session.group(task) if isinstance(event, Cell)]
-    assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if said else "passed"] * 2
-    assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == said for cell in cells)
+    cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
+    assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if returned else "passed"] * 2
+    assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == returned for cell in cells)
+
+
+def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
+    def described(dtype, got, before):
+        make = lambda value: torch.full((1,), value, dtype=dtype)  # noqa: E731
+        return describe_differences(torch.tensor([True]), make(5), make(got), make(before))
+
+    assert described(torch.int32, 0x7F7F7F7F, 0x7F7F7F7F).endswith("got 2139062143 (poison: never written)")
+    assert described(torch.uint8, 0x7F, 0x7F).endswith("got 127 (as poisoned: never written, or with this very value)")
+    assert described(torch.uint8, 0x7F, 0x71).endswith("got 127")  # the other poison: it was written
+    assert described(torch.uint8, 9, 9).endswith("got 9")
+    text = describe_differences(
+        torch.tensor([True]),
+        torch.full((1,), 0x71, dtype=torch.uint8),
+        torch.ones(1),
+        torch.full((1,), 0x71, dtype=torch.uint8),
+    )
+    assert "expected 113 (what it held), got 1" in text

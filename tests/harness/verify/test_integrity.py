@@ -1,6 +1,4 @@
-"""The guards around a timed launch, each by itself: replaced tools, changed settings, outputs that a call did not
-write.
-"""
+"""The checks around a timed launch: replaced functions, changed settings, outputs that a call did not write."""
 
 import subprocess
 import sys
@@ -13,6 +11,7 @@ import torch
 
 from harness.checks import Mismatch
 from harness.config.load import Measure
+from harness.contract import Expected
 from harness.runner.evaluator import Evaluator
 from harness.runner.protocol import Job
 from harness.verify.buffers import as_integers
@@ -24,9 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def module():
-    """A module of a ruler's own, with a function, a class and something it only imported."""
-    made = ModuleType("ruler_of_a_test")
-    exec("def judge(): return 1\nclass Watch:\n    def sample(self): return 1\nfrom time import sleep", vars(made))
+    """A module with a function, a class and a function that it imported."""
+    made = ModuleType("timer_of_a_test")
+    exec("def judge(): return 1\nclass Clock:\n    def sample(self): return 1\nfrom time import sleep", vars(made))
     return made
 
 
@@ -38,55 +37,55 @@ def test_nothing_was_touched(module):
 def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
     honest, noted = getattr(time, name), Integrity([])
     monkeypatch.setattr(time, name, lambda: 0.0)
-    assert noted.tampered() == f"time.{name} was replaced; a variant must leave alone what measures it"
+    assert noted.tampered() == f"time.{name} was replaced; a variant must not replace what times or checks it"
     assert getattr(time, name) is honest
     assert noted.tampered() is None
 
 
 def test_functions_classes_and_methods_of_a_module_are_noted(module):
-    noted, judge, sample, watch = Integrity([module]), module.judge, module.Watch.sample, module.Watch
-    module.judge = module.Watch.sample = lambda *_: 0
-    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
-    assert (module.judge, module.Watch.sample) == (judge, sample)
-    module.Watch = SimpleNamespace
-    assert noted.tampered().startswith("ruler_of_a_test.Watch was replaced")
-    assert module.Watch is watch
+    noted, judge, sample, clock = Integrity([module]), module.judge, module.Clock.sample, module.Clock
+    module.judge = module.Clock.sample = lambda *_: 0
+    assert noted.tampered().startswith("timer_of_a_test.judge was replaced")
+    assert (module.judge, module.Clock.sample) == (judge, sample)
+    module.Clock = SimpleNamespace
+    assert noted.tampered().startswith("timer_of_a_test.Clock was replaced")
+    assert module.Clock is clock
     module.sleep = None  # imported, and the module would call what stands there
-    assert noted.tampered().startswith("ruler_of_a_test.sleep was replaced")
+    assert noted.tampered().startswith("timer_of_a_test.sleep was replaced")
     assert module.sleep is time.sleep
     assert noted.tampered() is None
 
 
-def test_a_deleted_tool_is_missed_too(module):
+def test_a_deleted_function_is_put_back_too(module):
     noted = Integrity([module])
     del module.judge
-    assert noted.tampered().startswith("ruler_of_a_test.judge was replaced")
+    assert noted.tampered().startswith("timer_of_a_test.judge was replaced")
     assert module.judge() == 1
 
 
-#: In a process of its own, where nobody has imported the ruler yet; nothing of it touches a device.
-SESSION = """
+#: Runs in a new process, where nothing has imported the timer yet. Nothing of it touches a device.
+EVALUATOR = """
 from harness.config.load import Measure
 from harness.runner.protocol import Job
 from harness.runner.evaluator import Evaluator
-session = Evaluator(Job("cuda", (), 0, Measure(), timed=True))
+evaluator = Evaluator(Job("cuda", (), 0, Measure(), timed=True))
 for owner, tool in TOOLS:
     owner = pkgutil.resolve_name(owner)
-    assert session._integrity.tampered() is None
+    assert evaluator._integrity.tampered() is None
     setattr(owner, tool, lambda *_: 0.0)
-    print(session._integrity.tampered())
+    print(evaluator._integrity.tampered())
 """
 
 
 def test_what_times_on_a_gpu_is_noted_before_any_variant_is_imported():
     tools = [
         ("harness.timing.cuda_timer:CudaStopwatch", "sample"),
-        ("harness.timing.queued_events:BlockedEvents", "microseconds"),
+        ("harness.timing.queued_events:QueuedEvents", "microseconds"),
         ("harness.cuda_graph", "check_nodes"),
         ("harness.timing.clocks:Clocks", "throttle_reason"),
         ("harness.timing.cache:Cache", "prepare"),
     ]
-    program = f"import pkgutil\nTOOLS = {tools}{SESSION}"
+    program = f"import pkgutil\nTOOLS = {tools}{EVALUATOR}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     named = [line.split(" was replaced")[0] for line in done.stdout.splitlines()]
@@ -111,30 +110,29 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
         f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
-    session = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True, compiled=False))
-    (finding,) = session.check_variant("decode_native", "moves")
+    evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True, compiled=False))
+    (finding,) = evaluator.check_variant("decode_native", "moves")
     assert (finding.outcome, finding.check) == ("rejected", "process_state")
     assert finding.message.startswith("torch.get_default_device() was cpu and is ")
-    assert next(session.check_variant("decode_native", "chain_clamp")).outcome == "passed"
+    assert next(evaluator.check_variant("decode_native", "chain_clamp")).outcome == "passed"
 
 
-# --- the witness ------------------------------------------------------------------------------------------------------
+# --- the output probe -------------------------------------------------------------------------------------------------
 
 
-def bench_of(expected, untouched=None, slack=None):
-    """Just what a witness looks at: one output buffer and what the reference says of it."""
-    buffer = expected.clone()
-    case = SimpleNamespace(expected={"out": SimpleNamespace(value=expected, untouched=untouched, slack=slack)})
-    return SimpleNamespace(
-        cases=[case], outputs=SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})
-    ), buffer
+def fixture_of(value, untouched=None, slack=None):
+    """(what a probe needs of a fixture, its only output buffer, which holds ``value``)."""
+    buffer = value.clone()
+    batch = SimpleNamespace(expected={"out": Expected(value, untouched, slack)})
+    outputs = SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})
+    return SimpleNamespace(batches=[batch], outputs=outputs), buffer
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.int32, torch.int64, torch.float64])
-def test_a_call_that_writes_everything_is_content_and_one_that_does_not_is_named(dtype):
+def test_a_call_that_writes_everything_passes_and_one_that_does_not_is_rejected(dtype):
     expected = torch.arange(60).reshape(6, 10).to(dtype)
-    bench, buffer = bench_of(expected)
-    output_probe = OutputProbe(bench)
+    fixture, buffer = fixture_of(expected)
+    output_probe = OutputProbe(fixture)
     for _ in range(20):
         output_probe.arm()
         assert not torch.equal(as_integers(buffer), as_integers(expected))
@@ -147,21 +145,21 @@ def test_a_call_that_writes_everything_is_content_and_one_that_does_not_is_named
 
 def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
     expected = torch.arange(10_000, dtype=torch.int32)
-    bench, buffer = bench_of(expected)
-    output_probe, places = OutputProbe(bench), []
+    fixture, buffer = fixture_of(expected)
+    output_probe, sets = OutputProbe(fixture), []
     for _ in range(40):
         buffer.copy_(expected)
         output_probe.arm()
-        places.append(tuple((buffer != expected).nonzero().flatten().tolist()))
-    # Drawn from 128 ready sets: 34 of forty are different ones on average, give or take two.
-    assert len(set(places)) > 20
+        sets.append(tuple((buffer != expected).nonzero().flatten().tolist()))
+    # Of forty draws from 128 sets, 34 differ on average, with a standard deviation of about two.
+    assert len(set(sets)) > 20
 
 
 def test_what_a_launch_need_not_write_is_never_made_wrong():
     expected = torch.arange(100, dtype=torch.int32)
     untouched, slack = expected < 40, expected >= 60
-    bench, buffer = bench_of(expected, untouched, slack)
-    output_probe = OutputProbe(bench)
+    fixture, buffer = fixture_of(expected, untouched, slack)
+    output_probe = OutputProbe(fixture)
     for _ in range(50):
         output_probe.arm()
     wrong = buffer != expected
@@ -171,15 +169,15 @@ def test_what_a_launch_need_not_write_is_never_made_wrong():
 
 def test_an_output_of_which_nothing_must_be_written_is_left_alone():
     expected = torch.arange(4, dtype=torch.int32)
-    bench, buffer = bench_of(expected, untouched=torch.ones(4, dtype=torch.bool))
-    output_probe = OutputProbe(bench)
+    fixture, buffer = fixture_of(expected, untouched=torch.ones(4, dtype=torch.bool))
+    output_probe = OutputProbe(fixture)
     output_probe.arm()
     output_probe.check("host")
     assert torch.equal(buffer, expected)
 
 
-def test_versions_of_the_outputs_do_not_give_the_arming_away():
-    bench, buffer = bench_of(torch.arange(64, dtype=torch.int32))
-    output_probe, version = OutputProbe(bench), buffer._version
+def test_arming_does_not_raise_the_version_of_an_output():
+    fixture, buffer = fixture_of(torch.arange(64, dtype=torch.int32))
+    output_probe, version = OutputProbe(fixture), buffer._version
     output_probe.arm()
     assert buffer._version == version

@@ -1,0 +1,124 @@
+"""`bench.py verify`: a column for every check, a line for every historic defect, and its exit codes."""
+
+import io
+import itertools
+import re
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+import bench
+from baselines.decode_native.operator import operator as native
+from harness.checks import CHECKS, NAMES
+from tests.runnable import defective
+
+
+def call(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = bench.main([str(argument) for argument in arguments])
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "one.yaml"
+    path.write_text(
+        "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"
+    )
+    return path
+
+
+def check_tables(text):
+    """Check -> variant -> result, read from the tables of checks in ``text``. Heads have a word per line."""
+    found, lines = {}, text.splitlines()
+    for i, line in enumerate(lines):
+        if not line or set(line) != {"─"}:
+            continue
+        starts = [match.start() for match in re.finditer(r"\S+", lines[i - 1])]
+        columns = [slice(*ends) for ends in itertools.pairwise([*starts, None])]
+        top = max((j for j in range(i) if not lines[j].strip() or j == 0), default=0) + 1
+        heads = ["_".join(word for row in lines[top:i] if (word := row[c].strip())) for c in columns[1:]]
+        for row in itertools.takewhile(str.strip, lines[i + 1 :]):
+            for head, column in zip(heads, columns[1:], strict=True):
+                found.setdefault(head, {})[row[columns[0]].strip()] = row[column].strip()
+    return found
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_verify_shows_a_column_for_every_check(config, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= width
+    _, _, tables = out.partition("\ndecode_native\n")
+    results = check_tables("\n" + tables.partition("\ndecode_native\n")[0].partition("\n\nwaived: ")[0])
+    assert list(results) == list(NAMES)
+    for check in CHECKS:
+        expected = "GPU" if check.device == "cuda" else "timed" if check.timed_only else "yes"
+        assert results[check.name]["flat_view"] == expected
+        assert results[check.name]["chain_clamp"] == ("waived" if check.name == "no_alloc" else expected)
+    assert "GPU: tested on a GPU only" in " ".join(out.split())
+
+
+#: Historic defects of the operator of this configuration.
+KNOWN = len(defective(native.name))
+
+
+def test_the_mutation_table_names_the_check_that_rejected_each_defect(config):
+    code, out, err = call("verify", "--defects", config, "--device", "cpu", "--seed", 1)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "strided_slice contiguous L = 1" in text
+    assert "contiguous_per_step stable_address L = 1" in text
+    assert "points of the sweep" not in out
+    assert out.splitlines()[-1] == f"{KNOWN} of {KNOWN} rejected"
+
+
+SLIPS = """
+from harness.contract import GPU, variant
+from baselines.decode_native.operator import chain_clamp
+
+skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
+
+@variant("decode_native", defect="none at all", waives="no_alloc", skip=skip)
+def no_defect(point, x, out):
+    return chain_clamp(point, x, out)
+
+@variant("decode_native", defect="never gets as far as a check")
+def raises(point, x, out):
+    raise ValueError("it failed")
+
+@variant("decode_native", defect="seen on a GPU alone", requires=GPU)
+def elsewhere(point, x, out):
+    return None
+"""
+
+
+def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_counted(config, tmp_path):
+    (tmp_path / "slips.py").write_text(SLIPS)
+    code, out, _ = call("verify", config, "--defects", "--variants", "slips.py", "--device", "cpu", "--seed", 1)
+    assert code == 1
+    text = " ".join(out.split())
+    assert "decode_native/no_defect: a known defect passed every check" in text
+    assert (
+        "decode_native/raises: a known defect raised at 'B=1' instead of being rejected: ValueError: it failed" in text
+    )
+    assert "elsewhere unavailable needs a GPU" in text
+    assert out.splitlines()[-1] == f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable on this machine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["verify"], "verify needs a configuration"),
+        (["verify", "--defects", "--only", "x"], "name the configuration"),
+        (["verify", "--defects", "--set", "batch_size=1"], "name the configuration"),
+    ],
+)
+def test_verify_without_a_configuration(arguments, words, config):
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert words in " ".join(err.split())

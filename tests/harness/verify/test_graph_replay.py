@@ -1,0 +1,124 @@
+"""graph_safe without a GPU: a closure that runs the launch's work again, or wrongly, takes the place of a graph."""
+
+import itertools
+
+import pytest
+import torch
+
+from baselines.decode_flatten.operator import merged_chain
+from baselines.decode_flatten.operator import operator as flatten
+from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.operator import operator as native
+from harness.checks import Mismatch
+from harness.verify.fixture import Fixture
+from harness.verify.graph_replay import STEPS, BoundLaunch, check_replays
+from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
+
+POINT = native.complete({"batch_size": 5, "max_decode_len": 3, "context_len": {"uniform": [10, 900]}})
+
+
+def bound_launch(point=POINT, operator=native, setup=chain_clamp, **more):
+    fixture = Fixture(operator, point, "cpu", 3, **more)
+    return BoundLaunch(fixture, setup(point, fixture.inputs.view, fixture.outputs.view))
+
+
+def test_a_graph_that_does_what_its_launch_does_passes_200_replays():
+    bound, capture = bound_launch(), Replays()
+    check_replays([bound], capture)
+    assert capture.graphs == 1
+    assert capture.replayed == STEPS + 1 == 201
+    assert "graph_safe" in bound.fixture.passed_checks
+
+
+@pytest.mark.parametrize(
+    ("capture", "words"),
+    [
+        (does_nothing, r"replay 1 of 200: buffer is not what an eager launch .* got \d+ \(poison: never written\)"),
+        (
+            cannot_capture,
+            r'cannot be captured in a CUDA graph \(RuntimeError: operation not permitted.*declare waives="graph_safe"',
+        ),
+    ],
+)
+def test_a_graph_that_does_not_is_rejected(capture, words):
+    bound = bound_launch()
+    bound.fixture.fill(1)
+    with pytest.raises(Mismatch, match=words) as caught:
+        check_replays([bound], capture)
+    assert caught.value.check == "graph_safe"
+    assert "graph_safe" not in bound.fixture.passed_checks
+
+
+def test_a_graph_that_keeps_the_contents_of_its_capture_is_rejected():
+    bound = bound_launch()
+
+    def capture(launch):
+        launch()
+        captured = bound.fixture.outputs.view.buffer.clone()
+        return lambda: bound.fixture.outputs.view.buffer.copy_(captured)
+
+    with pytest.raises(Mismatch, match=r"replay 1 of 200: buffer is not what .* \[0\] expected \d+, got \d+"):
+        check_replays([bound], capture)
+
+
+def test_a_graph_that_goes_wrong_after_fifty_steps_is_rejected_then():
+    """As in vLLM #35175, where the allocator took that long to reuse the captured memory."""
+    bound, replayed = bound_launch(), itertools.count()
+
+    def capture(launch):
+        def replay():
+            launch()
+            if next(replayed) >= 50:
+                bound.fixture.outputs.view.buffer[2] += 1
+
+        return replay
+
+    with pytest.raises(Mismatch, match=r"replay 51 of 200: .* first at \[2\]"):
+        check_replays([bound], capture)
+
+
+def test_between_two_steps_tensors_are_allocated_overwritten_and_freed(monkeypatch):
+    calls, full = [], torch.full
+    monkeypatch.setattr(torch, "full", lambda *a, **k: calls.append(a) or full(*a, **k))
+    bound = bound_launch()
+    before = len(calls)
+    check_replays([bound], Replays(), steps=20)
+    capacity = bound.fixture.outputs.view.buffer.numel() * 4
+    assert sum(arguments == ((capacity,), 0x2B) for arguments in calls[before:]) == 20
+
+
+def forgets_the_tail(point, x, out):
+    """Right on poisoned outputs: it clears what looks used, and the stale lengths of a larger step do not."""
+    inner, before = merged_chain(point, x, out), out.lens.clone()
+
+    def launch():
+        before.copy_(out.lens)
+        inner()
+        unused = slice(x.num_decode_tokens, None)
+        out.lens[unused] = torch.where(before[unused] < 1_000_000, before[unused], 0)
+
+    return launch
+
+
+def test_steps_of_different_sizes_share_buffers_with_stale_contents_too():
+    """Big, small, big: what leaves the tail is found eagerly, before any capture, and in a graph."""
+    big, small = (flatten.complete(step) for step in flatten.sequences["big-small-big"][:2])
+
+    def launches(setup):
+        first = bound_launch(big, flatten, setup)
+        return [first, bound_launch(small, flatten, setup, outputs=first.fixture.outputs), first]
+
+    capture = Replays()
+    check_replays(launches(merged_chain), capture, steps=45)
+    assert capture.graphs == 2
+    with pytest.raises(Mismatch, match="lens"):
+        check_replays(launches(forgets_the_tail), Replays(), steps=45)
+    right = launches(merged_chain)
+
+    def captures_another(launch):
+        fixture = next(bound.fixture for bound in right if bound.launch is launch)
+        return forgets_the_tail(fixture.point, fixture.inputs.view, fixture.outputs.view)
+
+    with pytest.raises(Mismatch, match=r"replay \d+ of 45: lens is not what") as caught:
+        check_replays(right, captures_another, steps=45)
+    assert caught.value.check == "graph_safe"

@@ -1,0 +1,180 @@
+"""Findings at hard points and in sequences, and the result of every check that follows from them."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from baselines.decode_native.operator import chain_clamp
+from baselines.decode_native.operator import operator as native
+from harness.checks import CHECKS, NAMES, Mismatch
+from harness.contract import Variant
+from harness.verify.graph_replay import STEPS
+from harness.verify.hard_points import DeviceChecks, Finding, check_results, check_variant
+from harness.verify.integrity import Integrity
+from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
+from tests.harness.verify.test_fixture import as_variant as plain_variant
+from tests.harness.verify.test_fixture import right
+
+
+def as_variant(setup, waives=()):
+    return Variant(
+        operator=native.name,
+        name=setup.__name__,
+        setup=setup,
+        doc="",
+        origin="test",
+        skip=chain_clamp.__variant__.skip,
+        waives=waives,
+    )
+
+
+def results_of(setup, device="cpu", waives=(), integrity=None, **checks):
+    """(check -> result, findings); with ``checks`` as if there were a device."""
+    variant = as_variant(setup, waives)
+    device_checks = DeviceChecks(**checks) if checks else None
+    findings = list(check_variant(native, variant, "cpu", seed=5, checks=device_checks, integrity=integrity))
+    return dict(check_results(variant, findings, device)), findings
+
+
+def no_alloc_no_sync(variant, launch):
+    return {"no_alloc", "no_sync"} - set(variant.waives)
+
+
+def test_on_a_cpu_what_needs_a_gpu_is_never_passed():
+    results, _ = results_of(chain_clamp, integrity=Integrity([]))
+    assert list(results) == list(NAMES)
+    for check in CHECKS:
+        assert results[check.name] == ("GPU" if check.device == "cuda" else "timed" if check.timed_only else "yes")
+
+
+def test_with_a_device_everything_is_tested_but_what_needs_timing():
+    capture = Replays()
+    results, findings = results_of(
+        chain_clamp, "cuda", integrity=Integrity([]), alloc_sync=no_alloc_no_sync, capture=capture
+    )
+    # The launches ran on a CPU, where nothing is queued behind a sleeping kernel.
+    left = {name: result for name, result in results.items() if result != "yes"}
+    assert left == {"stream_ordered": "-", "same_work": "timed", "every_call": "timed", "one_thread": "CPU"}
+    passed = [finding for finding in findings if finding.outcome == "passed"]
+    assert capture.replayed >= len(passed) * STEPS
+    assert all("graph_safe" in finding.passed_checks for finding in passed)
+
+
+def test_what_is_waived_is_not_tested():
+    capture = Replays()
+    results, _ = results_of(
+        chain_clamp, "cuda", waives=("no_sync", "graph_safe"), alloc_sync=no_alloc_no_sync, capture=capture
+    )
+    assert (results["no_sync"], results["graph_safe"], results["no_alloc"]) == ("waived", "waived", "yes")
+    assert capture.graphs == 0
+
+
+def test_a_run_checks_replays_once_and_verify_everywhere():
+    few, many = Replays(), Replays()
+    variant = as_variant(chain_clamp)
+    list(check_variant(native, variant, "cpu", 5, thorough=False, checks=DeviceChecks(no_alloc_no_sync, few)))
+    list(check_variant(native, variant, "cpu", 5, thorough=True, checks=DeviceChecks(no_alloc_no_sync, many)))
+    assert few.graphs == 2  # one sequence of two sizes
+    assert many.graphs > 15
+
+
+@pytest.mark.parametrize("capture", [does_nothing, cannot_capture])
+def test_a_graph_that_fails_rejects_the_variant(capture):
+    results, findings = results_of(chain_clamp, "cuda", alloc_sync=no_alloc_no_sync, capture=capture)
+    assert results["graph_safe"] == "no"
+    assert results["exact"] == "yes"
+    assert {finding.check for finding in findings if finding.outcome == "rejected"} == {"graph_safe"}
+
+
+def test_a_failed_check_is_no_even_where_it_is_waived():
+    """Memory that grows with every launch cannot be waived."""
+
+    def grows(variant, launch):
+        raise Mismatch("no_alloc", "every launch keeps 4 bytes of device memory more")
+
+    results, _ = results_of(chain_clamp, "cuda", waives=("no_alloc",), alloc_sync=grows, capture=Replays())
+    assert results["no_alloc"] == "no"
+
+
+def returns_a_copy(point, x, out):
+    fill = chain_clamp(point, x, out)
+
+    def launch():
+        fill()
+        return {"context_lens": native.views(point, out)["context_lens"].clone()}
+
+    return launch
+
+
+def returns_its_views(point, x, out):
+    fill = chain_clamp(point, x, out)
+
+    def launch():
+        fill()
+        return native.views(point, out)
+
+    return launch
+
+
+def test_a_rejected_variant_keeps_the_checks_it_passed_before():
+    results, _ = results_of(returns_a_copy)
+    assert results["stable_address"] == "no"
+    assert (results["in_bounds"], results["inputs_unchanged"]) == ("yes", "yes")
+    assert (results["exact"], results["contiguous"]) == ("-", "-")  # never reached
+    assert results_of(returns_its_views)[0] == results_of(chain_clamp)[0]
+
+
+def test_what_replaces_a_function_is_rejected_at_that_finding(monkeypatch):
+    monkeypatch.setattr(torch, "equal", torch.equal)
+
+    def replaces(point, x, out):
+        torch.equal = lambda one, other: True
+        return chain_clamp(point, x, out)
+
+    results, findings = results_of(replaces, integrity=Integrity([]))
+    assert {finding.check for finding in findings if finding.outcome != "skipped"} == {"no_tampering"}
+    assert results["no_tampering"] == "no"
+
+
+def test_a_variant_that_never_ran_has_no_results():
+    waiving = as_variant(chain_clamp, ("no_alloc",))
+    assert set(check_results(waiving, [Finding("B=1", "skipped")], "cpu").values()) == {"-"}
+    assert set(check_results(waiving, [], "cuda").values()) == {"-"}
+    died = check_results(waiving, [Finding("process", "rejected", "no_crash", "killed by SIGSEGV")], "cuda")
+    assert died["no_crash"] == "no"
+
+
+def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_checked(catalog):
+    chain = catalog.find("decode_native", "chain_clamp")
+    picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
+    findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
+    assert {finding.outcome for finding in findings} == {"passed", "failed"}
+    failed = next(finding for finding in findings if finding.outcome == "failed")
+    message = "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_hard_points.py, line "
+    assert failed.message.startswith(message)
+
+
+@pytest.mark.parametrize("wide_from", [1, 200])
+def test_the_first_and_the_largest_hard_point_run_with_unaligned_buffers_too(device, wide_from):
+    """A variant may use wide accesses from some size on only."""
+
+    def takes_alignment_for_granted(point, x, out):
+        inner = right(point, x, out)
+        fault = int(point.batch_size >= wide_from and out.buffer.data_ptr() % 16 > 0)
+
+        def launch():
+            inner()
+            out.buffer[0] += fault
+
+        return launch
+
+    def skip(point):
+        plain = point.row_alignment != "front" and point.compress_ratio == 1
+        return None if plain else "rows aligned at their end, uncompressed"
+
+    variant = plain_variant(native, takes_alignment_for_granted, skip=skip, waives=("no_alloc",))
+    findings = check_variant(native, variant, device, seed=1)
+    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
+    both = [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")]
+    assert rejected == both[wide_from > 1 :]
