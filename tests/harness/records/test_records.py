@@ -156,7 +156,7 @@ def test_key_joins_operator_variant_and_point():
     )
 
 
-def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_with_its_calibration(tmp_path, monkeypatch):
+def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
     mine = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
     recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
     start = next(i for i, cell in enumerate(recorded.cells) if cell.operator == "decode_native")
