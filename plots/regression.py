@@ -174,7 +174,7 @@ def _percent_axis(axes: Axes, cells: Sequence[CellComparison], threshold: float)
     ticks = _even_ticks(low, high) if high - low < SHORT else _round_ticks(low, high)
     axes.set_xticks(
         [math.log1p(tick / 100) for tick in ticks],
-        [f"{tick:+.6g}" if tick else "0" for tick in ticks],
+        [f"{tick:+.6g}".replace("-", "−") if tick else "0" for tick in ticks],
         fontsize=TEXT_PT,
     )
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.6, zorder=0)

@@ -1,4 +1,4 @@
-"""What stands in the figures: panels, slices, labels, ratios and the words where there is no ratio."""
+"""Contents of the figures: panels, slices, labels, ratios, and the reasons where there is no ratio."""
 
 from collections import Counter
 
@@ -26,9 +26,7 @@ def test_two_gpus_of_one_generation_have_panels_of_their_own():
 
 
 def test_each_cache_state_has_panels_of_its_own():
-    """A cold run never takes the place of a hot one. Only gpu_us knows of the state, the other figures are always
-    taken hot.
-    """
+    """A cold run does not replace a hot one. Only gpu_us depends on the state; other figures are taken hot."""
     hot, other = factory.sweep_run(), factory.sweep_run(seed=1)
     cold = factory.run(
         other.header.environment, other.cells, config=other.header.config | {"measure": {"cache": "cold"}}
@@ -94,7 +92,7 @@ def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
     assert (one.axes, [row.label for row in one.rows]) == (["padding"], ["  0", "0.1"])
 
 
-def test_words_and_geometric_means_of_a_table():
+def test_reasons_and_geometric_means_of_a_table():
     (panel,) = panels([wide_run(1, range(1, 21))])
     rows = {row.label: row for row in speedup_table(panel, 60).rows}
     assert len(rows) == 20
@@ -174,7 +172,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     assert speedup_table(panel, 2).mean == ""
 
 
-def test_a_variant_that_a_run_left_out_has_a_word_and_its_meaning():
+def test_a_variant_that_a_run_left_out_has_a_reason_and_its_meaning():
     run = pairs_run({(8, 0): {"op_chain": 40.0, "merged_chain": 20.0}, (64, 0): {"op_chain": 40.0}})
     (panel,) = panels([run])
     assert [row.reasons for row in speedup_table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
@@ -244,7 +242,7 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
 
 
 def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_file(monkeypatch):
-    """Letters are not as wide at every resolution; a frame that was taken at another one cuts the labels."""
+    """The width of text depends on the resolution: bounds taken at another one would clip the labels."""
     caught = []
     monkeypatch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
     run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))

@@ -103,7 +103,7 @@ CASES = {
 
 
 def texts(fig: Figure) -> list[Text]:
-    """All text that is shown, wherever it stands in the figure."""
+    """All texts shown in the figure."""
     return [text for text in fig.findobj(Text) if text.get_visible() and text.get_text().strip()]
 
 
@@ -143,7 +143,7 @@ def test_drawn_without_overlaps(name, case, tmp_path):
 @pytest.mark.parametrize(
     "runs", [[], [untimed_run()], [factory.run(factory.cpu_environment(), [])]], ids=["none", "untimed", "empty"]
 )
-def test_nothing_timed_draws_nothing_but_its_ruler(runs, tmp_path):
+def test_without_times_only_the_calibration_is_drawn(runs, tmp_path):
     timer = (
         [tmp_path / f"calibration.{suffix}" for suffix in ("png", "svg")]
         if any(run.header.calibration for run in runs)
@@ -208,7 +208,7 @@ def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
 
 
 def test_no_two_variants_of_the_catalogue_look_alike():
-    """Where this fails for a new name, another plots._style._SALT is due."""
+    """If this fails for a new name, change plots._style._SALT."""
     catalog = discover()
     timed = {name: [v.name for v in catalog.of(name) if v.defect is None] for name in catalog.operators}
     assert sum(map(len, timed.values())) > 30
@@ -228,7 +228,7 @@ def test_environment_caption():
     ]
 
 
-def test_worth_names_the_model_and_keeps_models_apart():
+def test_itl_tpot_names_the_model_and_keeps_models_apart():
     run, header = factory.sweep_run(batch_sizes=(1,)), factory.sweep_run().header
     assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
     other = {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}

@@ -1,4 +1,4 @@
-"""Exit codes follow the verdicts; nothing that differs or is missing goes unsaid; CPU is never compared with GPU."""
+"""Exit codes follow the verdicts; what differs or is missing is reported; CPU is never compared with GPU."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The modelled worth of a variant: formulas by hand, signs, and what must not be turned into a number."""
+"""Modelled ITL and TPOT: formulas by hand, signs, and cells for which nothing may be modelled."""
 
 import math
 
@@ -18,7 +18,7 @@ AXES = {"batch_size": 8, "next_n": 4, "max_decode_len": 4}
 
 
 def exact(variant: str, gpu: float, eager: float, axes: dict = AXES, **changes):
-    """A cell whose samples do not scatter."""
+    """A cell whose samples are all equal."""
     metrics = Metrics(bytes_moved=1, eager_us=[eager] * 5, graph_us={k: [3 + gpu * k] * 5 for k in (1, 2, 4)})
     return msgspec.structs.replace(factory.cell("decode_flatten", variant, axes), metrics=metrics, **changes)
 
@@ -132,7 +132,7 @@ def test_a_variant_without_a_graph_has_no_async_delta():
     assert delta(SYNC, exact("op_chain", 46.0, 410.0), no_graph).itl_us.median == -360
 
 
-def test_two_points_cannot_be_set_against_each_other():
+def test_cells_of_two_points_cannot_be_compared():
     with pytest.raises(ValueError, match="not the same operator and point"):
         delta(SYNC, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0, axes=AXES | {"batch_size": 9}))
 
@@ -144,7 +144,7 @@ def test_decode_length_of_a_point(axes, rows):
     assert decode_len(axes) == rows
 
 
-def test_serving_of_a_header():
+def test_the_model_of_a_header():
     header = factory.run(factory.gpu_environment(), []).header
     assert serving_model_of(header) == SYNC
     assert serving_model_of(msgspec.structs.replace(header, config={"name": "mtp3"})) is None

@@ -1,4 +1,4 @@
-"""Do the statistics recover what was put in: slopes, intervals that cover, the floor, verdicts on two samples."""
+"""Slopes, intervals, floor and verdicts recover the values that samples were made from."""
 
 import math
 
@@ -144,7 +144,7 @@ interval = st.tuples(*[st.floats(-5, 5)] * 3).map(lambda bounds: Interval(sorted
 
 
 @given(ratio=interval, change_us=interval, threshold=st.floats(0.001, 0.5), floor=st.floats(0, 2))
-def test_judge_keeps_its_promises(ratio, change_us, threshold, floor):
+def test_judge_follows_its_rules(ratio, change_us, threshold, floor):
     given_verdict = judge(ratio, change_us, threshold, floor)
     if given_verdict == "slower":
         assert ratio.low > 1 + threshold

@@ -156,7 +156,7 @@ def test_key_joins_operator_variant_and_point():
     )
 
 
-def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_with_its_ruler(tmp_path, monkeypatch):
+def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
     mine = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
     recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
     start = next(i for i, cell in enumerate(recorded.cells) if cell.operator == "decode_native")
@@ -175,3 +175,11 @@ def test_beside_a_run_without_a_gpu_its_own_points_are_drawn_and_no_others_each_
     for cell in drawn.cells:
         assert (drawn.calibration_of(cell) is drawn.header.calibration) == (cell.operator == "decode_flatten")
     assert recording._references(recorded) == []
+
+
+def test_a_section_that_was_renamed_is_read_under_its_present_name(tmp_path):
+    run = factory.sweep_run(batch_sizes=(1,))
+    model = run.header.config["itl_tpot"]
+    older = structs.replace(run.header, config={"name": "mtp3", "serving": model})
+    path = factory.write(structs.replace(run, header=older), tmp_path / "run.jsonl")
+    assert read_run(path).header.config == {"name": "mtp3", "itl_tpot": model}
