@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Command:
-    """examples: arguments of bench.py -> what they do. The first explanation stands in the list of commands."""
+    """examples: arguments of bench.py -> what they do. The first explanation is shown in the list of commands."""
 
     examples: dict[str, str]
     add_options: Callable[[argparse.ArgumentParser], None]
@@ -169,7 +169,7 @@ COMMANDS = {
     "verify": Command(
         {
             "verify configs/mtp3.yaml": "hard points, sequences, historic defects; no timing",
-            "verify --defects": "the mutation table: which check rejects which historic defect",
+            "verify --defects": "which check rejects which historic defect",
         },
         _verify_options,
     ),
@@ -177,7 +177,7 @@ COMMANDS = {
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
     "list": Command({"list": "operators, variants, availability"}, _list_options),
-    "doctor": Command({"doctor": "calibrate, and say how far times can be trusted on this machine"}, _doctor_options),
+    "doctor": Command({"doctor": "calibrate the timer on this machine and print its errors"}, _doctor_options),
 }
 
 

@@ -1,4 +1,4 @@
-"""What an operator and a variant must provide. A new kernel has to agree with this file and no other.
+"""What an operator and a variant must provide. This file is the whole interface of a kernel.
 
 Never imports torch: planning a sweep, reading records and drawing plots work without it.
 """
@@ -114,8 +114,8 @@ class HardPoint:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend on
-        the point alone, because the harness replaces contents in place under a captured graph.
+    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend
+        only on the point, because the harness replaces contents in place under a captured graph.
     make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
     views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. Where a launch returns a
         mapping, its tensors must have exactly these addresses, shapes, strides and dtypes.

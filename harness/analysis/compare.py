@@ -1,7 +1,7 @@
 """Compares two runs cell by cell: slower, faster, same or unsure. Never imports torch.
 
-Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. ``unsure`` is an answer of its own and is never
-turned into ``same``.
+Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. ``unsure`` is a separate verdict and never
+counts as ``same``.
 """
 
 from __future__ import annotations

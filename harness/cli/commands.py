@@ -108,7 +108,7 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     if options.resume is None:
         return None
     if options.out is not None:
-        raise ConfigError("--resume writes into the folder of its run; leave --out out")
+        raise ConfigError("--resume writes into the folder of its run; drop --out")
     path = _record_path(options.resume)
     if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
         options.out = path.parent
@@ -139,11 +139,11 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.config is None:
         if not options.defects:
             raise ConfigError(
-                "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects goes "
-                "without"
+                "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects "
+                "works without one"
             )
         if options.only or options.set:
-            raise ConfigError("--only and --set choose points of a sweep; name the configuration they belong to")
+            raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
     device, catalog = _prepare(options)
     if options.config is None:
         groups, job = [], _job(options, Measure(seed=options.seed), device, timed=False)
@@ -184,7 +184,7 @@ def merge_command(options: argparse.Namespace) -> int:
     write_run(merged, path)
     with _writing_to(options.out):
         report(make_console(), merged, options.out, options.no_plots)
-    warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
+    warnings = [f"shard {shard} is missing; merge again when it is complete" for shard in missing_shards(runs)]
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"
         warnings.append(

@@ -36,7 +36,7 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     print_environment(console, ready.environment)
     if ready.calibration is None:
         console.print(
-            Text("no GPU: PyTorch variants are timed by the wall clock of one thread, and nothing is to be calibrated")
+            Text("no GPU: PyTorch variants are timed by the wall clock of one thread, which needs no calibration")
         )
         if out is not None:
             console.print(Text(f"nothing written to {out}"))

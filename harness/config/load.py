@@ -46,15 +46,15 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long and how often to measure.
 
     seed:                 of all random inputs; if not given, a fresh one in every run, which is recorded.
-    time_budget_s:        seconds of timing in the whole run, shared out over the points that are still to come.
-    min_rounds:           rounds before an interval is trusted.
-    max_rounds:           rounds after which a cell that does not settle is ended.
+    time_budget_s:        seconds of sampling in the whole run, divided among the remaining points.
+    min_rounds:           least number of rounds of a cell.
+    max_rounds:           rounds after which a cell stops even if it has not settled.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches leave
                           out the largest.
     cache:                what a timed call finds in L2; checked in every run (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
-    timeout_s:            seconds without a heartbeat after which a variant counts as hanging.
-    interpreter_budget_s: seconds of Triton's interpreter for each variant at the points of a sweep on a CPU.
+    timeout_s:            seconds without a heartbeat after which a variant counts as hung.
+    interpreter_budget_s: seconds that Triton's interpreter may spend on each variant at the points of a sweep on a CPU.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
@@ -72,7 +72,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A whole configuration.
 
     operators: names.
-    variants:  "all", or globs over variant or operator/variant; ``!`` and a glob leaves variants out.
+    variants:  "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
     sweep:     a union of grids, each a mapping of axes to values.
     """
 
@@ -205,7 +205,7 @@ def _nearest_file(path: Path) -> str:
     return (
         f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?"
         if near
-        else "; configs/ has some to start from"
+        else "; see configs/ for examples"
     )
 
 
@@ -229,7 +229,7 @@ def _note_lines(
             inner = f"{key}.{name.value}" if key else str(name.value)
             if inner in lines:
                 raise ConfigError(
-                    f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first in line {lines[inner]}"
+                    f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first on line {lines[inner]}"
                 )
             lines[inner] = name.start_mark.line + 1
             _note_lines(path, value, inner, lines, above)

@@ -79,7 +79,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
                     raise
                 except Exception as error:  # defaults, rules and labels of an operator may be a user's code
                     raise source.error(
-                        f"sweep[{g}]", f"{operator.name}: no point can be made of this: {first_line(error)}"
+                        f"sweep[{g}]", f"{operator.name}: cannot make a point of this: {first_line(error)}"
                     ) from None
     return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
 

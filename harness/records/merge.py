@@ -10,15 +10,15 @@ from msgspec import structs
 
 from harness.records.schema import Cell, RecordError, Run, Segment
 
-#: Fields of Environment that must be equal between processes whose cells stand in one record.
+#: Fields of Environment that must be equal between processes whose cells are in one record.
 SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty")
 
 
 def merge(runs: Sequence[Run]) -> Run:
     """One run of the cells of all shards, which may come from several GPUs of one model. Raises RecordError.
 
-    Each shard keeps its own calibration, as a segment. Cells stand shard by shard, their keys in the header in the
-    order of the sweep. Where shards are missing the header names those that are there.
+    Each shard keeps its own calibration, as a segment. Cells are in shard order, their keys in the header in sweep
+    order. If shards are missing, the header names those present.
     """
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
@@ -48,7 +48,7 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     counts = {n for _, n in shards}
     if len(counts) > 1:
         numbers = " and ".join(map(str, sorted(counts)))
-        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge pieces of one cut")
+        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
 
@@ -63,7 +63,7 @@ def _check_same_sweep(first: Run, other: Run) -> None:
         ours, theirs = getattr(first.header.environment, name), getattr(other.header.environment, name)
         if ours != theirs:
             raise RecordError(
-                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not of one run"
+                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not shards of one run"
             )
 
 

@@ -76,7 +76,7 @@ def remarks(comparison: Comparison) -> list[str]:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
             lines.append(
-                f"{figure}, which does not decide: "
+                f"{figure}, which does not affect the exit code: "
                 + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
                 + "."
             )

@@ -42,7 +42,7 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows = [_row(variant, device) for variant in catalog.of(name)]
         texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
         print_rows(console, ("variant", "available", "what it is"), texts)
-        # A defect breaks one of them; which one, `verify --defects` says.
+        # A defect fails one of them; `verify --defects` shows which.
         checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
         if checks:
             console.print()
@@ -68,7 +68,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
-        "checks": {c.name: "waived" if c.name in variant.waives else "promised" for c in CHECKS},
+        "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 
 
@@ -82,4 +82,4 @@ def _described(row: dict[str, Any]) -> str:
 
 def _waivable(row: dict[str, Any]) -> dict[str, str]:
     """The checks in which variants may differ, and one column for all others."""
-    return {name: row["checks"][name] for name in WAIVABLE} | {OTHERS: "promised"}
+    return {name: row["checks"][name] for name in WAIVABLE} | {OTHERS: "required"}

@@ -36,7 +36,7 @@ from harness.wording import first_line
 RAMP_S = 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
 INTERPRETER_SPENT = (
-    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); "
+    "Triton's interpreter has used its {:g} s for this variant (measure.interpreter_budget_s); "
     "it passed all hard points and earlier batches"
 )
 
@@ -47,7 +47,7 @@ class _VariantState:
 
     tampering:        what the import of its file changed in the process; then it is never run.
     findings:         at all hard points and sequences; None until every one of them has run.
-    hard_points_done: whether they have run as far as the points of a sweep need it.
+    hard_points_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first hard point or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
     interpreted_s:    seconds that this took, over all points.
@@ -124,7 +124,7 @@ class Evaluator:
                 calibration = calibrate(self._timer, self._clocks)
             torch.cuda.profiler.start()
         else:
-            # A second thread gains nothing at these sizes, and on a busy core it would be waited for for milliseconds.
+            # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
                 compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)

@@ -144,7 +144,7 @@ class Measuring:
         timing: CellTimings,
         readings: Sequence[Reading],
     ) -> Cell:
-        """What became of one variant: its samples, if it did not raise and is still right after the last of them."""
+        """The outcome of one variant: its samples, if it did not raise and is still right after the last of them."""
         error, when = timing.error, "during timing"
         if error is None:
             error, when = self._check_after(group.key(name), fixture, launch, timing.stopwatch.replay), "after timing"

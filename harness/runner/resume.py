@@ -28,7 +28,7 @@ def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group
 
 
 def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
-    """Raises ConfigError where the command describes another sweep than the record that it is to complete.
+    """Raises ConfigError where the command describes another sweep than the record that it should complete.
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
@@ -56,7 +56,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_machine(run: Run, environment: Environment) -> None:
-    """Raises RecordError where cells of this process must not stand in the same record."""
+    """Raises RecordError where cells of this process must not be in the same record."""
     for name in SAME_ENVIRONMENT:
         before, now = getattr(run.header.environment, name), getattr(environment, name)
         if before != now:

@@ -21,7 +21,7 @@ from harness.runner.worker import Worker, WorkerDied
 
 
 class RunError(Exception):
-    """No worker can be had: the run cannot start, or cannot go on after a worker died. The message says why."""
+    """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Runner:
         self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group]) -> None:
-        """All groups in order. The time budget is shared out over the points still to come. Raises RunError."""
+        """All groups in order. The time budget is divided among the remaining points. Raises RunError."""
         self._done, self._total = 0, sum(len(group.variants) for group in groups)
         for i, group in enumerate(groups):
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
@@ -169,9 +169,9 @@ class Runner:
             return
         point.batches.insert(0, batch)
         if culprit is None and not point.died_without_culprit:
-            point.died_without_culprit = True  # nobody had control; it may not happen again
+            point.died_without_culprit = True  # no variant had control; it may not happen again
             return
-        culprit = culprit or batch[0]  # somebody has to go, or this might never end
+        culprit = culprit or batch[0]  # exclude one, or this might never end
         self._worker.blame(f"{point.group.operator.name}/{culprit}", death)
         if culprit in point.pending:  # else its cell arrived before the process died
             point.pending.remove(culprit)

@@ -13,8 +13,8 @@ from harness.runner.worker import Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
 MAX_DEATHS = 2
-#: How often a process that dies during start-up is started. Whatever killed it (say, the kernel's OOM killer) may be
-#: over by then.
+#: How often a process that dies during start-up is started. The cause, such as the kernel's OOM killer, may be
+#: gone by then.
 MAX_STARTS = 3
 
 
@@ -27,7 +27,7 @@ class Deaths:
 
 
 class SupervisedWorker:
-    """Owns one worker process at a time; the clients decide what becomes of the cells.
+    """Owns one worker process at a time; the clients decide what happens to the cells.
 
     start:       makes a process for a job; it begins to load at once.
     attribution: who had control in the latest task.
@@ -57,8 +57,8 @@ class SupervisedWorker:
                 starts += 1
 
     def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame, and before the next
-        message comes ``restart``.
+        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame; call ``restart``
+        before the next message.
         """
         self.attribution = FaultAttribution()
         for event in self._worker.ask(message):

@@ -74,5 +74,5 @@ def redirect_output(writer: Connection) -> None:
 
 
 def _print(text: str) -> None:
-    # sys.stderr is looked up each time: a live progress bar replaces it with a stream of its own.
+    # sys.stderr is looked up each time: a live progress bar replaces it with its own stream.
     print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
 """Verifies a variant at one point, before any timing: whole output buffers must equal the scalar reference exactly.
 
-After set-up the outputs are poisoned and the contents of the inputs replaced, so that nothing computed early helps.
-Then four launches, each compared:
+After set-up the outputs are poisoned and the contents of the inputs replaced, so that results precomputed in set-up
+are wrong. Then four launches, each compared:
 
 1. on the first batch, outputs poisoned;
 2. on the same batch, outputs as the first launch left them;
@@ -9,8 +9,8 @@ Then four launches, each compared:
 4. on another batch, outputs poisoned with the other pattern.
 
 On a GPU a fifth launch is queued, with its inputs, behind a sleeping kernel: work outside the current stream reads the
-inputs of before. After each launch inputs and canaries, and after all of them the settings of the process, must be as
-they were.
+earlier inputs. After each launch inputs and canaries, and after all of them the settings of the process, must be
+unchanged.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Fixture:
     def check_queued(self, launch: Callable[[], Any], batch: int, poison: int) -> None:
         """CUDA only: queue inputs, poison, launch and a copy of the outputs behind a sleeping kernel, without a wait.
 
-        A launch whose work is ordered by the current stream is right. Work beside that stream reads the inputs of
-        before, and its results are poisoned afterwards. Raises Mismatch.
+        A launch whose work is ordered by the current stream is right. Work outside that stream reads the
+        earlier inputs, and its results are poisoned afterwards. Raises Mismatch.
         """
         self.fill_on_host(batch)
         on_device = {name: buffer.tensor for name, buffer in self.outputs.buffers.items() if buffer.tensor.is_cuda}

@@ -5,8 +5,8 @@ one graph per size of step is captured, and the graphs are replayed through the 
 
 Before each replay, as between two steps of a server, the inputs are rewritten in place; the outputs are poisoned or
 keep what the step before left; and tensors as large as the outputs are allocated, overwritten and freed. Memory that a
-graph reads without owning it belongs to somebody else by then (vLLM #35175: the first tokens were right, after about
-fifty they were garbage).
+graph reads without owning it has been reused by then (vLLM #35175: the first tokens were right, after about fifty they
+were garbage).
 """
 
 from __future__ import annotations

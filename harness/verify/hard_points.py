@@ -18,7 +18,7 @@ from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
-#: that takes such a device, or a timed run; "-": no launch got as far as this check.
+#: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
@@ -113,7 +113,7 @@ class _VariantChecks:
                 continue
             first = not taken
             taken.append((hard, point))
-            # Sequences replay graphs too, so without thoroughness the first of them is enough.
+            # Sequences replay graphs too, so unless thorough the first of them is enough.
             replays = thorough or (first and not operator.sequences)
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
         if taken:

@@ -234,12 +234,12 @@ LOCATED = {
     "seed past what a generator takes": (GOOD + "measure: {seed: 99999999999999999999}\n", "c.yaml:5: measure.seed: "),
     "name a number": (GOOD.replace("tiny", "3"), "c.yaml:1: name: Expected text, got a whole number"),
     "name with a slash": (GOOD.replace("tiny", "a/b"), "c.yaml:1: name: "),
-    "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first in line 1"),
+    "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first on line 1"),
     "key of measure given twice": (
         GOOD + "measure:\n  seed: 1\n  seed: 2\n",
-        "c.yaml:7: measure.seed: given twice, first in line 6",
+        "c.yaml:7: measure.seed: given twice, first on line 6",
     ),
-    "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first in line 4"),
+    "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first on line 4"),
     "tabs": ("name: t\noperators:\n\t- decode_native\n", "c.yaml:3: not readable as YAML: "),
     "unclosed bracket": (
         "name: t\noperators: [decode_native\nsweep: [{batch_size: 1}]\n",
@@ -314,9 +314,7 @@ def test_a_folder_is_no_configuration(capsys, tmp_path):
 
 def test_a_missing_folder_is_no_traceback(capsys):
     assert bench.main(["nowhere/c.yaml", "--plan"]) == 2
-    assert (
-        capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory; configs/ has some to start from\n"
-    )
+    assert capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory; see configs/ for examples\n"
 
 
 @pytest.mark.parametrize("given", ["configs/mtp3.yaml", "confgs/mtp3.yaml", "mtp3", "mtp3.yml"])

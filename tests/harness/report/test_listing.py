@@ -24,7 +24,7 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
     rows = {f"{row['operator']}/{row['variant']}": row["checks"] for row in catalog["variants"]}
     assert set(rows) == {variant.id for variant in CATALOG.variants}
     for variant in CATALOG.variants:
-        assert rows[variant.id] == {name: "waived" if name in variant.waives else "promised" for name in NAMES}
+        assert rows[variant.id] == {name: "waived" if name in variant.waives else "required" for name in NAMES}
     assert [name for name, state in rows["mla_tile_schedule/host_loop"].items() if state == "waived"] == list(WAIVABLE)
 
 
@@ -35,7 +35,7 @@ def check_rows(out):
         if (name := line.partition(":")[0]) in CATALOG.operators:
             operator = name
         words = line.split()
-        if operator and {"promised", "waived"} & set(words[1:2]):
+        if operator and {"required", "waived"} & set(words[1:2]):
             found.setdefault(operator, {})[words[0]] = words[1:]
     return found
 
@@ -54,8 +54,8 @@ def test_every_check_is_a_column_or_one_of_the_others(width, capsys, monkeypatch
         healthy = [variant for variant in CATALOG.of(operator) if variant.defect is None]
         assert list(rows) == [variant.name for variant in healthy]
         for variant in healthy:
-            states = ["waived" if name in variant.waives else "promised" for name in WAIVABLE]
-            assert rows[variant.name] == [*states, "promised"]
+            states = ["waived" if name in variant.waives else "required" for name in WAIVABLE]
+            assert rows[variant.name] == [*states, "required"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -154,7 +154,7 @@ def test_another_machine_is_refused(bench):
 
 
 def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
-    assert "leave --out out" in bench("--resume", "out", "--out", "other")[2]
+    assert "drop --out" in bench("--resume", "out", "--out", "other")[2]
     code, _, err, _ = bench("--resume", "nowhere")
     assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
 

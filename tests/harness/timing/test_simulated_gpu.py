@@ -280,7 +280,7 @@ def test_an_estimator_without_a_constant_offset_is_named(attribute, estimator, g
 
 def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
     monkeypatch.setattr("tests.simulated_gpu.ctypes.memmove", lambda *_: None)
-    with pytest.raises(RuntimeError, match="calibration copy came out wrong"):
+    with pytest.raises(RuntimeError, match="calibration copy is wrong"):
         calibrated()
 
 
