@@ -1,1 +1,1 @@
-"""The operators, one folder each: what it computes, inputs, scalar reference, PyTorch-op variants, historic defects."""
+"""The operators, one folder each: specification, inputs, scalar reference, PyTorch variants, historic defects."""

@@ -45,7 +45,7 @@ class PointCells:
 
 @dataclass(frozen=True)
 class Panel:
-    """cache: the state that gpu_us was taken in; other figures are always taken with a hot cache.
+    """cache: the state in which gpu_us was taken; other figures are always taken with a hot cache.
 
     figure: whose samples are drawn: one of a GPU (gpu_us, eager_us), or cpu_us; a panel never has both.
     """

@@ -26,7 +26,7 @@ WIDTH_IN, DPI = 9.0, 150
 TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
-#: Colours by Okabe and Ito and from Paul Tol's muted scheme, which can be told apart with every common colour vision
+#: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision
 #: deficiency. One family for each way to write a kernel; any other variant is a chain of framework operators.
 _FAMILIES = {
     "cuda": ("#0072B2", "#56B4E9", "#332288"),
@@ -81,7 +81,7 @@ def machine(environment: Environment) -> str:
 
 
 def commit(environment: Environment) -> str:
-    """Such as ``commit 0123abc+``; the plus stands for uncommitted changes."""
+    """Such as ``commit 0123abc+``; the plus means uncommitted changes."""
     return f"commit {environment.commit or 'unknown'}{'+' if environment.dirty else ''}"
 
 

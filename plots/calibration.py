@@ -25,7 +25,7 @@ from plots._style import (
     save,
 )
 
-#: Of the estimators in turn. Okabe-Ito.
+#: Colours of the estimators, in their order (Okabe-Ito).
 STYLES = (
     {"color": "#0072B2", "marker": "o"},
     {"color": "#E69F00", "marker": "s"},

@@ -80,7 +80,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     used = {reason for one in tables for row in one.rows for reason in row.reasons.values()}
     meanings = [f"{reason}: {meaning}" for reason, meaning in MEANINGS.items() if reason in used]
     if any(row.times for one in tables for row in one.rows):
-        meanings.append("a time in place of a ratio: the chain has none there")
+        meanings.append("a time instead of a ratio: the chain was not timed there")
     caption(fig, "\n".join(filter(None, ("; ".join(meanings), environment_caption(runs_of(found))))))
     mark_uncalibrated(fig, runs_of(found))
     return fig

@@ -1,1 +1,1 @@
-"""What a user runs beside bench.py, each as ``python -m tools.NAME``."""
+"""Command-line tools besides bench.py, each run as ``python -m tools.NAME``."""

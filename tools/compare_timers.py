@@ -4,7 +4,7 @@
 
 Each kernel waits on the GPU's global timer and writes how long it took. The residual of a timer is
 measured - true - constant; the constant is the median of measured - true over the kernels, since the start and end of a
-kernel are not part of its wait, and each timer counts another share of them. The others are Triton's do_bench and
+kernel are not part of its wait, and each timer includes a different share of them. The others are Triton's do_bench and
 do_bench_cudagraph, and cuda-bench (NVIDIA nvbench) where it is installed. ``--json`` keeps the measured times;
 tools/splice.py writes the table of docs/methodology.md from such a file in results/reference/.
 """

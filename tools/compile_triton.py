@@ -3,7 +3,7 @@
     python -m tools.compile_triton 90      # sm_90, all hard points
     python -m tools.compile_triton 90 3    # the first three hard points of each variant
 
-Triton's interpreter accepts code that its compiler refuses, such as one name for tiles of two shapes in the branches of
+Triton's interpreter accepts code that its compiler rejects, such as one name for tiles of two shapes in the branches of
 an ``if``. Here the launches of every variant's hard points are compiled to a cubin and not run. Prints the number of
 launches of each variant, or the compiler's error; exit code 1 where there is one.
 """

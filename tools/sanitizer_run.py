@@ -5,14 +5,14 @@
     compute-sanitizer --tool racecheck  python -m tools.sanitizer_run 'mla_tile_schedule/*' '*/cuda_fused'
 
 Patterns are globs over operator/variant or variant; without one, every CUDA and Triton kernel runs. ``--variants FILE``
-adds your own kernels. Exit code 0: all results are right; 1: a wrong result or an exception; 2: no such variant. With
-its option ``--error-exitcode`` the sanitizer changes the code where it finds something.
+adds your own kernels. Exit code 0: all results are right; 1: a wrong result or an exception; 2: no such variant. The
+sanitizer's option ``--error-exitcode`` sets the code for its own findings.
 
 Every tensor has its own allocation, exactly as large as the tensor and without canaries, so that memcheck sees an
 access one byte outside of it. Outputs and the gaps between the rows of a padded table stay uninitialised: poison would
 be written by a kernel, after which initcheck takes the memory for initialised. Of an output only the elements that must
-be written are read, so a missing write is a finding of initcheck as well as a wrong result here. Elements that must
-stay untouched are left to ``bench.py verify``.
+be written are read, so a missing write is a finding of initcheck as well as a wrong result here. Only
+``bench.py verify`` checks elements that must stay untouched.
 
 Each hard point runs twice, the second time with tensors that start one element past an aligned address, where other
 code paths are chosen.

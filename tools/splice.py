@@ -82,7 +82,7 @@ def estimators_agree(run: Run, cell: Cell) -> bool | None:
     return None if found is None else found.agree
 
 
-def box(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
+def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ? and ! behind the GPU time."""
     if cell is None or cell.status == "skipped":
         return "–"
@@ -97,11 +97,11 @@ def box(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
 
 
 def row_of(run: Run, cells: dict[str, Cell], variants: list[str], with_ratio: bool = True) -> list[str]:
-    """A box for each variant, then the floor."""
+    """An entry for each variant, then the floor."""
     times = {name: found.median for name, cell in cells.items() if (found := interval(cell, "gpu_us"))}
     fastest = min(times, key=times.get) if len(times) > 1 else None
     floors = [significant(floor_of(run, cells[name])) for name in times][:1] or ["–"]
-    return [box(run, cells.get(name), name == fastest, with_ratio) for name in variants] + floors
+    return [entry(run, cells.get(name), name == fastest, with_ratio) for name in variants] + floors
 
 
 def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:

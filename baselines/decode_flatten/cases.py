@@ -20,7 +20,7 @@ def seq_len_below_decode_len(x: Inputs) -> None:
 
 
 def padding_in_the_middle(x: Inputs) -> None:
-    """The last request becomes request 1. It is the padding request, which otherwise comes last."""
+    """Moves the padding request, which otherwise comes last, to row 1."""
     order = torch.tensor([0, len(x.seq_lens) - 1, *range(1, len(x.seq_lens) - 1)])
     lens = torch.diff(x.query_start_loc)[order]
     for start in (x.query_start_loc, x.query_start_loc_cpu):
@@ -108,7 +108,7 @@ HARD_POINTS = [
     ),
 ]
 
-# Random lengths: a graph that replays the lengths of its capture must come out wrong.
+# Random lengths, so that a graph that keeps the lengths of its capture is wrong.
 _UNIFORM = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 2, "context_len": {"uniform": [4, 200]}}
 _BIG = _UNIFORM | {"decode_len": "ragged"}

@@ -46,7 +46,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def launch():
         torch.diff(x.query_start_loc, out=decode_lens)
         decode_lens_cpu = torch.diff(x.query_start_loc_cpu)
-        # Upstream looks at the maximum before it adds up: its host time is part of the chain.
+        # Upstream also takes the maximum; its host time is part of the chain.
         actual = int(decode_lens_cpu.sum()) if int(decode_lens_cpu.max()) > 0 else 0
         computed = x.seq_lens - decode_lens
         bases = torch.repeat_interleave(computed, decode_lens, output_size=actual)

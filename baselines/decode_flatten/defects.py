@@ -1,4 +1,4 @@
-"""Historic bugs of decode_flatten that PyTorch operators can show. Two more, of a kernel, are in kernels/."""
+"""Historic bugs of decode_flatten, as PyTorch chains. Two kernel bugs are in kernels/decode_flatten/triton.py."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable
 
 @variant(
     "decode_flatten",
-    defect="the CPU's query boundaries are taken for the device's (vLLM #52795, #56562)",
+    defect="the CPU's query boundaries are used instead of the device's (vLLM #52795, #56562)",
     waives=("no_alloc", "no_sync", "graph_safe"),
 )
 def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Right where the host knows; after adaptive verification its boundaries are those of the drafts, not of what
-    was kept.
-    """
+    """Right while the host is up to date; after adaptive verification its boundaries still count every draft."""
     indices, columns = token_indices(out), copied_columns(x, out)
 
     def launch():
@@ -56,7 +54,7 @@ def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[
 
 @variant(
     "decode_flatten",
-    defect="lengths past T keep those of a larger step, which a graph captured at it reads (xllm #1939)",
+    defect="lengths of a larger step stay in the tail, where a graph captured at that size reads them (xllm #1939)",
     skip=needs_exact_host_lens,
     waives="no_alloc",
 )
@@ -66,13 +64,11 @@ def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 
 @variant(
     "decode_flatten",
-    defect="the arange has max_num_seqs x next_n entries, a padded step has more tokens (vLLM #39277, #40983)",
+    defect="the arange has max_num_seqs x next_n entries, fewer than a padded step has tokens (vLLM #39277, #40983)",
     skip=needs_exact_host_lens,
     waives="no_alloc",
 )
 def arange_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """max_num_seqs is B here. Upstream raised; clamped to the table's end, the tokens behind it are written by
-    nobody.
-    """
+    """max_num_seqs is B here. Upstream raised; here the tokens past the end of the arange are not written."""
     covered = min(point.batch_size * point.next_n, x.num_decode_tokens)
     return op_chain(point, replace(x, num_decode_tokens=covered), out)

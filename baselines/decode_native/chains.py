@@ -48,13 +48,13 @@ def chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 @variant("decode_native", skip=_end_aligned, waives="no_alloc")
 def chain_clamp(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The operator chain with the clamp of vLLM #51538: what runs today."""
+    """The operator chain with the clamp of vLLM #51538."""
     return _fill(point, x, views(point, out)["context_lens"])
 
 
 @variant("decode_native", skip=_end_aligned)
 def flat_view(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The flat buffer's view as ``out=`` of one broadcast add with offsets shifted beforehand, clamped in place."""
+    """One broadcast add with precomputed offsets into a view of the flat buffer (``out=``), then an in-place clamp."""
     shifted = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=out.buffer.device)
     seq_lens, view = x.seq_lens.unsqueeze(1), views(point, out)["context_lens"]
 
@@ -91,7 +91,7 @@ def _fill_slice(
 
 @variant(
     "decode_native",
-    defect="a strided 2-D slice is handed on as it is (vLLM #42135, variant A)",
+    defect="a strided 2-D slice is returned to the consumer (vLLM #42135, variant A)",
     skip=_end_aligned,
     waives="no_alloc",
 )
@@ -101,7 +101,7 @@ def strided_slice(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
 
 @variant(
     "decode_native",
-    defect=".contiguous() per step: the address moves (vLLM #40989, rejected)",
+    defect=".contiguous() in every step: the address changes (vLLM #40989, rejected)",
     skip=_end_aligned,
     waives="no_alloc",
 )
@@ -131,13 +131,13 @@ def end_aligned_front_rows(point: Point, x: Inputs, out: Outputs) -> Callable[[]
 
 @variant(
     "decode_native",
-    defect="the shared seq_lens are divided by compress_ratio in place (the kind of vLLM 0.19's clamped table)",
+    defect="the shared seq_lens are divided by compress_ratio in place (like vLLM 0.19's clamped table)",
     skip=_end_aligned,
     waives="no_alloc",
 )
 def ratio_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """``lens //= ratio`` where lens is the step's own tensor: the lengths here are right, those of the next reader
-    are not.
+    """``lens //= ratio`` on the shared tensor: the lengths written here are right, those that the next consumer
+    reads are not.
     """
     fill = chain_clamp(point, x, out)
 
@@ -153,7 +153,7 @@ _RATIOS: list[int] = []
 
 @variant(
     "decode_native",
-    defect="a host constant is kept from the first capture: here compress_ratio (the kind of TRT-LLM #16219)",
+    defect="a host constant, here compress_ratio, is kept from the first capture (like TRT-LLM #16219)",
     skip=_end_aligned,
     waives="no_alloc",
 )

@@ -121,7 +121,7 @@ HARD_POINTS = [
     ),
 ]
 
-# Random lengths: a graph that replays the lengths of its capture must come out wrong.
+# Random lengths, so that a graph that keeps the lengths of its capture is wrong.
 _BIG = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 200]}}
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}

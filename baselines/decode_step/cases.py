@@ -47,7 +47,7 @@ def _one_long_row(x: Inputs) -> None:
 
 
 def _longest_first(x: Inputs) -> None:
-    """The longest request has the same length on all seeds, the others have not."""
+    """The longest request has the same length for every seed; the others do not."""
     x.seq_lens[0] = 9000
 
 
@@ -131,7 +131,7 @@ HARD_POINTS = [
     HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
 
-# Random lengths, and random rows on the native path: a graph that replays those of its capture must come out wrong.
+# Random lengths, and random rows on the native path, so that a graph that keeps those of its capture is wrong.
 _BIG = _SMALL | {"batch_size": 12, "context_len": {"uniform": [4, 2000]}}
 _LITTLE = _SMALL | {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 1500]}}
 _ROWS = _NATIVE | {"decode_len": "ragged"}

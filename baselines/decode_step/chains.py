@@ -20,7 +20,7 @@ def stale_on_the_flatten_path(point: Point) -> str | None:
 
 
 def lengths_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The chain of the path's own operator; on the native path also the rows per request."""
+    """The chain of the operator of this path; on the native path also a copy of the rows per request."""
     if point.decode_path == "flatten":
         return decode_flatten.op_chain(point, x, out)
     native = native_part(point, x, out)

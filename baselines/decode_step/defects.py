@@ -1,4 +1,4 @@
-"""Historic bugs of decode_step: parts that do not fit together, and plans that are out of date."""
+"""Historic bugs of decode_step: parts that do not fit together, and outdated plans."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from harness.contract import Point, variant
 
 
 def _flatten_only(point: Point) -> str | None:
-    return "the flatten path alone" if point.decode_path == "native" else needs_exact_host_lens(point)
+    return "flatten path only" if point.decode_path == "native" else needs_exact_host_lens(point)
 
 
 def _native_only(point: Point) -> str | None:
-    return "the native path alone" if point.decode_path == "flatten" else None
+    return "native path only" if point.decode_path == "flatten" else None
 
 
 def _with_schedule_of(decode_path: str, point: Point, x: Inputs, out: Outputs, lens: Tensor) -> Callable[[], None]:
@@ -49,7 +49,7 @@ def _with_schedule_of(decode_path: str, point: Point, x: Inputs, out: Outputs, l
     waives="no_alloc",
 )
 def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The schedule's mode follows the configuration, that of the lengths the step."""
+    """The schedule's mode follows the configuration, the lengths' mode follows the step."""
     return _with_schedule_of("native", point, x, out, x.seq_lens)
 
 
@@ -60,18 +60,18 @@ def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     waives="no_alloc",
 )
 def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """A varlen schedule, a launch that is not."""
+    """A varlen schedule for a launch that is not varlen."""
     return _with_schedule_of("flatten", point, x, out, views(point, out)["lens"].view(-1))
 
 
 @variant(
     "decode_step",
-    defect="fresh tile tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
+    defect="a captured graph gets fresh tile tensors (vLLM #32810, fixed in #35175)",
     skip=stale_on_the_flatten_path,
     waives="no_alloc",
 )
 def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
-    """Lengths, table and schedule persist. A graph that was captured reads the first step's tiles."""
+    """Lengths, table and schedule are persistent, but a captured graph keeps reading the first step's tiles."""
     step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
     tile_point, tile_inputs, _ = tile_part(point, x, out)
     tiles = fresh_tiles(tile_point, tile_inputs)
@@ -85,12 +85,12 @@ def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
 
 @variant(
     "decode_step",
-    defect="tiles are not planned anew while the longest request stays as it is (vLLM #39546)",
+    defect="tiles are planned again only when the longest request changes (vLLM #39546)",
     skip=stale_on_the_flatten_path,
     waives="no_alloc",
 )
 def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The plan's consumer runs on with tiles of lengths that are gone."""
+    """The consumer keeps using tiles that were planned for earlier lengths."""
     step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
     tile_point, tile_inputs, tile_outputs = tile_part(point, x, out)
     tiles, persistent = fresh_tiles(tile_point, tile_inputs), tile_views(tile_point, tile_outputs)

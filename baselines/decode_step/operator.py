@@ -18,7 +18,7 @@ A schedule belongs to the mode of the kernel that reads it: one over flat tokens
 numbers atoms. Read in the other mode, a table has the right shape and sends SMs to the wrong work, or into an endless
 loop (vLLM #55270).
 
-All that the schedules need follows from seq_lens and query_start_loc, so nothing has to wait for the flattened lengths.
+The schedules depend on seq_lens and query_start_loc only, so they need not wait for the flattened lengths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DECODE_PATH = Axis(
     "decode_path",
     axes.choice("flatten", "native"),
     "flatten",
-    "whether every token becomes a row of its own, or a request keeps its L tokens",
+    "flatten: a row for every token; native: a row of L tokens for every request",
 )
 
 
@@ -79,7 +79,7 @@ def make_outputs(point: Point) -> Outputs:
 
 
 def views(point: Point, out: Outputs) -> dict[str, Tensor]:
-    """What the indexer and the attention kernel read; block_table on the flatten path alone."""
+    """What the indexer and the attention kernel read; block_table on the flatten path only."""
     if point.decode_path == "flatten":
         lengths = decode_flatten.views(point, out)
     else:
@@ -120,7 +120,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Inputs once, whatever is built from them; every table once."""
+    """Every input read once, even if several tables use it; every table written once."""
     size, fields = point.batch_size, mla_tile_schedule.FIELDS[point.layout]
     tables = 2 * (point.num_sms + 1) + fields * point.num_sm_parts + size + 1
     if point.decode_path == "native":
@@ -131,12 +131,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 def same_step_elsewhere(point: Point) -> str | None:
     """Why another point measures the same step."""
     if point.decode_path == "native" and (point.token_padding or point.host_lens == "stale"):
-        return "the native path knows no token padding and reads no host lengths"
+        return "the native path has no token padding and reads no host lengths"
     return axes.same_batch_elsewhere(point)
 
 
-# --- what the variants of the single operators take: point, inputs, outputs -------------------------------------------
-# Those of decode_flatten take the step's own.
+# --- point, inputs and outputs for the variants of the single operators -----------------------------------------------
+# Variants of decode_flatten take those of the step itself.
 
 
 def native_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_native.Inputs, decode_native.Outputs]:

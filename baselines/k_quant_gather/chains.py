@@ -55,7 +55,7 @@ def locate_tokens(x: Inputs, pages: Pages, block_size: int) -> tuple[Tensor, Ten
 
 
 def copy_where(mask: Tensor, block: Tensor, offset: Tensor, x: Inputs, out: Outputs, pages: Pages) -> None:
-    """Workspace rows where ``mask`` [N] is set get their token; the others are written back as they were."""
+    """Workspace rows where ``mask`` [N] is set get their token; the others are written back unchanged."""
     for part, workspace in ((pages.values, out.k), (pages.scales, out.scale)):
         rows = workspace[: x.num_tokens]
         torch.where(mask[:, None], part[block, offset], rows, out=rows)
@@ -73,16 +73,16 @@ def _set_up(point: Point, x: Inputs, out: Outputs, gather: Callable[..., None]) 
 
 @variant("k_quant_gather", waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """N rows by the host's upper bound; slack rows are masked: gathered from the null block and written back as they
-    were.
+    """Gathers as many rows as the host's upper bound. Slack rows are masked: they read the null block and are
+    written back unchanged.
     """
     return _set_up(point, x, out, masked_gather)
 
 
 @variant("k_quant_gather", waives=("no_alloc", "no_sync", "graph_safe"))
 def exact_length(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Asks the device for the exact number of tokens and gathers these alone, without a mask: one synchronisation a
-    layer.
+    """Reads the exact number of tokens back from the device and gathers only these, without a mask: one
+    synchronisation per layer.
     """
     pages = make_pages(point, x)
 
@@ -97,7 +97,7 @@ def exact_length(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-#: A general chunk first, then one request, for which Inductor compiles apart (see compiled).
+#: A general chunk first, then one request, which Inductor compiles separately (see compiled).
 _EXAMPLES = (
     {"batch_size": 12, "chunk_tokens": 9000, "table_padding": 3},
     {"batch_size": 1, "chunk_tokens": 9000},

@@ -15,7 +15,7 @@ from harness.contract import Point, variant
 
 @variant(
     "k_quant_gather",
-    defect="the upper bound is the work size: slack rows follow a stale request index (vLLM #40772)",
+    defect="the upper bound is used as the work size: slack rows get a stale request index (vLLM #40772)",
     waives="no_alloc",
 )
 def unguarded_upper_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -32,9 +32,7 @@ def unguarded_upper_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     return launch
 
 
-@variant(
-    "k_quant_gather", defect="a token's first scale alone is copied, whatever quant_block_size is", waives="no_alloc"
-)
+@variant("k_quant_gather", defect="only a token's first scale is copied, for any quant_block_size", waives="no_alloc")
 def dropped_scales(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     pages = make_pages(point, x)
     first_scales = replace(pages, scales=pages.scales[..., :SCALE_BYTES])
@@ -44,7 +42,7 @@ def dropped_scales(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 @variant("k_quant_gather", defect="the table's row stride is ignored: row b is read at b * columns", waives="no_alloc")
 def ignored_row_stride(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Ids that are none are folded into the cache, where upstream would read out of bounds: memory-safe, still
+    """Invalid ids are wrapped into the cache, where upstream would read out of bounds: memory-safe, but still
     wrong.
     """
     pages, table = make_pages(point, x), x.block_table
@@ -57,9 +55,9 @@ def ignored_row_stride(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     return launch
 
 
-@variant("k_quant_gather", defect="the page count is taken for the token count (SGLang #31218)", waives="no_alloc")
+@variant("k_quant_gather", defect="the page count is used as the token count (SGLang #31218)", waives="no_alloc")
 def pages_for_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Right where a page holds one token. Elsewhere most rows keep what an earlier chunk left in them."""
+    """Right for pages of one token. Otherwise most rows keep the contents of an earlier chunk."""
     pages, size = make_pages(point, x), point.block_size
 
     def launch() -> None:

@@ -12,7 +12,7 @@ token-major:
     value d of token o    base + o * head_dim + d
     scale h of token o    base + block_size * head_dim + 4 * (o * head_dim / quant_block_size + h)
 
-So kv_cache[block, o, head_dim:] is NOT the scale of token o: the tensor's shape only counts bytes, it is no layout.
+So kv_cache[block, o, head_dim:] is NOT the scale of token o: the tensor's shape gives a block's size, not its layout.
 
 The host sizes the chunk without asking the device: N = num_tokens assumes that every draft was accepted and is an upper
 bound. Workspace rows from cu_seq_lens[B] to N are slack; no consumer reads them and they must keep their contents.
@@ -35,7 +35,7 @@ from baselines.workloads.integers import cdiv
 from baselines.workloads.prefill_chunks import scale_bytes
 from harness.contract import Expected, Operator, Point
 
-#: Workspace rows past N, so that a write past N is seen.
+#: Workspace rows past N, so that a write past N is detected.
 SPARE_ROWS = 8
 
 

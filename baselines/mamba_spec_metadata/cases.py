@@ -92,7 +92,7 @@ _ALIGN, _NONE = {"cache_mode": "align"}, {"cache_mode": "none"}
 # fmt: off
 HARD_POINTS = [
     HardPoint("B=1", {"batch_size": 1}),
-    HardPoint("B=1, one token of one", {"batch_size": 1, "max_decode_len": 1, "context_len": 1}),
+    HardPoint("B=1, one token", {"batch_size": 1, "max_decode_len": 1, "context_len": 1}),
     HardPoint("nc = 0", _BS16 | {"context_len": 4}),
     HardPoint("nc = BS - 1", _BS16 | {"context_len": 19}),
     HardPoint("nc = BS", _BS16 | {"context_len": 20}),
@@ -100,9 +100,9 @@ HARD_POINTS = [
     HardPoint("one token crosses a boundary", _BS16 | {"max_decode_len": 1, "context_len": 17}),
     HardPoint("1 + k tokens cross a boundary", _BS16 | {"context_len": 18}),
     HardPoint("nc + q = max_model_len: the last column", _BS16 | {"context_len": 256}),
-    HardPoint("max_model_len no multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
-    HardPoint("the step before ran out of max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
-    HardPoint("the step before crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
+    HardPoint("max_model_len not a multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
+    HardPoint("the previous step ran into max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
+    HardPoint("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
     HardPoint("input and output slots coincide", _BS16 | {"context_len": 28}, _in_place_slots),
     HardPoint("most drafts rejected", _BS16 | _ANY | {"batch_size": 12, "acceptance": 0.1}),
     HardPoint("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
@@ -116,7 +116,7 @@ HARD_POINTS = [
     HardPoint("k = 31", {"batch_size": 3, "num_speculative_blocks": 31}),
     HardPoint("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
     HardPoint("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
-    HardPoint("nothing known of the step before", _BS16 | {"context_len": 36}, _unknown),
+    HardPoint("all anchors unknown", _BS16 | {"context_len": 36}, _unknown),
     HardPoint("half of the anchors unknown", _BS16 | _ANY, _minus_one),
     HardPoint("new and resumed rows between old ones", _BS16 | _ANY | {"batch_size": 12, "churn": 0.5}),
     HardPoint("resumed with a shorter row, NULL tail", _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9}, _null_tail),  # noqa: E501

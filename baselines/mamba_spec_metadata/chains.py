@@ -36,7 +36,7 @@ def fill_all_states(
     columns: int,
     num_reqs: int,
 ) -> None:
-    """Mode all. Indices and persistent copies as vLLM's builder makes them, then the gathers of its layers, once.
+    """Mode all. Indices and persistent copies as in vLLM's builder, then the gathers of one layer.
 
     table:   [max_num_seqs, W] the persistent copy of the block table that the layers gather from.
     offsets: [1 + k] int64, 0 .. k.
@@ -46,7 +46,7 @@ def fill_all_states(
     query_lens = x.query_start_loc[1 : n + 1] - x.query_start_loc[:n]
     computed = x.seq_lens[:n] - query_lens
     last_computed = (-(computed // -block_size) - 1).clamp(min=0)
-    _first_scheduled = -((computed + 1) // -block_size) - 1  # upstream computes it for all rows, prefill alone uses it
+    _first_scheduled = -((computed + 1) // -block_size) - 1  # upstream computes it for all rows; only prefill uses it
     last_scheduled = (-(x.seq_lens[:n] // -block_size) - 1).clamp(min=0)
     known = anchor(x)
     previous = torch.where(known >= 0, known, ((computed - 1) // block_size).clamp(min=0))
@@ -76,7 +76,7 @@ def fill_window(x: Inputs, out: Outputs, offsets: Tensor, block_size: int, align
 
 
 def _offsets(point: Point, out: Outputs) -> Tensor:
-    # int64: every release of torch takes it for an index, and adding it to an int32 index converts in the same launch.
+    # int64: every release of torch accepts it as an index, and adding it to an int32 index converts in the same launch.
     return torch.arange(mamba.slots_per_step(point), device=out.input_slots.device)
 
 
@@ -115,7 +115,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return all_states_chain(point, x, out) if point.cache_mode == "all" else window_chain(point, x, out)
 
 
-#: General batches first, without and with padding; then what Inductor compiles apart (see compiled).
+#: General batches first, without and with padding; then what Inductor compiles separately (see compiled).
 _FULL, _PADDED = {"batch_size": 24, "table_padding": 3}, {"batch_size": 24, "padding": 0.2, "table_padding": 3}
 _EXAMPLES_ALL = (_FULL, _PADDED, {"batch_size": 1})
 _EXAMPLES_WINDOW = tuple(example | {"cache_mode": mode} for mode in ("align", "none") for example in (_FULL, _PADDED))

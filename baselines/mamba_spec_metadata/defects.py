@@ -19,12 +19,12 @@ def _mode_all(point: Point) -> str | None:
 
 @variant(
     "mamba_spec_metadata",
-    defect="the table lacks + num_speculative_blocks (vLLM #39809)",
+    defect="the table lacks the last num_speculative_blocks columns (vLLM #39809)",
     skip=_mode_all,
     waives="no_alloc",
 )
 def table_without_speculative_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Columns that the persistent copy does not have stay zero here; on a GPU the gather left the row."""
+    """Columns missing from the persistent copy read as zero here; upstream's gather read past the row."""
     return all_states_chain(point, x, out, columns=table_columns(point) - point.num_speculative_blocks)
 
 
@@ -55,7 +55,7 @@ def fallback_anchor(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
 
 @variant(
     "mamba_spec_metadata",
-    defect="a resumed request takes the anchor left in its slot",
+    defect="a resumed request uses the anchor that an earlier request left in its slot",
     skip=_mode_all,
     waives="no_alloc",
 )
@@ -87,7 +87,7 @@ def conv_reads_computed_column(point: Point, x: Inputs, out: Outputs) -> Callabl
     waives="no_alloc",
 )
 def conv_reads_current_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The step before wrote another block's slot where this one crosses a boundary."""
+    """Where this step crosses a boundary, the previous step wrote the slot of another block."""
     chain, n = op_chain(point, x, out), x.num_decodes
 
     def launch() -> None:
@@ -127,7 +127,7 @@ def anchor_never_stored(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     waives="no_alloc",
 )
 def anchor_in_scheduler_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The scheduler's blocks are twice as long here: the column is too low, but inside of the row."""
+    """The scheduler's blocks are twice as long here, so the column is too low but inside the row."""
     scheduler_block_size = 2 * point.mamba_block_size
 
     def anchor(x: Inputs) -> torch.Tensor:

@@ -64,7 +64,7 @@ AXES = (
 
 def redundant(point: Point) -> str | None:
     if point.churn and point.cache_mode != "all":
-        return "anchors matter in mode all alone"
+        return "anchors matter in mode all only"
     return axes.same_batch_elsewhere(point)
 
 
@@ -82,7 +82,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    """int32. Modes align and none have the first two alone."""
+    """int32. Modes align and none have only the first two."""
 
     input_slots: Tensor  # [max_num_seqs, 1 + k]
     num_accepted_tokens: Tensor  # [max_num_seqs]
@@ -92,10 +92,10 @@ class Outputs:
     block_idx_last_scheduled_token: Tensor | None = None  # [max_num_seqs]
     block_idx_last_computed_token: Tensor | None = None  # [max_num_seqs]
     block_idx_last_scheduled_token_prev_step: Tensor | None = None  # [max_num_seqs]
-    next_anchors: Tensor | None = None  # [max_num_seqs + 1] by request slot; slot 0 is nobody's
+    next_anchors: Tensor | None = None  # [max_num_seqs + 1] by request slot; slot 0 is unused
 
 
-#: Outputs of mode ``all`` alone that hold one number per request.
+#: Outputs of mode ``all`` only, with one number per request.
 PER_REQUEST = (
     "conv_input_slot",
     "conv_output_slot",
@@ -192,8 +192,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         tensor = int32(rows)
         expected[name] = Expected(tensor, untouched=spare.view(-1, *[1] * (tensor.dim() - 1)).expand(tensor.shape))
     if point.cache_mode == "all":
-        nobody = torch.arange(capacity + 1) == 0
-        expected["next_anchors"] = Expected(int32(anchors), untouched=torch.tensor(kept) & ~nobody, slack=nobody)
+        unused = torch.arange(capacity + 1) == 0
+        expected["next_anchors"] = Expected(int32(anchors), untouched=torch.tensor(kept) & ~unused, slack=unused)
     return expected
 
 

@@ -1,7 +1,7 @@
 """Batches that break implementations of mamba_state_copy, and sequences of steps through the same pools.
 
-Edits change the contents of the generated Inputs (CPU tensors) in place. Almost all points have blocks of 16 tokens and
-every request crossing one.
+Edits change the contents of the generated Inputs (CPU tensors) in place. In almost all points a
+block has 16 tokens and every request crosses a block boundary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BS = 16
 
 
 def _synced(edit: Callable[[Inputs], None]) -> Callable[[Inputs], None]:
-    """The edit, after which the host's copies follow."""
+    """The edit, followed by an update of the host's copies."""
 
     @wraps(edit)
     def edit_and_sync(x: Inputs) -> None:
@@ -86,7 +86,7 @@ def _all_padding(x: Inputs) -> None:
 
 @_synced
 def stale_padding_rows(x: Inputs) -> None:
-    """Padding rows hold all that real requests left there in an earlier step, except for their length of 0."""
+    """Padding rows still hold the values of an earlier step's real requests, except that their length is 0."""
     padding = int((x.seq_lens == 0).sum())
     real = len(x.seq_lens) - padding
     for tensor in (x.num_accepted_tokens, x.state_columns, x.num_draft_tokens, x.block_table):
@@ -111,10 +111,10 @@ _ODD = {"ssm_state_bytes": 4 * 4099, "num_layers": 1, "batch_size": 2}
 
 # fmt: off
 HARD_POINTS = [
-    HardPoint("everyone crosses", _SMALL),
-    HardPoint("everyone crosses, DS", _SMALL | _DS),
+    HardPoint("all requests cross", _SMALL),
+    HardPoint("all requests cross, DS", _SMALL | _DS),
     HardPoint("B=1", _SMALL | {"batch_size": 1}),
-    HardPoint("nobody crosses", _SMALL | {"crossing": 0.0}),
+    HardPoint("no request crosses", _SMALL | {"crossing": 0.0}),
     HardPoint("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
     HardPoint("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501
     HardPoint("everything accepted", _SMALL | {"acceptance": 1.0}),
@@ -141,7 +141,7 @@ HARD_POINTS = [
     HardPoint("last block of max_model_len", _SMALL | {"context_len": 256}),
     HardPoint("after sampling", _AFTER),
     HardPoint("after sampling, DS", _AFTER | _DS),
-    HardPoint("after sampling, nobody crosses", _AFTER | {"crossing": 0.0}),
+    HardPoint("after sampling, no request crosses", _AFTER | {"crossing": 0.0}),
     HardPoint("after sampling, shift inside a slot, k = 1", _AFTER | {"num_speculative_blocks": 1}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
     HardPoint("after sampling, shift inside a slot, k = 2", _AFTER | {"num_speculative_blocks": 2}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
     HardPoint("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
@@ -162,5 +162,5 @@ _BIG, _LITTLE = _HALF | {"batch_size": 9}, _HALF | {"batch_size": 4}
 SEQUENCES = {
     "big-small-big": tuple(_SMALL | size for size in (_BIG, _LITTLE, _BIG)),
     "after sampling, big-small-big": tuple(_AFTER | size for size in (_BIG, _LITTLE, _BIG)),
-    "big-nobody-big": tuple(_SMALL | _BIG | crossing for crossing in ({}, {"crossing": 0.0}, {"padding": 0.5})),
+    "big-idle-big": tuple(_SMALL | _BIG | crossing for crossing in ({}, {"crossing": 0.0}, {"padding": 0.5})),
 }

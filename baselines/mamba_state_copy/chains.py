@@ -36,7 +36,7 @@ def decide_on_host(
 ) -> tuple[list[Copy], list[int], list[int]]:
     """(copies, accepted counts, state columns). Waits once, for the accepted counts, as they come from the sampler.
 
-    backwards: states may move to an earlier block. skip_padding: rows of length 0 are left alone.
+    backwards: states may move to an earlier block. skip_padding: rows of length 0 are skipped.
     """
     size, before = point.mamba_block_size, point.phase == "before_forward"
     seq_lens, accepted, known = x.seq_lens_cpu.tolist(), x.num_accepted_tokens.tolist(), x.state_columns_cpu.tolist()
@@ -95,8 +95,8 @@ def counts_writer(point: Point, out: Outputs) -> Callable[[list[int], list[int]]
 
 @variant("mamba_state_copy", waives=ON_HOST)
 def pointer_lists(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Lists (request x layer x state) built in Python from accepted counts, the one thing the host waits for; then a
-    copy each.
+    """Waits for the accepted counts, lists all copies (request x layer x state) in Python, then copies by these
+    lists.
     """
     columns, device, layers = conv_columns(point), out.ssm_states.device, range(point.num_layers)
     write_counts, most = counts_writer(point, out), point.batch_size * point.num_layers
@@ -178,13 +178,13 @@ def _set_up_masked(
 
 @variant("mamba_state_copy", waives="no_alloc")
 def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """No host decision, so it can be captured: the states of all requests are gathered, and put back where nothing
-    moves.
+    """Decides on the device, so it can be captured. Gathers states for all requests; where nothing moves, the null
+    slot is copied onto itself.
     """
     return _set_up_masked(point, x, out)
 
 
-#: A general batch in each phase and layout, then one request, for which Inductor compiles apart (see compiled).
+#: A general batch in each phase and layout, then one request, which Inductor compiles separately (see compiled).
 _GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
 _KINDS = [
     {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")

@@ -35,7 +35,7 @@ def _in_place(point: Point, x: Inputs, out: Outputs, shift_conv: ShiftConv, **de
 
 
 def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
-    """The right way."""
+    """The correct shift."""
     conv[:, target, : conv.shape[2] - shift] = conv[:, source, shift:].clone()
 
 
@@ -46,7 +46,7 @@ def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
     waives=ON_HOST,
 )
 def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """In place on a copy of the pools; a block per column, the last one first, as no order is promised."""
+    """In place on a copy of the pools; a block per column, the last one first: their order is not guaranteed."""
 
     def shift_columns(conv: Tensor, source: int, target: int, shift: int) -> None:
         for column in reversed(range(conv_columns(point) - shift)):
@@ -57,7 +57,7 @@ def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
 @variant(
     "mamba_state_copy",
-    defect="the first copy sets num_accepted_tokens, its siblings read it (vLLM #50432)",
+    defect="the first copy sets num_accepted_tokens, which other copies still read (vLLM #50432)",
     waives=ON_HOST,
 )
 def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -73,7 +73,7 @@ def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable
 
 @variant(
     "mamba_state_copy",
-    defect="layout DS is shifted as if its columns lay together (vLLM #45473)",
+    defect="layout DS is shifted as if its columns were contiguous (vLLM #45473)",
     skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None,
     waives=ON_HOST,
 )
@@ -90,21 +90,21 @@ def shifted_as_contiguous(point: Point, x: Inputs, out: Outputs) -> Callable[[],
 
 @variant(
     "mamba_state_copy",
-    defect="the first copy stores the next state_columns, its siblings read them (the kind of race in vLLM #50432)",
+    defect="the first copy stores the next state_columns, which other copies still read (a race like vLLM #50432)",
     waives=ON_HOST,
 )
 def columns_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One array for both: when the blocks of the other layers begin, a state lies where it has to go already."""
+    """One array is input and output: to the blocks of later layers the states seem to be in place already."""
     return pointer_lists(Point({**point, "num_layers": 1}) if point.phase == "before_forward" else point, x, out)
 
 
 @variant(
     "mamba_state_copy",
-    defect="a guard against backward copies, the cause named in vLLM #53505, drops those that are due",
+    defect="a guard against backward copies, the cause named in vLLM #53505, also drops required ones",
     waives=ON_HOST,
 )
 def backward_copy_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """A state goes back where drafts beyond a block's end were rejected, or where that end is left to the prefix
+    """A state moves back if drafts past a block's end were rejected, or if the block's end is kept for the prefix
     cache.
     """
     return _in_place(point, x, out, _shift, backwards=False)
@@ -125,7 +125,7 @@ def shift_ignored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 @variant(
     "mamba_state_copy",
-    defect="padding rows move what their stale columns say (the kind of xllm #1939)",
+    defect="padding rows copy what their stale columns say (like xllm #1939)",
     waives=ON_HOST,
 )
 def padding_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:

@@ -6,7 +6,7 @@ With q tokens in this step, nc = seq_lens - q computed tokens, a = num_accepted_
                     from = state_columns, or (nc - 1) // BS where unknown
                     to = ceil(seq_lens / BS) - 1;  shift = a - 1
                     copied where from is known and from != to; then num_accepted becomes 1. state_columns becomes to.
-    after_sampling  The state at the end of a block stays behind for the prefix cache.
+    after_sampling  The state at the end of a block is kept for the prefix cache.
                     running = seq_lens - drafts;  aligned = (running + a - 1) // BS * BS
                     from = state_columns;  to = aligned / BS - 1;  shift = aligned - running
                     copied where aligned >= running; num_accepted becomes 1 where from and to are the same slot
@@ -18,7 +18,7 @@ A state is never copied onto itself. Sources are the input pools and destination
 pool as both, so a convolution may be shifted inside its slot (memmove). Layouts of a convolution's state: SD (time,
 channels) and DS (channels, time).
 
-All copies of a request read num_accepted_tokens and state_columns, so neither may be one array with its output.
+All copies of a request read num_accepted_tokens and state_columns, so neither may share an array with its output.
 
 vLLM 0.22 decides on the host and builds lists of pointers (request x layer x state); later releases have kernels.
 """
@@ -41,7 +41,7 @@ from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Taps of the causal convolution. Its state holds one column less, and k more for the drafts.
 CONV_WIDTH = 4
-#: Limit of the states of all requests and layers.
+#: Limit of the states of all requests and layers, bytes.
 MOST_POOL_BYTES = 4 << 30
 
 
@@ -78,13 +78,13 @@ RULES = (
     ),
 )
 
-#: Inputs of which the host holds a copy, at ``<name>_cpu``.
+#: Inputs with a copy on the host, ``<name>_cpu``.
 HOST_COPIES = ("seq_lens", "query_start_loc", "state_columns", "num_draft_tokens", "block_table")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The sampler leaves num_accepted_tokens on the device alone. Everything else follows from it and from what the
+    """The sampler leaves num_accepted_tokens on the device only. Everything else follows from it and from what the
     scheduler decided (block ids, drafts, columns), so a host that has waited for it knows the rest in both phases.
     """
 
@@ -175,7 +175,7 @@ def make_step(point: Point, seed: int) -> Step:
     tokens = batch.decode_lens.numpy().astype(np.int64)
     drawn = batch.seq_lens.numpy().astype(np.int64) - tokens
     accepted = mamba.num_accepted(rng, point.acceptance, count, k)
-    # The boundary behind which a crossing request copies is at block * size tokens.
+    # A crossing request passes the boundary at block * size tokens.
     block = np.maximum(np.minimum(drawn // size, (point.max_model_len - tokens) // size), 1)
     if before:
         # Reached by this step, but not by the tokens that the previous one scheduled.
@@ -296,7 +296,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     before, capacity, width = point.phase == "before_forward", point.max_num_seqs, conv_columns(point)
     conv, ssm = torch.zeros_like(x.conv_states), torch.zeros_like(x.ssm_states)
     conv_kept, ssm_kept = (torch.ones(pool.shape, dtype=torch.bool) for pool in (conv, ssm))
-    # Views through which the loop below addresses a convolution by time, whatever the layout.
+    # Views through which the loop below addresses a convolution by time, in either layout.
     conv_in, conv_out, conv_out_kept = (time_first(point, pool) for pool in (x.conv_states, conv, conv_kept))
     accepted, state_columns = [0] * capacity, [0] * capacity
     for b in range(len(x.seq_lens)):

@@ -44,7 +44,7 @@ HARD_POINTS = [
     HardPoint("one token at the last column", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),
     HardPoint("both windows the same", _BS16 | {"context_len": 28}),
     HardPoint("windows overlap, one block on", _BS16 | {"context_len": 100}, _one_block_on),
-    HardPoint("the step before crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
+    HardPoint("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
     HardPoint("BS = 1, k = 5", _BS1 | {"context_len": {"uniform": [6, 64]}, "acceptance": 0.5}),
     HardPoint("k = 1", {"batch_size": 5, "num_speculative_blocks": 1, "num_layers": 2}),
     HardPoint("k = 31", {"batch_size": 3, "num_speculative_blocks": 31, "num_layers": 2}),

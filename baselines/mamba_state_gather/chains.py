@@ -17,7 +17,7 @@ from harness.contract import COMPILER, Point, variant
 
 def gather_both(x: Inputs, prev_step: Tensor, offsets: Tensor, input_slots: Tensor, output_slots: Tensor) -> None:
     """Two adds, two gathers, into rows [B, 1 + k] of both outputs."""
-    # Tells torch.compile that the sizes are equal, so that it makes one kernel of both gathers.
+    # The sizes are equal; with this torch.compile knows it and fuses both gathers.
     torch._check(len(prev_step) == len(x.block_idx_last_scheduled_token))
     mamba.gather_into(input_slots, x.state_indices, prev_step[:, None] + offsets)
     mamba.gather_into(output_slots, x.state_indices, x.block_idx_last_scheduled_token[:, None] + offsets)
@@ -31,7 +31,7 @@ def _repeated(
     gather: Callable[..., None] = gather_both,
     prev_step: Tensor | None = None,
 ) -> Callable[[], None]:
-    # int64: every release of torch takes it for an index, and adding it to an int32 column converts in the same launch.
+    # int64: every torch release accepts it as an index, and adding it to an int32 column converts in the same launch.
     offsets = torch.arange(mamba.slots_per_step(point), device=x.state_indices.device)
     rows = views(point, out)
     first = x.block_idx_last_scheduled_token_prev_step if prev_step is None else prev_step
@@ -61,7 +61,7 @@ def hoisted_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _once(point, x, out)
 
 
-#: A general batch first, then one request, for which Inductor compiles apart (see compiled).
+#: A general batch first, then one request, which Inductor compiles separately (see compiled).
 _EXAMPLES = (
     {"batch_size": 24, "table_padding": 3},
     {"batch_size": 1},
@@ -79,7 +79,7 @@ def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 @variant(
     "mamba_state_gather",
-    defect="one tensor is handed on as input and as output (first version of vLLM #39809)",
+    defect="one tensor is returned as input and output slots (first version of vLLM #39809)",
     waives="no_alloc",
 )
 def same_tensor(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:

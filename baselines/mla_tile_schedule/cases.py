@@ -99,7 +99,7 @@ HARD_POINTS = [
     *_both("B = 4095", {"batch_size": 4095, "max_num_seqs": 4095, "context_len": _LONG}),
 ]
 
-# Random lengths: a graph that replays the lengths of its capture must come out wrong.
+# Random lengths, so that a graph that keeps the lengths of its capture is wrong.
 _BIG = {"batch_size": 40, "max_decode_len": 1, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 3, "context_len": {"uniform": [4, 200]}}
 SEQUENCES = {

@@ -79,8 +79,8 @@ def host_loop(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 def _starts(ends: Tensor, prefix: Tensor, index: Tensor, drift: Tensor, overhead: int) -> Tensor:
     """Where each part starts, x = pre[i] + c, int64 [P]. The walk is serial; this is its exact form in log2(P) rounds.
 
-    Part p starts at p * w + D, where the drift D adds up the snaps and is at most overhead per part. The step from part
-    to part is tabulated for every drift, and the table composed with itself: rounds of 1, 2, 4, ... parts.
+    Part p starts at p * w + D, where the drift D is the sum of the snaps, at most overhead per part. The step from part
+    to part is tabulated for every drift, and the table is composed with itself: rounds of 1, 2, 4, ... parts.
     """
     parts = len(index)
     stride = (ends[-1:] + (parts - 1)) // parts
@@ -161,7 +161,7 @@ def copied(persistent: Mapping[str, Tensor], compute: Callable[[], Mapping[str, 
 
 @variant("mla_tile_schedule", waives="no_alloc")
 def fresh_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Computed on the device into fresh tensors, then two copies, as vLLM does since #35175; operators instead of
+    """Computes fresh tensors on the device and copies both, as vLLM has done since #35175, with operators instead of
     its kernel.
     """
     return copied(views(point, out), fresh_tiles(point, x))

@@ -14,7 +14,7 @@ from harness.contract import Point, variant
 
 @variant(
     "mla_tile_schedule",
-    defect="fresh tensors are handed to a captured graph (vLLM #32810, mended in #35175)",
+    defect="a captured graph gets fresh tensors (vLLM #32810, fixed in #35175)",
     waives="no_alloc",
 )
 def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
@@ -27,12 +27,12 @@ def _derived_parts_only(point: Point) -> str | None:
 
 @variant(
     "mla_tile_schedule",
-    defect="P = num_sms // CTAs without a lower bound: no part, nothing scheduled (FP8 extension)",
+    defect="P = num_sms // CTAs without a lower bound: P = 0, nothing is scheduled (FP8 extension)",
     skip=_derived_parts_only,
     waives="no_alloc",
 )
 def parts_without_lower_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """On a GPU the payload divides by zero unnoticed, the loop over no part ends at once and leaves num_splits[0]."""
+    """On a GPU the division by P = 0 goes unnoticed, the loop over parts never runs, and only num_splits[0] is set."""
     if unbounded_parts(point):
         return fresh_copy(point, x, out)
 
@@ -43,12 +43,12 @@ def parts_without_lower_bound(point: Point, x: Inputs, out: Outputs) -> Callable
 
 
 def _new_layout(point: Point) -> str | None:
-    return "the old layout counts a zero length as no block" if point.layout == "old" else None
+    return "in the old layout a zero length has zero blocks" if point.layout == "old" else None
 
 
 @variant(
     "mla_tile_schedule",
-    defect="a zero length counts as no block: the last block of a padding request is -1 (vLLM #33664, #35969)",
+    defect="a zero length counts as zero blocks: the last block of a padding request is -1 (vLLM #33664, #35969)",
     skip=_new_layout,
     waives="no_alloc",
 )
@@ -58,11 +58,11 @@ def zero_length_without_block(point: Point, x: Inputs, out: Outputs) -> Callable
 
 @variant(
     "mla_tile_schedule",
-    defect="rows of parts without work are left as they were (vLLM's FlashMLA #3, #7)",
+    defect="rows of parts without work are not written (vLLM's FlashMLA #3, #7)",
     waives="no_alloc",
 )
 def idle_parts_unwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Their begin must be B, or a part runs what an earlier step left there."""
+    """They must start at request B, or a part runs the work of an earlier step."""
     persistent, compute = views(point, out), fresh_tiles(point, x)
     held = persistent["tile_scheduler_metadata"]
 

@@ -19,12 +19,12 @@ of the number of parts that work on each request; the combine kernel reads it. T
     6      not written                                         last request is split
     7      not written                                         not written
 
-The new layout counts a zero length as one block, the old one as none. Parts without work start at request B; consumers
-read only int 0 of their rows. Rows past P and entries past B + 1 keep their contents.
+The new layout counts a zero length as one block, the old one as zero blocks. Parts without work start at request B;
+consumers read only int 0 of their rows. Rows past P and entries past B + 1 keep their contents.
 
-P depends on SMs, heads and query rows alone, hence is constant for a CUDA graph. The extension returns fresh tensors,
-which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that has been
-given to somebody else (vLLM #35175: right tokens at first, garbage after about fifty).
+P depends only on SMs, heads and query rows, so it is constant for a CUDA graph. The extension returns fresh tensors,
+which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that
+has been reused since (vLLM #35175: right tokens at first, garbage after about fifty).
 
 An equivalent form, on which fresh_copy and the fused kernels are built: let pre[i] be the cost of all requests before i
 and w = payload - overhead. A part that starts at block c of request i starts at x = pre[i] + c. The next part starts at
@@ -46,7 +46,7 @@ from baselines.workloads.decode_batch import make_batch
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
-#: KV tokens of a block of work, whatever the page size of the cache.
+#: KV tokens of a block of work, independent of the page size of the cache.
 BLOCK_N = 64
 #: Query rows (tokens x heads) that one CTA of the attention kernel takes.
 BLOCK_M = 64

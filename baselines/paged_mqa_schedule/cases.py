@@ -151,7 +151,7 @@ HARD_POINTS = [
     ),
 ]
 
-# Random lengths: a graph that replays the lengths of its capture must come out wrong.
+# Random lengths, so that a graph that keeps the lengths of its capture is wrong.
 _LARGE, _LITTLE = {**_SMALL, "batch_size": 40}, {**_SMALL, "batch_size": 2, "max_decode_len": 3}
 SEQUENCES = {
     "big-small-big": (_LARGE, _LITTLE, _LARGE),

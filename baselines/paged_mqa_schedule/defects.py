@@ -28,7 +28,7 @@ def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[
 
 @variant(
     "paged_mqa_schedule",
-    defect="made for whole requests, launched in atoms (modes mixed up, as in vLLM #55270)",
+    defect="the schedule is built for whole requests and launched in atoms (mixed modes, as in vLLM #55270)",
     waives="no_alloc",
 )
 def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -40,14 +40,14 @@ def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[
 
 @variant(
     "paged_mqa_schedule",
-    defect="the search goes past the prefix where all lengths are zero and 32 divides B (DeepGEMM #353, vLLM #51970)",
+    defect="the search runs past the prefix sums if all lengths are 0 and 32 divides B (DeepGEMM #353, vLLM #51970)",
     waives="no_alloc",
 )
 def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Upstream's search ends at B where no unit is left, and then reads prefix[B] of an array of B rounded up to 32
-    entries: an unused entry, unless B fills its last chunk. There it faults; here 32 zeros that belong to somebody
-    else follow the array, so that nothing outside an allocation is read, and the search runs on through them. The
-    last row is written without a search.
+    entries: an unused entry, unless B fills its last chunk. There it faults; here 32 unrelated zeros follow the
+    array, so that nothing outside an allocation is read, and the search runs on through them. The last row is
+    written without a search.
     """
     room, size = cdiv(point.batch_size, 32) * 32, point.batch_size
     prefix = torch.zeros(room + 32, dtype=torch.int32, device=out.schedule.device)

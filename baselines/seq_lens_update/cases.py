@@ -37,7 +37,7 @@ def _no_drafts_before(x: Inputs) -> None:
 
 
 def _stale_rows_of_the_finished(x: Inputs) -> None:
-    """Rows of finished requests claim drafts and huge counts; nobody may read them."""
+    """Rows of finished requests hold drafts and huge counts, which must not be read."""
     finished = torch.ones(len(x.prev_drafts), dtype=torch.bool)
     finished[x.prev_pos[x.prev_pos >= 0].long()] = False
     x.prev_num_computed[: len(finished)][finished] = 0x7FFFFF00
@@ -71,7 +71,7 @@ HARD_POINTS = [
     HardPoint("L < next_n", {"batch_size": 6, "max_decode_len": 2, "acceptance": 0.5}),
     HardPoint("k = 5", {"batch_size": 6, "next_n": 6, "decode_len": "ragged", "acceptance": 0.5}),
     HardPoint("k = 39, rows longer than a warp", {"batch_size": 3, "next_n": 40, "acceptance": 0.9}),
-    HardPoint("synchronous: the CPU knows", _NINE | _PERMUTED | {"scheduling": "sync"}),
+    HardPoint("synchronous: the CPU knows the counts", _NINE | _PERMUTED | {"scheduling": "sync"}),
     HardPoint("prefill chunks beside decodes", _NINE | _PERMUTED | {"prefills": 2}),
     HardPoint("prefill chunk of 1 + k tokens", {"batch_size": 5, "prefills": 3, "prefill_len": 4, "churn": 0.3}),
     HardPoint("prompts from their first token", {"batch_size": 4, "prefills": 4, "prefill_len": 77, "context_len": 77, "churn": 1}),  # noqa: E501

@@ -53,9 +53,9 @@ def update_on_device(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Te
 
 
 def _uploads(x: Inputs, out: Outputs) -> tuple[list[Tensor], Callable[[], None]]:
-    """Device copies of the three host arrays, and a closure that sends each by a copy of its own."""
+    """Device copies of the three host arrays, and a closure that sends them in three copies."""
     host, device = (x.prev_pos, x.num_computed_cpu, x.prev_drafts), out.seq_lens.device
-    # One entry at least: row 0 is gathered even where the previous step had no request.
+    # At least one entry: row 0 is gathered even if the previous step had no request.
     buffers = [torch.zeros(max(len(source), 1), dtype=torch.int32, device=device) for source in host]
     targets = [buffer[: len(source)] for buffer, source in zip(buffers, host, strict=True)]
 
@@ -92,7 +92,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 def blocking_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Before vLLM #40654: the operator chain, then the exact lengths come back by a copy that waits for the GPU.
 
-    The bound is written besides, for the outputs to be the same.
+    The bound is written too, so that the outputs are the same.
     """
     chain, rows = op_chain(point, x, out), len(x.num_scheduled)
 
@@ -103,7 +103,7 @@ def blocking_copy(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-#: A general step first, then one request, for which Inductor compiles apart (see compiled).
+#: A general step first, then one request, which Inductor compiles separately (see compiled).
 _EXAMPLES = (
     {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
     {"batch_size": 1},
@@ -112,5 +112,5 @@ _EXAMPLES = (
 
 @variant("seq_lens_update", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound as they are."""
+    """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound are not compiled."""
     return set_up(point, x, out, compiled(update_on_device, set_up, operator, _EXAMPLES, out.seq_lens.device))

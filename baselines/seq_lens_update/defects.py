@@ -13,11 +13,11 @@ from harness.contract import Point, variant
 
 @variant(
     "seq_lens_update",
-    defect="the counts are permuted into themselves (the kind of race in vLLM #50432)",
+    defect="the counts are permuted in place (a race like vLLM #50432)",
     waives="no_alloc",
 )
 def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The race made deterministic: rows are written in order, so one whose source stands above it reads a new count."""
+    """The race made deterministic: rows are written in order, so a row whose source is above it reads a new count."""
 
     def row_by_row(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
         prev_pos, num_computed_cpu, prev_drafts = uploaded
@@ -33,7 +33,7 @@ def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     return set_up(point, x, out, row_by_row)
 
 
-@variant("seq_lens_update", defect="the host's bound is taken for the exact length (vLLM #40772)", waives="no_alloc")
+@variant("seq_lens_update", defect="the host's bound is used as the exact length (vLLM #40772)", waives="no_alloc")
 def bound_as_exact(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, rows = op_chain(point, x, out), len(x.num_scheduled)
 

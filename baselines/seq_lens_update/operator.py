@@ -10,10 +10,10 @@ previous step (-1 = none), let b be corrected where p >= 0 and prev_drafts[p] > 
     positions[t]    = num_computed[b] + t - query_start_loc[b]       for the tokens t of request b
     seq_lens_cpu_upper_bound[b] = num_computed_cpu[b] + num_scheduled[b]                on the host
 
-Both lengths are 0 in rows from B on, because a graph captured at a larger batch reads them. All else keeps its
-contents.
+Both lengths are 0 in rows from B on, because a graph captured at a larger batch reads them. Everything else
+keeps its contents.
 
-The host gets the upper bound alone (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step, and it is exact
+The host gets only the upper bound (vLLM #40654): 0 <= bound - seq_lens <= drafts of the previous step, and it is exact
 where there were none. It may size buffers, bound loops and choose kernels; per-row work needs seq_lens. Before that
 change, consumers copied seq_lens back and every step waited for the GPU.
 
@@ -44,7 +44,7 @@ from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 UNUSED = 0x7FFFFF00
 
 BATCH_SIZE = Axis(
-    "batch_size", axes.whole(0), 32, "requests of the step (B), padding left out; 0 is an idle data-parallel rank"
+    "batch_size", axes.whole(0), 32, "requests of the step (B), without padding; 0 is an idle data-parallel rank"
 )
 NUM_PREV_REQS = Axis("num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)")
 CHURN = Axis(
@@ -118,9 +118,9 @@ def redundant(point: Point) -> str | None:
     if point.decode_len != "uniform" and max(point.batch_size, point.num_prev_reqs) <= 1:
         return f"a {point.decode_len} step of one request is uniform"
     if point.row_order == "permuted" and max(point.batch_size, point.num_prev_reqs) <= 1:
-        return "one request has one order"
+        return "one request has only one order"
     if point.churn and round(point.churn * point.batch_size) == 0:
-        return f"churn {point.churn:g} of {point.batch_size} request(s) is none"
+        return f"churn {point.churn:g} replaces none of {point.batch_size} request(s)"
     if point.prefill_len != PREFILL_LEN.default and not point.prefills:
         return "no request runs a prefill chunk"
     return None

@@ -66,7 +66,11 @@ CONTEXT_LEN = Axis("context_len", parse_lengths, 4096, "KV tokens per request, t
 MAX_MODEL_LEN = Axis("max_model_len", whole(1), 163840, "longest sequence the server admits; fixes the table width")
 BLOCK_SIZE = Axis("block_size", whole(1), 64, "KV tokens per block")
 PADDING = Axis(
-    "padding", fraction, 0.0, "share of the batch that is padding requests (rounded up, one real request stays)", plain
+    "padding",
+    fraction,
+    0.0,
+    "share of the batch that is padding requests (rounded up; at least one request is real)",
+    plain,
 )
 TOKEN_PADDING = Axis("token_padding", whole(0), 0, "tokens added after the real ones to reach a captured size")
 MAX_NUM_BATCHED_TOKENS = Axis("max_num_batched_tokens", whole(1), 8192, "capacity of the per-token buffers")
@@ -74,7 +78,7 @@ HOST_LENS = Axis(
     "host_lens",
     choice("exact", "stale"),
     "exact",
-    "whether the CPU copy of query_start_loc equals the device's, or still claims L tokens for every real request",
+    "CPU copy of query_start_loc: exact (equals the device's) or stale (L tokens for every real request)",
 )
 TABLE_COLUMNS = Axis(
     "table_columns", whole(1), lambda p: cdiv(p.max_model_len, p.block_size), "width of the source block table"
@@ -116,7 +120,7 @@ def num_padding_requests(point: Point) -> int:
 def same_batch_elsewhere(point: Point) -> str | None:
     """Why another point of a full grid has the same batch as this one, as the reason to skip it; None if none has."""
     if point.padding and num_padding_requests(point) == 0:
-        return f"padding {point.padding:g} of {point.batch_size} request is none"
+        return f"padding {point.padding:g} makes no padding request in a batch of {point.batch_size}"
     real = point.batch_size - num_padding_requests(point)
     if point.get("decode_len", "uniform") != "uniform" and (real <= 1 or point.max_decode_len == 1):
         return f"a {point.decode_len} batch of {real} request(s) with max_decode_len {point.max_decode_len} is uniform"

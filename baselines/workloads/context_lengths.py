@@ -34,7 +34,7 @@ _FORMS = (
 def parse_lengths(value: Any) -> Any:
     """The canonical, JSON-able form of one ``context_len`` value as YAML gives it.
 
-    Reads a trace to check it. Raises ValueError with the legal forms, or with the fault of the trace.
+    Reads a trace to check it. Raises ValueError with the legal forms, or what is wrong with the trace.
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
@@ -142,7 +142,7 @@ def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
 def _tokens(value: Any) -> int:
     """A token count from a CSV or JSONL field. Raises ValueError or TypeError."""
     if isinstance(value, (bool, float)) or not 0 <= int(value) <= LONGEST:
-        raise ValueError(f"{value!r} is no count of tokens")
+        raise ValueError(f"{value!r} is not a number of tokens")
     return int(value)
 
 

@@ -43,14 +43,14 @@ ACCEPTANCE = Axis(
     "acceptance",
     axes.probability,
     0.8,
-    "chance of a draft token to be accepted after its predecessors were",
+    "probability that a draft is accepted, given that all drafts before it were",
     axes.plain,
 )
 CHURN = Axis(
     "churn",
     axes.probability,
     0.0,
-    "share of the rows that are new or resumed: nothing is known of their last step",
+    "share of the rows that are new or resumed, so that their previous step is unknown",
     axes.plain,
 )
 MAX_NUM_SEQS = Axis(
@@ -156,7 +156,7 @@ def distinct_entries(first: int, second: int, slots: int) -> int:
 def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
     """target[b, j] = table[b, columns[b, j]] in one launch; ``columns`` is int64 with the shape of ``target``.
 
-    torch.compile refuses ``out=`` with dynamic sizes; there a copy takes its place, which Inductor fuses.
+    torch.compile refuses ``out=`` with dynamic sizes; there a copy is used instead, which Inductor fuses.
     """
     if torch.compiler.is_compiling():
         target.copy_(torch.gather(table, 1, columns))

@@ -24,9 +24,7 @@ BATCH_SIZE = Axis("batch_size", axes.whole(1), 16, "requests of the prefill chun
 CHUNK_TOKENS = Axis(
     "chunk_tokens", axes.whole(1), 32768, "KV tokens of the chunk as the host counts them (N): an upper bound"
 )
-SLACK = Axis(
-    "slack", axes.whole(0), 0, "tokens by which N exceeds the exact count at most; at least half as many are real slack"
-)
+SLACK = Axis("slack", axes.whole(0), 0, "upper limit of N minus the exact count, which is at least half as large")
 SEQ_LENS = Axis(
     "seq_lens",
     axes.choice("uniform", "ragged"),
@@ -109,7 +107,7 @@ def make_kv_cache(point: Point, seed: int) -> Tensor:
     """uint8 [num_blocks, block_size, head_dim + scale bytes]; stride(0) includes page_padding.
 
     num_blocks is the most that N tokens of B requests can use, plus spares. Every byte is random, also in blocks and
-    rows that nobody owns, so that a wrong row cannot equal the right one.
+    rows that no request owns, so that a wrong row cannot equal the right one.
     """
     row = point.head_dim + scale_bytes(point)
     stride = point.block_size * row + point.page_padding

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from harness.contract import HOST, Operator, Point
 
-#: Sizes 0 and 1, branches and host constants each get a version of their own, more than Dynamo's default of 8. Past the
-#: limit Dynamo would silently run the eager operators, which must not be timed as compiled code: it is set to raise.
+#: Limit of compiled versions: sizes 0 and 1, branches and host constants each get one, more than Dynamo's default of 8.
+#: Past it Dynamo would silently run the eager operators, which must not be timed as compiled code; so it must raise.
 RECOMPILE_LIMIT = 64
 
 #: Bytes of an example tensor's storage before its first element. Equal to the harness's guard width, because Dynamo

@@ -6,14 +6,14 @@
 // latency instead of two. Strips past the used blocks end at once.
 // The blocks with b >= batch_size clear [A, capacity): token padding and the stale tail of a larger step.
 //
-// The ladder, each step measured on an H200 at B = 128:
+// Versions, measured on an H200 at B = 128:
 //
-//   unrolled loops                                            the start: 640 instructions
+//   unrolled loops                                            the first version: 640 instructions
 //   compact loops                                             16 % faster: 180 instructions. At launches this short,
 //                                                             instruction fetches and integer divisions show
 //   all loads of a block in flight, requests on the x axis    another 4 %; the two-dimensional grid saves a division
 //
-// Tried in vain, all slower: blocks of 64 or 32 threads; 16 tail entries per thread; no early load of the table.
+// Tried, all slower: blocks of 64 or 32 threads; 16 tail entries per thread; no early load of the table.
 // What is left above the floor (one block that loads and stores): the destination address waits for query_start_loc, and
 // blocks, tail and rows grow with B.
 //

@@ -5,7 +5,7 @@ the request's boundaries and length directly, so no token searches for its reque
 tokens of the request. The first strip is loaded before the lengths arrive, which saves one memory latency. Programs
 past the last request clear the lengths from A to capacity.
 
-The ladder, from version to version:
+Versions:
 
     triton_uniform   one program per token, full rows, a second launch for the tail: uniform batches only (the kernel of
                      vLLM #39458)
@@ -27,8 +27,8 @@ from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 
 COLUMNS_PER_PROGRAM = 512
-#: Blocks of the request part from which on table rows are not split further: four per SM of a large GPU. Half as many
-#: are 2 % faster where all contexts are short, but one request of 134K tokens among 255 short ones then makes the
+#: Table rows are split over strips until the grid has this many blocks, four per SM of a large GPU. Half as many are
+#: 2 % faster if all contexts are short, but one request of 134K tokens among 255 short ones then makes the
 #: launch 40 % slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
 TARGET_BLOCKS = 528
 
@@ -55,7 +55,7 @@ def _exact_uniform_batch(point: Point) -> str | None:
     if point.decode_len != "uniform" or point.padding or point.host_lens == "stale":
         return "uniform batches only"
     if point.token_padding:
-        return "no token padding: writes B * L rows"
+        return "no token padding: it writes B * L rows"
     return None
 
 
@@ -83,13 +83,13 @@ def _launch_uniform(point: Point, x: Inputs, out: Outputs, tokens: int, columns:
 
 @variant("decode_flatten", skip=_exact_uniform_batch)
 def triton_uniform(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """Full rows, one program per token, tail zeroed by a second launch; copies no further than both tables are wide."""
+    """Full rows, one program per token, tail zeroed by a second launch; copies the columns that both tables have."""
     return _launch_uniform(point, x, out, x.num_decode_tokens, copied_columns(x, out))
 
 
 @variant(
     "decode_flatten",
-    defect="the row copy is bounded by the destination's row stride: reads past narrower rows (vLLM #46074)",
+    defect="the row copy is bounded by the destination's row stride and reads past narrower rows (vLLM #46074)",
     skip=_exact_uniform_batch,
 )
 def copy_bounded_by_destination(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -219,8 +219,9 @@ def _fused(
 
 @variant("decode_flatten")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch for uniform, ragged, padded and token-padded batches; used blocks only; nothing is compiled
-    per batch size or table width, and row strides only by whether 16 divides them."""
+    """One launch for uniform, ragged, padded and token-padded batches; copies used blocks only. Not recompiled for
+    another batch size or table width; of row strides only divisibility by 16 matters.
+    """
     source, table, block_size = x.block_table, out.block_table, point.block_size
     batch_size, capacity, columns = len(x.seq_lens), out.lens.numel(), copied_columns(x, out)
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)

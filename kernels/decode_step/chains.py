@@ -26,7 +26,7 @@ def _sequence(
 ) -> Callable[[], None]:
     """The launches of these variants in the order of a step.
 
-    On the native path the rows per request take a launch of their own.
+    On the native path the rows per request take a separate launch.
     """
     if point.decode_path == "flatten":
         lengths = [flatten(point, x, out)]

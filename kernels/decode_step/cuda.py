@@ -20,7 +20,7 @@ THREADS = 256
 
 @variant("decode_step", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The same in CUDA C++, by the device functions of the operators' own kernels."""
+    """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size, width = point.batch_size, point.max_decode_len
     schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
     many = "one" if size <= THREADS else "many"

@@ -4,8 +4,8 @@
 // and query_start_loc. So every block works from the step's inputs, and blocks differ only in what they build. The
 // schedules come first in the grid, because they are the longest chains of dependent instructions:
 //
-//   blockIdx.x = 0                      tile schedule, one block whatever the batch
-//   blockIdx.x = 1 .. schedulers - 1    paged-MQA schedule, one block per 256 rows of its table (one on any GPU of today)
+//   blockIdx.x = 0                      tile schedule, one block for any batch
+//   blockIdx.x = 1 .. schedulers - 1    paged-MQA schedule, one block per 256 rows of its table (one on any current GPU)
 //   from schedulers on                  flatten: a request and a strip of its table row, or a stretch of the tail to clear
 //                                       native: THREADS entries of the (B, L) lengths
 //

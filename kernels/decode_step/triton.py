@@ -11,7 +11,7 @@ step's inputs. The paged-MQA schedule over flat tokens can: the segments of a re
 the token that holds a segment is found by walking over the tokens of one request. So B requests are scanned, not T
 lengths, and nothing is read that another block writes.
 
-What keeps one launch from the floor is the block of the tile schedule, which alone takes 70 to 90 % of it.
+The block of the tile schedule limits the launch: by itself it takes 70 to 90 % of the launch's time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _build_schedule(
         )
 
 
-#: Integers of both kernels that Triton must not specialise on: it would compile anew for 1 and for multiples of 16.
+#: Integers of both kernels that Triton must not specialise on: it would recompile for 1 and for multiples of 16.
 _SIZES = [
     "schedulers",
     "batch_size",

@@ -83,7 +83,7 @@ __device__ __forceinline__ void gather(
 }
 
 // No __restrict__ on the cache and the workspaces: with it the compiler moves loads down to their stores to save registers,
-// and only three of the eight stay in flight. On the other pointers it has to stand in the kernel's own parameters.
+// and only three of the eight stay in flight. For the other pointers it must be on the kernel's own parameters.
 #define PARAMETERS                                                                                                    \
     const unsigned char *kv_cache, const int *__restrict__ block_table, const int *__restrict__ cu_seq_lens,          \
         unsigned char *k, unsigned char *scale, int batch_size, int num_tokens, int table_stride, int block_stride,   \

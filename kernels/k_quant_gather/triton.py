@@ -34,7 +34,7 @@ from harness.contract import Point, variant
 LANES = 32
 #: (tokens of a program, tokens of a unit). With one unit per program the search result is uniform: no shared memory.
 LONG_REQUESTS, SHORT_REQUESTS = (64, 64), (128, 8)
-#: Mean tokens per request from which requests count as long.
+#: Requests count as long from this mean number of tokens on.
 LONG = 64
 
 
@@ -94,10 +94,10 @@ def _gather(
 
 @variant("k_quant_gather")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch, in words of 4 bytes that Triton joins to 16 where pointers and strides allow it, or in single bytes.
+    """One launch. Copies 4-byte words, which Triton joins to 16 bytes if pointers and strides allow, or single bytes.
 
-    Nothing is compiled per chunk or batch size: there are two shapes of a program, and row strides count by whether 16
-    divides them.
+    Not recompiled for another chunk or batch size: there are two program shapes, and of row strides only divisibility
+    by 16 matters.
     """
     tensors = (x.kv_cache, out.k, out.scale)
     if x.kv_cache.stride(0) % 4 == 0 and all(tensor.data_ptr() % 4 == 0 for tensor in tensors):

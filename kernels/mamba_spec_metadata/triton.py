@@ -5,7 +5,7 @@ anchor, and the anchor on the request slot, but k drafts reach at most one block
 the last computed column or the one after it; both entries are loaded while the anchor is in flight, which then only
 selects.
 
-On an H200 both versions miss the target of 1.3 us at B = 128, k = 3. What was tried there:
+On an H200 both versions take longer than the 1.3 us aimed for at B = 128, k = 3. Tried there:
 
     Triton     one or two entries per thread                       within 2 %
     CUDA C++   loads pinned in source order                        1 % faster
@@ -126,8 +126,8 @@ def _window(
 
 @variant("mamba_spec_metadata")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch, one warp per program; nothing is compiled per batch size or table width, and the table's row stride
-    counts only by whether 16 divides it.
+    """One launch, one warp per program; not recompiled for another batch size or table width; of the table's row
+    stride only divisibility by 16 matters.
     """
     slots = mamba.slots_per_step(point)
     lanes = triton.next_power_of_2(slots)

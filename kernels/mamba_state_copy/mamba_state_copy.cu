@@ -1,4 +1,4 @@
-// mamba_state_copy in one launch: decides on the device who crosses a block boundary, and copies.
+// mamba_state_copy in one launch: decides on the device which requests cross a block boundary, and copies.
 //
 // Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot and the counts of the
 // warps before it give each crossing request its place in the list, so the list is the same in all blocks. Then block i takes
@@ -7,7 +7,7 @@
 // Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution shifted inside
 // its slot is moved by threads that own channels, from the first column to the last: a thread reads before it overwrites.
 // All blocks read accepted and state_columns, the first one writes accepted_out and columns_out, and no barrier orders the two:
-// each must be an array of its own.
+// each must be a separate array.
 //
 // n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
 

@@ -1,18 +1,18 @@
-"""mamba_state_copy in one launch, which decides on the device who crosses a block boundary, and copies.
+"""mamba_state_copy in one launch: decides on the device which requests cross a block boundary, and copies.
 
 Few requests cross (about q / block size of them), and the host does not know which. So no block belongs to a request:
 every block builds the same list of crossing requests, 256 requests at a time, and takes every gridDim-th piece of their
-states. One crossing request is spread over the whole GPU; where nobody crosses, a block reads five numbers per request
+states. A single crossing request is spread over the whole GPU; if none crosses, a block reads five numbers per request
 and ends.
 
 A convolution may be shifted inside its slot. A lane owns channels and moves them from the first column to the last, and
 reads what it is about to overwrite before it writes, so no lane overwrites what another one still has to read.
 
 All blocks read num_accepted_tokens and state_columns, the first block writes those of the next step, and nothing orders
-the two. So neither may be one array with its output.
+the two. So neither may share an array with its output.
 
 On an H200 Triton and CUDA C++ are close where few requests cross; CUDA C++ is a sixth faster where a hundred do. Both
-take about twice the floor (1.4 times it where nobody crosses). The floor knows one trip to memory, but the kernel needs
+take about twice the floor (1.4 times if no request crosses). The floor includes one trip to memory; the kernel needs
 three in sequence: lengths, the table entries they point to, the states those point to. The scan that builds the list
 comes between the first two.
 """
@@ -32,7 +32,7 @@ from harness.contract import Point, variant
 REQUESTS = 256
 #: int32 of an SSM state, and channels of a convolution, of one piece.
 SSM_WORDS, CHANNELS = 4096, 512
-#: At most four blocks per SM of a large GPU, and at most as many as have 16 KiB each to move when everyone crosses.
+#: At most four blocks per SM of a large GPU, and at most as many as have 16 KiB each to move when all requests cross.
 TARGET_BLOCKS, BYTES_PER_BLOCK = 528, 16384
 
 
@@ -142,7 +142,7 @@ def _copy(
 
 @variant("mamba_state_copy")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch; nothing is compiled per batch size."""
+    """One launch; not recompiled for another batch size."""
     words, after = x.ssm_states.shape[2], point.phase == "after_sampling"
     time_stride, channel_stride = time_first(point, x.conv_states).stride()[2:]
     ssm_pieces = cdiv(words, SSM_WORDS)

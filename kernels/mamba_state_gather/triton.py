@@ -52,8 +52,8 @@ def _gather(
 
 @variant("mamba_state_gather")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch for all layers, one warp per program; nothing is compiled per batch size or table width, and the
-    table's row stride counts only by whether 16 divides it.
+    """One launch for all layers, one warp per program; not recompiled for another batch size or table width;
+    of the table's row stride only divisibility by 16 matters.
     """
     slots = mamba.slots_per_step(point)
     lanes = triton.next_power_of_2(slots)

@@ -17,7 +17,7 @@ THREADS = 256
 
 @variant("paged_mqa_schedule", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch, one block on any GPU of today: a scan, one barrier and a binary search per row; any batch in 1 KB of
+    """One launch, one block on any current GPU: a scan, one barrier and a binary search per row; any batch in 1 KB of
     shared memory.
     """
     lens = request_lens(x)

@@ -11,7 +11,7 @@
 // entry found holds the unit, a request without units is never found, and the prefix found is what to subtract.
 //
 // Instruction fetches show in launches this short. Up to 256 requests have a kernel without loops over the requests of a
-// thread, and the grid has a block per 256 rows of the table (one on any GPU of today) instead of a loop over rows, which
+// thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows, which
 // the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
 
 #pragma once
@@ -56,7 +56,7 @@ struct Requests {
     }
 };
 
-// The weight of a request of a flattened batch: the segments of its tokens, each of them a query with a length of its own.
+// The weight of a request of a flattened batch: the segments of its tokens, each a query with its own length.
 // It has a closed form, so no token is visited and no flattened length is read. Token padding has no segments.
 struct Tokens {
     const int* seq_lens;

@@ -1,4 +1,4 @@
-"""paged_mqa_schedule in Triton: one launch, straight into the persistent table, nothing compiled per batch size.
+"""paged_mqa_schedule in Triton: one launch, straight into the persistent table, not recompiled per batch size.
 
     triton_fused   a few rows of the table per program: every program scans all lengths and counts the requests that end
                    before each of its rows
@@ -8,7 +8,7 @@ Triton cannot index shared memory, and a search by tl.gather costs a barrier per
 reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
 shared-memory load: a third faster at B = 128, equal at B = 1024.
 
-``schedule_rows`` also serves decode_step, over a batch of flattened tokens that it never looks at one by one.
+``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _up_to(length):
 
 @triton.jit
 def _weight(lens, query_start_loc, row, batch_size, row_stride, TOKENS: tl.constexpr):
-    """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each of which is a query of its own."""
+    """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each a separate query."""
     inside = row < batch_size
     length = tl.load(lens + row * row_stride, mask=inside, other=0)
     if TOKENS:

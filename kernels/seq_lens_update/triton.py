@@ -7,7 +7,7 @@
 prev_num_computed and num_computed are two buffers, so requests may change rows and blocks need no order.
 
 On an H200 the copy is most of the distance from the floor: cuda_mapped takes about half the time of the two others at
-B >= 128 and two thirds at B = 1. How much of the rest is the mapped reads was not measured.
+B >= 128 and two thirds at B = 1. How much of the remaining time the mapped reads take was not measured.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _update(
 
 @variant("seq_lens_update")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One copy and one launch; nothing is compiled per batch size."""
+    """One copy and one launch; not recompiled for another batch size."""
     rows, capacity = len(x.num_scheduled), len(out.seq_lens)
     host, grid, write_bound = device_copy(x, out), (num_blocks(rows, capacity),), bound_writer(x, out)
 
