@@ -72,7 +72,7 @@ def test_median_interval_covers_the_true_median(draw):
 
 
 def test_intervals_of_a_known_width_at_every_seed():
-    """The median of 1001 even steps has a bootstrap deviation of 15.8 steps, so its 95 % interval is ± 1.96 of that; ten
+    """The median of 1001 even steps has a bootstrap deviation of 15.8, so its 95 % interval is ± 1.96 times that; ten
     seeds agree to a fifth of the deviation.
     """
     values, head = np.arange(5000.0, 6001.0), np.full(1001, 5500.0)
