@@ -1,5 +1,6 @@
 """Records survive a round trip and a killed run, and say in one sentence what is wrong with a file."""
 
+import os
 from dataclasses import dataclass
 
 import msgspec
@@ -124,6 +125,18 @@ def test_every_record_is_on_disk_before_the_next(tmp_path):
     for count, cell in enumerate(run.cells, 1):
         writer.write(cell)
         assert read_run(writer.path).cells == run.cells[:count]
+    writer.close()
+
+
+def test_a_record_survives_a_power_cut(tmp_path, monkeypatch):
+    """Each line is synced to the disk, with all of its bytes, before write returns."""
+    on_disk, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: fsync(file) or on_disk.append(os.fstat(file).st_size))
+    run = factory.run(factory.gpu_environment(), [factory.cell("o", "v", {"n": n}, gpu=1.0) for n in range(3)])
+    writer = Writer(tmp_path / "run.jsonl")
+    for line in (run.header, *run.cells):
+        writer.write(line)
+        assert on_disk[-1:] == [writer.path.stat().st_size]
     writer.close()
 
 

@@ -144,11 +144,21 @@ def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
     assert workers.started[0].seed == 5
 
 
-def test_another_machine_is_refused(bench):
+@pytest.mark.parametrize(
+    ("changed", "before", "now"),
+    [
+        ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
+        ({"driver": "590.2"}, "driver None", "590.2"),
+        ({"commit": "fffaaa"}, "commit None", "fffaaa"),
+        ({"dirty": True}, "dirty False", "True"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
-    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(torch="2.14.0"))
+    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(**changed))
     assert code == 2
-    assert err == "error: out/run.jsonl was recorded with torch 2.13.0+cpu, this is 2.14.0; record the run again"
+    assert err == f"error: out/run.jsonl was recorded with {before}, this is {now}; record the run again"
     assert workers.closed
     assert keys() == KEYS[:1]
 
