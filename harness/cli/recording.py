@@ -32,8 +32,9 @@ from harness.report.console import (
 )
 from harness.report.tables import markdown, result_tables
 from harness.runner.protocol import Job, Ready
-from harness.runner.resume import check_same_machine, missing_groups
+from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.sources import changed_source, source_hashes
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
@@ -71,10 +72,17 @@ def record(
     """
     folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device, shard)
     missing = missing_groups(groups, resumed.cells) if resumed else list(groups)
+    sources = source_hashes(groups, job.variant_files)
+    if resumed and missing:
+        check_same_sources(resumed, sources)
+        if not resumed.header.sources:
+            _warn(
+                f"{resumed.path} is older than hashes of sources: whether code or traces changed since is not checked"
+            )
 
     def first_line(ready: Ready) -> Header | Segment:
         if resumed is None:
-            return _header(source, job, groups, ready, shard)
+            return _header(source, job, groups, ready, shard, sources)
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
@@ -147,7 +155,9 @@ def _default_folder(name: str, device: str, shard: str | None) -> Path:
     return next(folder for one in names if not (folder := Path("results") / one).exists())
 
 
-def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
+def _header(
+    source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None, sources: dict[str, str]
+) -> Header:
     return header(
         ready,
         msgspec.to_builtins(source.config),
@@ -156,6 +166,7 @@ def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, sha
         cells=cell_keys(groups),
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
+        sources=sources,
     )
 
 
@@ -184,6 +195,10 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
     console.print(Text(text))
 
 
+def _warn(text: str) -> None:
+    make_console(stderr=True).print(Text(f"warning: {text}"), soft_wrap=True)
+
+
 def _references(run: Run) -> list[Run]:
     """For a run without a GPU: the recorded GPU runs, at the points and in the cache state of this run."""
     if run.header.environment.device == "cuda":
@@ -194,7 +209,7 @@ def _references(run: Run) -> list[Run]:
         try:
             recorded.append(read_run(path))
         except RecordError as error:
-            make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"), soft_wrap=True)
+            _warn(f"not drawn beside this run: {error}")
     return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
 
 

@@ -130,6 +130,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled:         CUDA source -> architecture -> "ok" or NVRTC's error; without a GPU only.
     cells:            keys of all planned cells, in order; --resume measures those that are missing.
     shard:            "2/8" where this run is one part of a sweep.
+    sources:          file -> hash, of everything that the cells depend on (harness/runner/sources.py); empty in records
+                      from before it was noted.
     """
 
     schema: int
@@ -145,6 +147,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled: dict[str, dict[str, str]] = {}
     cells: tuple[str, ...] = ()
     shard: str | None = None
+    sources: dict[str, str] = {}
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):

@@ -15,6 +15,7 @@ from harness.config.load import Config, ConfigError
 from harness.config.sweep import Group, cell_keys
 from harness.records.merge import SAME_ENVIRONMENT
 from harness.records.schema import Cell, Environment, RecordError, Run
+from harness.runner.sources import changed_source
 
 
 def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
@@ -53,6 +54,15 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
+    """Raises RecordError where a file that the recorded cells depend on has another content now."""
+    if (changed := changed_source(run.header.sources, sources)) is not None:
+        raise RecordError(
+            f"{run.path}: {changed} has changed since, so that new cells would be of another code or other inputs; "
+            "put it back, or record the run again"
+        )
 
 
 def check_same_machine(run: Run, environment: Environment) -> None:

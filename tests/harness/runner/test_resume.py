@@ -5,10 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.config.sweep import Group
+from harness.discover import discover
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
 from harness.runner import run
 from harness.runner.protocol import Ready
+from harness.runner.sources import source_hashes
 from tests import factory
 from tests.fake_worker import FakeWorkers
 from tests.harness.cli.test_cli import TINY, call
@@ -33,8 +36,6 @@ def bench(tmp_path, monkeypatch):
         cells_left = iter(range(dies_after))
 
         def script(task):
-            from harness.discover import discover
-
             label = discover().operators[task.operator].label(task.axes)
             for name in task.variants:
                 if next(cells_left, None) is None:
@@ -224,3 +225,106 @@ def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
         run, header=header, segments=[(2, segment("b", calibration=two)), (5, segment("c", calibration=three))]
     )
     assert [[one, two, three].index(run.calibration_of(cell)) for cell in run.cells[:7]] == [0, 0, 1, 1, 1, 2, 2]
+
+
+# --- what the cells depend on -----------------------------------------------------------------------------------------
+
+GUEST = """
+from harness.contract import variant
+
+
+@variant("decode_native")
+def mine(point, x, out):
+    return lambda: None
+"""
+TRACE = "ContextTokens,GeneratedTokens\n{},20\n"
+
+
+@pytest.fixture
+def depends(bench, tmp_path):
+    """depends(*arguments, **more): the bench on a trace, with a variant of a file; and that file and the trace."""
+    guest, trace = tmp_path / "mine.py", tmp_path / "lengths.csv"
+    guest.write_text(GUEST)
+    trace.write_text(TRACE.format(100))
+    traced = TINY.replace("{uniform: [1000, 100000]}", "{trace: lengths.csv}").replace("flat_view", "mine")
+    (tmp_path / "tiny.yaml").write_text(traced)
+    return lambda *arguments, **more: bench(*arguments, "--variants", "mine.py", **more)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "lengths.csv"])
+def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
+    assert depends("--out", "out", dies_after=1)[0] == 130
+    assert "mine.py" in read_run("out/run.jsonl").header.sources
+    before = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(before + "\n# slower\n" if name == "mine.py" else TRACE.format(200))
+    code, _, err, workers = depends("--resume", "out")
+    assert (code, workers.started) == (2, [])
+    assert err == (
+        f"error: out/run.jsonl: {name} has changed since, so that new cells would be of another code or other inputs; "
+        "put it back, or record the run again"
+    )
+    (tmp_path / name).write_text(before)
+    assert depends("--resume", "out")[0] == 0
+
+
+def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path):
+    depends("--out", "out", dies_after=1)
+    code, _, err, _ = bench("--resume", "out", "--variants", tmp_path / "mine.py")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kernels/decode_native/cuda.py",
+        "kernels/decode_native/decode_native.cuh",
+        "baselines/workloads/axes.py",
+        "harness/",
+    ],
+)
+def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
+    """As it would be with an untracked kernel or outside of git: the commit is the same."""
+    bench("--out", "out", dies_after=1)
+    record = tmp_path / "out" / "run.jsonl"
+    digest = read_run(record).header.sources[path]
+    record.write_bytes(unchecked(record.read_bytes().replace(digest.encode(), b"0" * 16)))
+    code, _, err, _ = bench("--resume", "out")
+    assert code == 2
+    assert err.startswith(f"error: out/run.jsonl: {path} has changed since")
+
+
+def test_a_record_without_hashes_is_resumed_with_a_warning(bench, tmp_path):
+    bench("--out", "out", dies_after=1)
+    record = tmp_path / "out" / "run.jsonl"
+    header, rest = unchecked(record.read_bytes()).split(b"\n", 1)
+    old = msgspec.json.decode(header)
+    del old["sources"]
+    record.write_bytes(msgspec.json.encode(old) + b"\n" + rest)
+    code, _, err, _ = bench("--resume", "out")
+    assert code == 0
+    assert err == (
+        "warning: out/run.jsonl is older than hashes of sources: whether code or traces changed since is not checked"
+    )
+    assert keys() == KEYS
+
+
+def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
+    catalog = discover()
+
+    def hashed(name):
+        operator = catalog.operators[name]
+        return source_hashes([Group(operator, operator.complete({}), tuple(catalog.of(name)))], ())
+
+    native, step = hashed("decode_native"), hashed("decode_step")
+    assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)
+    assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
+    parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
+    assert all(any(f"/{part}/" in name for name in step) for part in parts)
+
+
+def unchecked(content: bytes) -> bytes:
+    """A record as an old one: without checksums."""
+    lines = [msgspec.json.decode(line) for line in content.splitlines()]
+    for line in lines:
+        line.pop("crc32", None)
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
