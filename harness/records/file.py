@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import structs
 
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
 
 Line = Header | Segment | Cell
 
@@ -52,7 +52,7 @@ class Writer:
             raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
     def write(self, line: Line) -> None:
-        """Raises RecordError, for example where the disk is full."""
+        """Raises RecordError, for example where the disk is full, and RecordGone."""
         unwritten = memoryview(msgspec.json.encode(line) + b"\n")
         try:
             while unwritten:
@@ -63,10 +63,23 @@ class Writer:
                 f"cannot write {self.path}: {error.strerror}; what was written before is kept; "
                 "make room and complete it with --resume"
             ) from None
+        self.check_place()
+
+    def check_place(self) -> None:
+        """Raises RecordGone where nobody would find what is written."""
+        if not self._in_place():
+            raise RecordGone(f"{self.path} was deleted or replaced while it was written")
+
+    def _in_place(self) -> bool:
+        """Whether the path still leads to the file that is open."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close the file. An empty one is removed, with its folder if that was made for it."""
-        if self.path.exists() and self.path.stat().st_size == 0:
+        if not self._file.closed and self._in_place() and self.path.stat().st_size == 0:
             self.path.unlink()
             if self._made_folder:
                 with suppress(OSError):  # the folder holds other files by now
@@ -119,14 +132,18 @@ def write_run(run: Run, path: Path) -> None:
     """Write a run to a new file. Raises RecordError."""
     writer = Writer(path)
     try:
-        writer.write(run.header)
-        lines: list[Line] = list(run.cells)
-        for start, segment in reversed(run.segments):
-            lines.insert(start, segment)
-        for line in lines:
+        for line in lines_of(run):
             writer.write(line)
     finally:
         writer.close()
+
+
+def lines_of(run: Run) -> list[Line]:
+    """The lines of a run's file, in order."""
+    lines: list[Line] = list(run.cells)
+    for start, segment in reversed(run.segments):
+        lines.insert(start, segment)
+    return [run.header, *lines]
 
 
 def read_run(path: str | Path) -> Run:
@@ -146,9 +163,9 @@ def read_run(path: str | Path) -> Run:
             if number == 1:
                 _check_schema(path, line)
             if number == len(lines) and decoded:
-                return _run(path, decoded, truncated=True)
+                return run_of(path, decoded, truncated=True)
             raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
-    return _run(path, decoded, truncated=False)
+    return run_of(path, decoded)
 
 
 def _check_schema(path: str | Path, line: bytes) -> None:
@@ -163,7 +180,8 @@ def _check_schema(path: str | Path, line: bytes) -> None:
         )
 
 
-def _run(path: str | Path, lines: Sequence[Line], truncated: bool) -> Run:
+def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
+    """The run that these lines make. Raises RecordError."""
     if not lines or not isinstance(lines[0], Header):
         raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
     if lines[0].schema != SCHEMA_VERSION:

@@ -27,8 +27,8 @@ _OTHER_FOLDER = re.compile(rf'\b(?:{"|".join(FOLDERS)})\.(\w+)|#include "(\w+)/'
 
 def source_hashes(groups: Sequence[Group], variant_files: Iterable[str]) -> dict[str, str]:
     """File -> hash: of the engine, the folders of the operators and of those they import, the files of ``--variants``,
-    the sources of the variants, and every file that an axis names, such as a trace. In the repository paths are relative
-    to it. Raises RecordError for a file that cannot be read.
+    the sources of the variants, and every file that an axis names, such as a trace. Paths inside the repository are
+    relative to it. Raises RecordError for a file that cannot be read.
     """
     files = dict.fromkeys(_files(_closure({group.operator.name for group in groups})))
     files |= dict.fromkeys(Path(file) for file in variant_files)
