@@ -15,6 +15,7 @@ from rich.text import Text
 
 from harness import interpreter
 from harness.analysis.compare import CompareError
+from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
@@ -186,7 +187,11 @@ def merge_command(options: argparse.Namespace) -> int:
     write_run(merged, path)
     with _writing_to(options.out):
         report(make_console(), merged, options.out, options.no_plots)
-    warnings = [f"shard {shard} is not among them; merge again when it is there" for shard in missing_shards(runs)]
+    warnings = []
+    if missing := missing_shards(runs):
+        named = ", ".join(abbreviated(missing))
+        shards, are, they_are = ("shard", "is", "it is") if len(missing) == 1 else ("shards", "are", "they are")
+        warnings.append(f"{shards} {named} {are} not among them; merge again when {they_are} there")
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"
         warnings.append(

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from harness.config.load import Config, ConfigError
 from harness.config.sweep import Group, cell_keys
+from harness.records.file import as_recorded
 from harness.records.merge import SAME_ENVIRONMENT
 from harness.records.schema import Cell, Environment, RecordError, Run
 from harness.runner.sources import changed_source
@@ -33,7 +32,7 @@ def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
-    recorded, given = (_flat(one) for one in (run.header.config, msgspec.json.decode(msgspec.json.encode(config))))
+    recorded, given = (_flat(one) for one in (run.header.config, as_recorded(config)))
     seed = given.pop("measure.seed", None)
     recorded.pop("measure.seed", None)
     where = f"--resume {run.path}: it was recorded with"

@@ -352,7 +352,7 @@ def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
     bench("--out", "out", dies_after=1)
     record = tmp_path / "out" / "run.jsonl"
     digest = read_run(record).header.sources[path]
-    record.write_bytes(unchecked(record.read_bytes().replace(digest.encode(), b"0" * 16)))
+    record.write_bytes(factory.without_checksums(record.read_bytes().replace(digest.encode(), b"0" * 16)))
     code, _, err, _ = bench("--resume", "out")
     assert code == 2
     assert err.startswith(f"error: out/run.jsonl: {path} has changed since")
@@ -361,7 +361,7 @@ def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
 def test_a_record_without_hashes_is_resumed_with_a_warning(bench, tmp_path):
     bench("--out", "out", dies_after=1)
     record = tmp_path / "out" / "run.jsonl"
-    header, rest = unchecked(record.read_bytes()).split(b"\n", 1)
+    header, rest = factory.without_checksums(record.read_bytes()).split(b"\n", 1)
     old = msgspec.json.decode(header)
     del old["sources"]
     record.write_bytes(msgspec.json.encode(old) + b"\n" + rest)
@@ -385,11 +385,3 @@ def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
     assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
     parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
     assert all(any(f"/{part}/" in name for name in step) for part in parts)
-
-
-def unchecked(content: bytes) -> bytes:
-    """A record as an old one: without checksums."""
-    lines = [msgspec.json.decode(line) for line in content.splitlines()]
-    for line in lines:
-        line.pop("crc32", None)
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
