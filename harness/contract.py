@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.checks import WAIVABLE
+from harness.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -162,13 +163,13 @@ class Operator:
         parts, earlier = [], {}
         for axis in self.axes:
             if point[axis.name] != axis.default_at(earlier):
-                parts.append(f"{axis.name}={axis.label(point[axis.name])}")
+                parts.append(f"{axis.name}={printable(axis.label(point[axis.name]))}")
             earlier[axis.name] = point[axis.name]
         return ",".join(parts) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:
         """Like ``label``, with every axis."""
-        return ",".join(f"{axis.name}={axis.label(point[axis.name])}" for axis in self.axes)
+        return ",".join(f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def variant(
         folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,
-            name=setup.__name__,
+            name=printable(setup.__name__),
             setup=setup,
             doc=" ".join((setup.__doc__ or "").split()),
             origin=setup.__module__,

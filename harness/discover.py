@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +42,15 @@ class Catalog:
 
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
+
+    def knows(self, operator: str, names: Iterable[str]) -> bool:
+        """Whether the operator is there with all these variants."""
+        return operator in self.operators and set(names) <= {variant.name for variant in self.of(operator)}
+
+
+def is_guest(variant: Variant) -> bool:
+    """Whether it comes from a file of --variants."""
+    return variant.origin.partition(".")[0] not in FOLDERS
 
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:

@@ -1,13 +1,18 @@
-"""Compares this suite's timer with others on kernels of known duration: ``python -m tools.compare_timers``, on a GPU.
+"""Compares this suite's timer with others on kernels of known duration, on a GPU:
+
+    python -m tools.compare_timers [--json FILE]
 
 Each kernel waits on the GPU's global timer and writes how long it took. The residual of a timer is
 measured - true - constant; the constant is the median of measured - true over the kernels, since the start and end of a
 kernel are not part of its wait, and each timer includes a different share of them. The others are Triton's do_bench and
-do_bench_cudagraph, and cuda-bench (NVIDIA nvbench) where it is installed.
+do_bench_cudagraph, and cuda-bench (NVIDIA nvbench) where it is installed. ``--json`` keeps the measured times;
+tools/splice.py writes the table of docs/methodology.md from such a file in results/reference/.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -20,6 +25,7 @@ import triton.testing
 from harness.analysis.stats import slopes
 from harness.timing.calibrate import Kernels
 from harness.timing.cuda_timer import CudaTimer
+from harness.timing.environment import describe
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)
@@ -58,23 +64,56 @@ def nvbench(launches: dict[int, Callable[[], None]]) -> dict[int, float]:
     return {int(row[ns]): float(row[seconds]) * 1e6 for row in rows}
 
 
-def main() -> None:
+def constant_and_residuals(true_us: list[float], measured_us: list[float]) -> tuple[float, list[float]]:
+    """(median of measured - true, what is left of each difference), microseconds."""
+    differences = [measured - true for true, measured in zip(true_us, measured_us, strict=True)]
+    constant = statistics.median(differences)
+    return constant, [difference - constant for difference in differences]
+
+
+def measure() -> tuple[list[float], dict[str, list[float]]]:
+    """(true durations of the spin kernels, timer -> its medians for them), microseconds."""
     kernels, timer = Kernels(), CudaTimer(COPIES)
     timer.ramp(RAMP_S)
-    true, measured = {}, {"graph slope": {}, "do_bench": {}, "do_bench_cudagraph": {}}
-    for ns, launch in kernels.spins.items():
-        measured["graph slope"][ns] = graph_slope(timer, launch)
-        true[ns] = kernels.taken_ns.item() / 1e3
-        measured["do_bench"][ns] = triton.testing.do_bench(launch, return_mode="median") * 1e3
+    true_us: list[float] = []
+    by_timer: dict[str, list[float]] = {
+        "graph slope": [],
+        "triton.testing.do_bench_cudagraph": [],
+        "triton.testing.do_bench": [],
+    }
+    for launch in kernels.spins.values():
+        by_timer["graph slope"].append(graph_slope(timer, launch))
+        true_us.append(kernels.taken_ns.item() / 1e3)
+        by_timer["triton.testing.do_bench"].append(triton.testing.do_bench(launch, return_mode="median") * 1e3)
         with torch.cuda.stream(torch.cuda.Stream()):
-            measured["do_bench_cudagraph"][ns] = triton.testing.do_bench_cudagraph(launch, return_mode="median") * 1e3
+            us = triton.testing.do_bench_cudagraph(launch, return_mode="median") * 1e3
+        by_timer["triton.testing.do_bench_cudagraph"].append(us)
     if by_nvbench := nvbench(kernels.spins):
-        measured["cuda-bench"] = by_nvbench
-    print(f"{'true us':>20}", *(f"{us:9.3f}" for us in true.values()), f"{'constant':>9} {'largest residual ns':>20}")
-    for name, times in measured.items():
-        constant = statistics.median(times[ns] - true[ns] for ns in true)
-        worst = max((times[ns] - true[ns] - constant for ns in true), key=abs)
-        print(f"{name:>20}", *(f"{times[ns]:9.3f}" for ns in true), f"{constant:9.3f} {worst * 1e3:20.0f}")
+        by_timer["cuda-bench"] = [by_nvbench[ns] for ns in kernels.spins]
+    return true_us, by_timer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("python -m tools.compare_timers", description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the times to this file")
+    options = parser.parse_args()
+    true_us, by_timer = measure()
+    print(f"{'true us':>34}", *(f"{us:9.3f}" for us in true_us), f"{'constant':>9} {'largest residual ns':>20}")
+    for name, measured_us in by_timer.items():
+        constant, residuals = constant_and_residuals(true_us, measured_us)
+        times = (f"{us:9.3f}" for us in measured_us)
+        print(f"{name:>34}", *times, f"{constant:9.3f} {max(residuals, key=abs) * 1e3:20.0f}")
+    if options.json:
+        environment = describe("cuda")
+        record = {
+            "gpu": environment.gpu,
+            "driver": environment.driver,
+            "torch": environment.torch,
+            "triton": environment.triton,
+            "true_us": true_us,
+            "measured_us": by_timer,
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

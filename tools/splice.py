@@ -11,6 +11,7 @@ record that is missing or cannot be read.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import sys
@@ -189,6 +190,24 @@ def agreement() -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+def timers() -> list[str]:
+    """The timers of tools/compare_timers.py on kernels of known duration."""
+    path = REFERENCE / GPU / "compare_timers.json"
+    try:
+        found = json.loads((ROOT / path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpliceError(f"{path} cannot be read: {error}") from None
+    rows = []
+    for name, measured_us in found["measured_us"].items():
+        differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
+        constant = statistics.median(differences)
+        worst = max((difference - constant for difference in differences), key=abs)
+        rows.append([f"`{name}`", *(f"{us:.3f}" for us in measured_us), f"{constant:.3f}", f"{1000 * worst:+.0f} ns"])
+    head = ["timer", *(f"{us:.3f}" for us in found["true_us"]), "constant", "largest residual"]
+    versions = f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}."
+    return [*markdown_table(head, rows), "", versions]
+
+
 def tables(run: Run) -> list[str]:
     """Every operator of a record: a row per point, a column per variant."""
     lines: list[str] = []
@@ -214,6 +233,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "example": example,
     "runs": runs,
     "agreement": agreement,
+    "timers": timers,
 }
 
 

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from harness import interpreter
 from harness.analysis.compare import CompareError
+from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
-from harness.discover import Catalog, DiscoveryError, discover
+from harness.discover import Catalog, DiscoveryError, discover, is_guest
 from harness.exit_codes import BAD, OK, USAGE
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
@@ -76,9 +77,10 @@ def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[
     return source, plan(source, catalog.operators, catalog.variants, options.only)
 
 
-def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
+def _job(options: argparse.Namespace, measure: Measure, device: str, catalog: Catalog, timed: bool) -> Job:
     seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    return Job(device, tuple(options.variants), seed, measure, timed)
+    guest_sources = tuple(source for v in catalog.variants if is_guest(v) for source in v.sources)
+    return Job(device, tuple(options.variants), seed, measure, timed, guest_sources=guest_sources)
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -98,7 +100,7 @@ def run_command(options: argparse.Namespace) -> int:
             f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
         )
     _print_broken(catalog)
-    job = _job(options, source.config.measure, device, timed=True)
+    job = _job(options, source.config.measure, device, catalog, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed, compiled=False)
     return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed)
@@ -146,10 +148,10 @@ def verify_command(options: argparse.Namespace) -> int:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
     device, catalog = _prepare(options)
     if options.config is None:
-        groups, job = [], _job(options, Measure(seed=options.seed), device, timed=False)
+        groups, job = [], _job(options, Measure(seed=options.seed), device, catalog, timed=False)
     else:
         source, groups = _sweep(options, catalog)
-        job = _job(options, source.config.measure, device, timed=False)
+        job = _job(options, source.config.measure, device, catalog, timed=False)
     _print_broken(catalog)
     if options.defects:
         operators = {group.operator.name for group in groups} or set(catalog.operators)
@@ -176,15 +178,20 @@ def compare_command(options: argparse.Namespace) -> int:
 
 
 def merge_command(options: argparse.Namespace) -> int:
-    from harness.cli.recording import exit_code, report
+    from harness.cli.recording import exit_code, refuse_foreign_table, report
 
     runs = [_read(path) for path in options.runs]
     path = options.out / "run.jsonl"
     merged = structs.replace(merge(runs), path=str(path))
+    refuse_foreign_table(options.out)
     write_run(merged, path)
     with _writing_to(options.out):
         report(make_console(), merged, options.out, options.no_plots)
-    warnings = [f"shard {shard} is missing; merge again when it is complete" for shard in missing_shards(runs)]
+    warnings = []
+    if missing := missing_shards(runs):
+        named = ", ".join(abbreviated(missing))
+        shards, are, they_are = ("shard", "is", "it is") if len(missing) == 1 else ("shards", "are", "they are")
+        warnings.append(f"{shards} {named} {are} missing; merge again when {they_are} complete")
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"
         warnings.append(

@@ -46,7 +46,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long and how often to measure.
 
     seed:                 of all random inputs; if not given, a fresh one in every run, which is recorded.
-    time_budget_s:        seconds of sampling in the whole run, divided among the remaining points.
+    time_budget_s:        seconds of sampling in the whole run, divided among the remaining cells.
     min_rounds:           least number of rounds of a cell.
     max_rounds:           rounds after which a cell stops even if it has not settled.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches leave

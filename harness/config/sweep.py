@@ -13,7 +13,7 @@ from typing import Any
 from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
 from harness.records.schema import Cell, Metrics, Status, cell_key
-from harness.wording import did_you_mean, first_line
+from harness.wording import did_you_mean, first_line, printable
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Group:
             point=self.label,
             axes=dict(self.point),
             status=status,
-            reason=reason,
+            reason=None if reason is None else printable(reason),
             metrics=metrics,
             phase=self.operator.phase,
         )

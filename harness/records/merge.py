@@ -36,6 +36,7 @@ def merge(runs: Sequence[Run]) -> Run:
         shard=", ".join(run.header.shard for run in runs if run.header.shard) if missing else None,
         cells=_keys_in_sweep_order(runs),
         variants=tuple(dict.fromkeys(name for run in runs for name in run.header.variants)),
+        sources={name: digest for run in runs for name, digest in run.header.sources.items()},
     )
     return Run(first.path, header, cells, False, segments)
 
@@ -65,6 +66,9 @@ def _check_same_sweep(first: Run, other: Run) -> None:
             raise RecordError(
                 f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not shards of one run"
             )
+    ours, theirs = first.header.sources, other.header.sources
+    if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
+        raise RecordError(f"{changed[0]} was not the same for {first.path} and {other.path}; not of one run")
 
 
 def _check_no_cell_twice(runs: Sequence[Run]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from harness.checks import Mismatch
 from harness.config.sweep import Group
 from harness.contract import Point, Variant
 from harness.cuda import compile_all
-from harness.discover import discover, unavailable
+from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, rejection_of
@@ -92,13 +92,24 @@ class Evaluator:
         # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
         self._settings = ProcessState("cpu")
         self._tampering: dict[str, Finding] = {}
-        self._catalog = discover(job.variant_files, self._check_import)
-        self._states = {
-            variant.id: _VariantState(tampering=self._tampering.get(variant.origin))
-            for variant in self._catalog.variants
-        }
+        self._states: dict[str, _VariantState] = {}
+        self._catalog = self._discover(())
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = None
+
+    def _discover(self, files: Sequence[str]) -> Catalog:
+        catalog = discover(files, self._check_import)
+        for variant in catalog.variants:
+            self._states.setdefault(variant.id, _VariantState(tampering=self._tampering.get(variant.origin)))
+        return catalog
+
+    def _admit_guests(self, operator: str, variants: Sequence[str]) -> None:
+        """Import the files of --variants once one of theirs is asked for. The runner asks for these last, so whatever
+        they do to the process, no variant of the suite was timed after it.
+        """
+        if not self._catalog.knows(operator, variants):
+            self._settings = ProcessState(self._job.device)
+            self._catalog = self._discover(self._job.variant_files)
 
     def _check_import(self, module: str) -> None:
         """After each module of variants: did it replace a function of the harness, or change a setting?"""
@@ -127,7 +138,8 @@ class Evaluator:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
-                compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
+                own_sources = [source for variant in self._catalog.variants for source in variant.sources]
+                compiled = compile_all([*own_sources, *self._job.guest_sources])
         return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
 
     def close(self) -> None:
@@ -140,6 +152,8 @@ class Evaluator:
         """All variants of a task: check each, then time those that passed. Raises ContextLost; the parent asks another
         process for the variants whose cells it did not get.
         """
+        yield Heartbeat(task.variants[0], "verify")  # to blame if an import ends the process
+        self._admit_guests(task.operator, task.variants)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         try:
@@ -232,6 +246,7 @@ class Evaluator:
 
     def check_variant(self, operator_name: str, variant_name: str) -> Iterator[Finding]:
         """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost."""
+        self._admit_guests(operator_name, [variant_name])
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
         if state.tampering is not None:

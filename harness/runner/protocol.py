@@ -1,13 +1,15 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
 The parent sends one Job, then Task or CheckRequest messages, then None. A worker answers the Job with Ready, AuditReady
-or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited), then Done.
+or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited), then Done. Messages
+and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this one's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
@@ -21,6 +23,7 @@ class Job:
     timed:    whether to time the variants that passed.
     audit:    whether this is the second process, which uses CUPTI.
     compiled: whether to compile every CUDA source where there is no GPU; false for the replacement of a dead worker.
+    guest_sources: CUDA sources of the variants in ``variant_files``, which a worker imports last.
     """
 
     device: str
@@ -30,6 +33,7 @@ class Job:
     timed: bool
     audit: bool = False
     compiled: bool = True
+    guest_sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.analysis import estimators
 from harness.config.sweep import Group
+from harness.discover import is_guest
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
@@ -84,12 +85,16 @@ class Runner:
         self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group]) -> None:
-        """All groups in order. The time budget is divided among the remaining points. Raises RunError."""
-        self._done, self._total = 0, sum(len(group.variants) for group in groups)
-        for i, group in enumerate(groups):
+        """All groups in order, those of --variants last. The time budget is divided among the remaining cells.
+        Raises RunError.
+        """
+        cells_left = self._total = sum(len(group.variants) for group in groups)
+        self._done = 0
+        for group in _guests_last(groups):
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
-            measured = self._measure(group, budget_left_s / (len(groups) - i))
+            measured = self._measure(group, budget_left_s * len(group.variants) / cells_left)
             self._audit_and_write(group, measured)
+            cells_left -= len(group.variants)
         self._on_progress(Progress(self._total, self._total, ""))
 
     def ask(self, request: CheckRequest) -> list[Any]:
@@ -145,10 +150,14 @@ class Runner:
         return to_run
 
     def _ask_for(self, point: _Point, batch: Sequence[str], budget_s: float) -> None:
-        """Ask for some variants together and take their cells. Raises WorkerDied."""
+        """Ask for some variants together and take their cells. Raises WorkerDied, also for an answer without a cell of
+        each of them.
+        """
         group = point.group
         for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
             if isinstance(event, Cell):
+                if event.variant not in point.pending or event.key != group.key(event.variant):
+                    raise WorkerDied(f"the worker process sent a cell that it was not asked for: {event.key}")
                 point.pending.remove(event.variant)
                 self._done += 1
                 was_timed = event.status == Status.PASSED and event.metrics and event.metrics.rounds
@@ -158,6 +167,8 @@ class Runner:
                     self._on_line(event)
             doing = f"{group.operator.name}/{self._worker.attribution.control or ''} {group.label}"
             self._on_progress(Progress(self._done, self._total, doing))
+        if lost := [name for name in batch if name in point.pending]:
+            raise WorkerDied(f"the worker process finished without a cell of {', '.join(lost)}")
 
     def _settle_blame(self, point: _Point, batch: list[str], death: WorkerDied) -> None:
         """Fail the variant that ended the process, and queue the others of its batch again."""
@@ -209,6 +220,20 @@ class Runner:
         """Replace the evaluator's process and note it in the record. Raises RunError."""
         self._worker.restart()
         self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
+
+
+def _guests_last(groups: Sequence[Group]) -> list[Group]:
+    """Groups of the suite's own variants, then groups of those of --variants, each in the order of the sweep.
+
+    The worker imports the files of --variants when it is asked for the first of the latter, so that the times of the
+    suite's variants do not depend on what these files do to its process.
+    """
+    split = [
+        replace(group, variants=tuple(variant for variant in group.variants if is_guest(variant) == guests))
+        for guests in (False, True)
+        for group in groups
+    ]
+    return [group for group in split if group.variants]
 
 
 # --- lines of the record ----------------------------------------------------------------------------------------------

@@ -50,23 +50,31 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
         from harness.runner.evaluator import Evaluator as Owner
     from harness.runner.measure import ContextLost
 
+    number, process_id = 0, os.getpid()
+
+    def send(event: Any) -> None:
+        if os.getpid() != process_id:  # a variant forked: the copy went on as a second worker
+            os._exit(1)
+        connection.send((number, event))
+
     try:
-        job = connection.recv()
+        number, job = connection.recv()
         try:
             owner = Owner(job)
-            connection.send(owner.ready())
+            send(owner.ready())
         except Exception as error:  # there is nothing to clean up yet
-            connection.send(Fatal(first_line(error)))
+            send(Fatal(first_line(error)))
             return
-        while (message := connection.recv()) is not None:
+        while (received := connection.recv()) is not None:
+            number, message = received
             events = (
                 owner.check_variant(message.operator, message.variant)
                 if isinstance(message, CheckRequest)
                 else owner.group(message)
             )
             for event in events:
-                connection.send(event)
-            connection.send(Done())
+                send(event)
+            send(Done())
         owner.close()
     except ContextLost:
         connection.close()
@@ -77,7 +85,7 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
         raise
     except BaseException as error:  # a variant raised no Exception, or an event cannot be pickled
         with suppress(OSError):
-            connection.send(Fatal(first_line(error)))
+            send(Fatal(first_line(error)))
         connection.close()
         os._exit(1)
 
@@ -95,6 +103,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._number = 0
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._worker_output = WorkerOutput(context)
@@ -113,7 +122,7 @@ class Worker:
     def ready(self) -> Ready | AuditReady | Fatal:
         """Sends the job and waits for the answer. Raises WorkerDied."""
         try:
-            self._connection.send(self._job)
+            self._connection.send((self._number, self._job))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
         return self._receive(START_LIMIT_S, "it should have been ready by then")
@@ -124,8 +133,9 @@ class Worker:
 
     def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
         """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
+        self._number += 1
         try:
-            self._connection.send(message)
+            self._connection.send((self._number, message))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
@@ -136,7 +146,10 @@ class Worker:
     def _receive(self, limit_s: float, limit: str) -> Any:
         try:
             if self._connection.poll(limit_s):
-                return self._connection.recv()
+                number, event = self._connection.recv()
+                if number == self._number:
+                    return event
+                raise ValueError(f"an answer to message {number} instead of {self._number}")
         except (EOFError, OSError):
             raise WorkerDied(self._exit_reason()) from None
         except Exception as error:  # a variant wrote into the pipe, or an object of a class that only it has

@@ -120,11 +120,11 @@ def replay_sequence(
 ) -> None:
     """check_replays over steps of different sizes, through the outputs of the first, largest point."""
     launches: list[BoundLaunch] = []
-    for step, point in enumerate(points):
+    for point in points:
         bound = next((known for known in launches if known.fixture.point == point), None)
         if bound is None:
             outputs = launches[0].fixture.outputs if launches else None
-            fixture = Fixture(operator, point, device, seed + step, outputs=outputs, passed_checks=passed_checks)
+            fixture = Fixture(operator, point, device, seed, outputs=outputs, passed_checks=passed_checks)
             bound = BoundLaunch(fixture, fixture.setup(variant))
         launches.append(bound)
     check_replays(launches, capture)

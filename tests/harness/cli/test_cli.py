@@ -713,3 +713,22 @@ def test_a_table_fits_a_narrow_terminal(misbehaving, monkeypatch):
         print_tables(console, result_tables(misbehaving.run))
         print_counts(console, misbehaving.run.cells)
     assert max(map(len, shown.getvalue().splitlines())) <= 60
+
+
+def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
+    """It makes a method of torch wrong that a chain calls, and forks: that chain passes, each cell is there once."""
+    (tmp_path / "mine.py").write_text(
+        "import os, torch\nfrom harness.contract import variant\n\n\n@variant('decode_native')\n"
+        "def patches_torch(point, x, out):\n"
+        "    torch.Tensor.clamp_ = lambda self, *args, **more: self.fill_(7)\n"
+        "    os.fork()\n"
+        "    return lambda: None\n"
+    )
+    text = Path(config).read_text().replace("[chain_clamp, flat_view]", "[chain_clamp, flat_view, patches_torch]")
+    Path(config).write_text(text)
+    code, _, _ = call(config, "--variants", "mine.py", "--device", "cpu", "--no-plots", "--out", "out")
+    run = read_run("out/run.jsonl")
+    assert code == 1
+    statuses = [(cell.variant, cell.status) for cell in run.in_order]
+    assert statuses == [("chain_clamp", "passed"), ("flat_view", "passed"), ("patches_torch", "mismatch")] * 2
+    assert run.segments == []

@@ -3,6 +3,7 @@ gives up.
 """
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -133,6 +134,44 @@ def test_a_worker_that_dies_between_two_tasks_costs_nobody_a_cell(drive):
 def test_a_worker_that_always_dies_before_anybody_has_control_does_not_go_on_for_ever(drive):
     fates, _ = drive(FakeWorkers(lambda task: iter([WorkerDied(KILLED)])), groups())
     assert set(fates.values()) == {"failed"}
+
+
+@pytest.mark.parametrize("fault", ["another point", "twice", "none"])
+def test_every_planned_cell_is_written_once_whatever_a_worker_answers(fault, drive):
+    """The first process answers wrongly and is replaced; the next one answers as asked."""
+    faults = iter([True])
+
+    def script(task):
+        for event in session()(task):
+            wrong_here = isinstance(event, Cell) and event.variant == "b" and task.axes["n"] == 1
+            if not wrong_here or not next(faults, False):
+                yield event
+            elif fault == "twice":
+                yield from (event, event)
+            elif fault == "another point":
+                yield cell(replace(task, axes={"n": 7}), "b")
+
+    fates, lines = drive(FakeWorkers(script), groups(2))
+    assert set(fates.values()) == {"passed"}
+    (why,) = [line.why for line in lines if isinstance(line, Segment)]
+    assert (
+        why
+        == {
+            "another point": "the worker process sent a cell that it was not asked for: o/b/n=7",
+            "twice": "the worker process sent a cell that it was not asked for: o/b/n=1",
+            "none": "the worker process finished without a cell of b",
+        }[fault]
+    )
+
+
+def test_variants_of_a_file_run_after_all_others(drive):
+    own = [Variant("o", name, None, "", "kernels.o.triton") for name in "ab"]
+    guest = Variant("o", "c", None, "", "variants_mine")
+    plan = [Group(OPERATOR, Point({"n": n}), (own[0], guest, own[1])) for n in (1, 2)]
+    workers = FakeWorkers(session())
+    drive(workers, plan, time_budget_s=60)
+    assert workers.asked == [("a", "b"), ("a", "b"), ("c",), ("c",)]
+    assert workers.budgets == pytest.approx([20, 30, 30, 60], rel=0.01)  # nothing was spent, so what is left grows
 
 
 def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_others(drive, monkeypatch):

@@ -143,6 +143,18 @@ def test_a_call_that_writes_everything_passes_and_one_that_does_not_is_rejected(
         output_probe.check("queued")
 
 
+def test_a_stage_that_writes_a_quarter_of_an_output_is_rejected_at_once():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected)
+    output_probe = OutputProbe(fixture)
+    for _ in range(20):
+        output_probe.arm()
+        buffer[:2500] = expected[:2500]
+        with pytest.raises(Mismatch, match="every_call"):
+            output_probe.check("host")
+        buffer.copy_(expected)
+
+
 def test_which_elements_are_made_wrong_differs_from_stage_to_stage():
     expected = torch.arange(10_000, dtype=torch.int32)
     fixture, buffer = fixture_of(expected)
