@@ -88,7 +88,7 @@ def decode_len(axes: Mapping[str, Any]) -> int:
     """
     found = axes.get("max_decode_len", axes.get("next_n", 1))
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_DECODE_LEN:
-        raise RecordError(f"max_decode_len or next_n of a cell is {found!r}, which is no number of tokens")
+        raise RecordError(f"max_decode_len or next_n of a cell is {found!r}, which is not a number of tokens")
     return found
 
 

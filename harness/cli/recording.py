@@ -80,9 +80,7 @@ def record(
     if resumed and missing:
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
-            _warn(
-                f"{resumed.path} is older than hashes of sources: whether code or traces changed since is not checked"
-            )
+            _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
 
     def first_line(ready: Ready) -> Header | Segment:
         if resumed is None:
@@ -98,7 +96,7 @@ def record(
 
     def keep(line: Header | Segment | Cell) -> None:
         if isinstance(line, Segment) and (changed := changed_source(sources, source_hashes(groups, job.variant_files))):
-            raise RunError(f"{changed} was changed while the run went on, and a new worker would run it as it is now")
+            raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
         lines.append(line)
         writer.write(line)
 
@@ -108,7 +106,7 @@ def record(
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
         print_run(console, run_of(path, lines))
-        raise RecordError(f"{error}; what was measured stands in the tables above and nowhere else") from None
+        raise RecordError(f"{error}; the measured times are only in the tables above") from None
     finally:
         writer.close()
     try:
@@ -168,7 +166,7 @@ def _unplanned(run: Run) -> str | None:
     """What the cells of a finished run are not as planned; None where each planned one is there once."""
     written = Counter(cell.key for cell in run.cells)
     if missing := [key for key in run.header.cells if key not in written]:
-        return f"{counted(len(missing), 'planned cell')} never came, the first is {missing[0]}"
+        return f"{counted(len(missing), 'planned cell')} not measured, the first is {missing[0]}"
     twice = next((key for key, count in written.items() if count > 1), None)
     return None if twice is None else f"{twice} was written more than once"
 
@@ -207,7 +205,9 @@ def refuse_foreign_table(folder: Path) -> None:
     path = folder / TABLE
     with suppress(OSError):
         if path.exists() and not path.read_bytes().startswith(OURS.encode()):
-            raise RecordError(f"{path} is not of a run and would be overwritten; choose another folder with --out")
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
 
 
 def print_run(console: Console, run: Run) -> list[Table]:

@@ -76,7 +76,7 @@ class Writer:
         self.check_place()
 
     def check_place(self) -> None:
-        """Raises RecordGone where nobody would find what is written."""
+        """Raises RecordGone if the file was deleted or replaced, so that written lines would be lost."""
         if not self._in_place():
             raise RecordGone(f"{self.path} was deleted or replaced while it was written")
 
@@ -199,9 +199,9 @@ def _check_sum(line: bytes, required: bool) -> None:
     """Raises ValueError for a line that is not as it was written. Older records have no checksums."""
     found = _CHECKSUM.search(line)
     if found and int(found[1], 16) != zlib.crc32(line[: found.start()]):
-        raise ValueError("damaged, or edited by hand: its checksum is another one; restore the record from a copy")
+        raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
     if found is None and required and line.endswith(b"}"):
-        raise ValueError("damaged, or edited by hand: its checksum is gone; restore the record from a copy")
+        raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
 
 
 def _encoded(value: Any) -> bytes:

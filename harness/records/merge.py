@@ -68,7 +68,7 @@ def _check_same_sweep(first: Run, other: Run) -> None:
             )
     ours, theirs = first.header.sources, other.header.sources
     if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
-        raise RecordError(f"{changed[0]} was not the same for {first.path} and {other.path}; not of one run")
+        raise RecordError(f"{changed[0]} differed between {first.path} and {other.path}; not shards of one run")
 
 
 def _check_no_cell_twice(runs: Sequence[Run]) -> None:

@@ -26,7 +26,7 @@ def check(line: Header | Segment | Cell) -> None:
         _check_value("config", line.config)
         measure = line.config.get("measure", {})
         if not isinstance(measure, Mapping) or not isinstance(measure.get("cache", "hot"), str):
-            raise ValueError("config.measure is no section of settings")
+            raise ValueError("config.measure is not a mapping of settings")
         if line.shard is not None:
             _check_shard(line.shard)
 
@@ -44,9 +44,9 @@ def _check_value(name: str, value: Any, depth: int = 0) -> None:
 
 def _check_calibration(calibration: Calibration) -> None:
     if "block_copy" not in calibration.own:
-        raise ValueError("calibration.own lacks the kernel block_copy, of which the floor is made")
+        raise ValueError("calibration.own lacks the kernel block_copy, which the floor needs")
     if min(calibration.copy_us) <= 0:
-        raise ValueError("calibration.copy_us holds a copy that took no time")
+        raise ValueError("calibration.copy_us holds a time that is not positive")
     for where, kernels in (("own", calibration.own), ("spins", calibration.spins)):
         for name, kernel in kernels.items():
             if len(kernel.graph_us) < 2:
@@ -60,4 +60,4 @@ def _check_shard(shard: str) -> None:
     for one in shard.split(", "):
         found = _SHARD.fullmatch(one)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise ValueError(f"shard {one!r} is no PIECE/PIECES such as 2/8")
+            raise ValueError(f"shard {one!r} is not PIECE/PIECES, such as 2/8")

@@ -59,7 +59,7 @@ def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
     """Raises RecordError where a file that the recorded cells depend on has another content now."""
     if (changed := changed_source(run.header.sources, sources)) is not None:
         raise RecordError(
-            f"{run.path}: {changed} has changed since, so that new cells would be of another code or other inputs; "
+            f"{run.path}: {changed} has changed since, so new cells would have other code or inputs; "
             "put it back, or record the run again"
         )
 

@@ -1,7 +1,7 @@
-"""Hashes of the files that a run's cells depend on, so that a resumed run never mixes times of two codes or two traces.
+"""Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
 
-Git does not know it all: a file of --variants or a new kernel is untracked, a modified one stays "dirty", a trace lies
-anywhere. What these files import from elsewhere, such as an installed package, is not looked at. Never imports torch.
+The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
+be anywhere. Imports from elsewhere, such as installed packages, are not checked. Never imports torch.
 """
 
 from __future__ import annotations

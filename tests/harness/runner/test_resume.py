@@ -209,8 +209,8 @@ def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench
     code, out, err, workers = bench("--out", "out")
     assert code == 2
     assert err == (
-        "error: out/run.jsonl was deleted or replaced while it was written; what was measured stands in the tables "
-        "above and nowhere else"
+        "error: out/run.jsonl was deleted or replaced while it was written; the measured times are only in the "
+        "tables above"
     )
     assert "3 passed" in out
     assert "decode_native: CPU wall time" in out
@@ -236,8 +236,8 @@ def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
     code, _, err, _ = bench("--out", "out")
     assert code == 1
     assert err == (
-        f"stopped: 1 planned cell never came, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; complete "
-        "them with --resume out/run.jsonl"
+        f"stopped: 1 planned cell not measured, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; "
+        "complete them with --resume out/run.jsonl"
     )
 
 
@@ -247,7 +247,9 @@ def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
     table.write_text("# my notes\n")
     code, _, err, workers = bench("--out", "out")
     assert (code, workers.started, table.read_text()) == (2, [], "# my notes\n")
-    assert err == ("error: out/table.md is not of a run and would be overwritten; choose another folder with --out")
+    assert err == (
+        "error: out/table.md was not written by a run and would be overwritten; choose another folder with --out"
+    )
     assert list(table.parent.iterdir()) == [table]
     table.unlink()
     for _ in range(2):  # the table of an earlier run, whose record was removed
@@ -335,7 +337,7 @@ def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
     code, _, err, workers = depends("--resume", "out")
     assert (code, workers.started) == (2, [])
     assert err == (
-        f"error: out/run.jsonl: {name} has changed since, so that new cells would be of another code or other inputs; "
+        f"error: out/run.jsonl: {name} has changed since, so new cells would have other code or inputs; "
         "put it back, or record the run again"
     )
     (tmp_path / name).write_text(before)
@@ -377,9 +379,7 @@ def test_a_record_without_hashes_is_resumed_with_a_warning(bench, tmp_path):
     record.write_bytes(msgspec.json.encode(old) + b"\n" + rest)
     code, _, err, _ = bench("--resume", "out")
     assert code == 0
-    assert err == (
-        "warning: out/run.jsonl is older than hashes of sources: whether code or traces changed since is not checked"
-    )
+    assert err == ("warning: out/run.jsonl has no source hashes: whether code or traces changed since is not checked")
     assert keys() == KEYS
 
 
