@@ -34,6 +34,7 @@ from harness.report.tables import markdown, result_tables
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.worker import Worker
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
@@ -64,6 +65,7 @@ def record(
     no_plots: bool,
     shard: str | None = None,
     resumed: Run | None = None,
+    start: Callable[[Job], Worker] | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
@@ -80,7 +82,7 @@ def record(
 
     writer = Writer(Path(resumed.path) if resumed else folder / "run.jsonl", resume=resumed is not None)
     try:
-        outcome = _measure(console, job, missing, writer, first_line) if missing else _Outcome(begun=True)
+        outcome = _measure(console, job, missing, writer, first_line, start) if missing else _Outcome(begun=True)
     finally:
         writer.close()
     if not outcome.begun:
@@ -109,13 +111,14 @@ def _measure(
     groups: Sequence[Group],
     writer: Writer,
     first_line: Callable[[Ready], Header | Segment],
+    start: Callable[[Job], Worker] | None,
 ) -> _Outcome:
     """Write the first line and a line for every cell, however the run ends. Raises RunError where it cannot begin."""
     outcome, runner = _Outcome(), None
     finished = False
     with progress_bar(console, len(cell_keys(groups))) as update:
         try:
-            runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing))
+            runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing), start)
             outcome.wall_time = runner.wall_time
             writer.write(first_line(runner.ready))
             outcome.begun = True

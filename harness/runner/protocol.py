@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
@@ -20,7 +21,8 @@ class Job:
 
     timed:    whether to time the variants that passed.
     audit:    whether this is the second process, which uses CUPTI.
-    compiled: whether to compile every CUDA source where there is no GPU; false for the replacement of a dead worker.
+    compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
+              worker.
     """
 
     device: str
@@ -29,7 +31,7 @@ class Job:
     measure: Measure
     timed: bool
     audit: bool = False
-    compiled: bool = True
+    compiled: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
