@@ -98,12 +98,14 @@ def run_command(options: argparse.Namespace) -> int:
     resumed = _resumed(options)
     source = _load(options)
     if options.plan:
-        return _run(options, source, resumed, Worker)
+        return _run(options, source, resumed, None)
     with early_workers(options.device, audit=source.config.measure.audit) as start:
         return _run(options, source, resumed, start)
 
 
-def _run(options: argparse.Namespace, source: Source, resumed: Run | None, start: Callable[[Job], Worker]) -> int:
+def _run(
+    options: argparse.Namespace, source: Source, resumed: Run | None, start: Callable[[Job], Worker] | None
+) -> int:
     from harness.cli.recording import record
 
     device, catalog = _prepare(options, source.config.measure.timeout_s)

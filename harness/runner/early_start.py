@@ -15,14 +15,16 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @contextmanager
-def early_workers(device: str, audit: bool) -> Iterator[Callable[[Job], Worker]]:
-    """Yields a function that makes the process for a job. The first of each kind runs already, and ends with the
-    context if no job came for it.
+def early_workers(device: str, audit: bool) -> Iterator[Callable[[Job], Worker] | None]:
+    """Yields what makes the process for a job. The first of each kind runs already, and ends with the context if no job
+    came for it. None in a process that has torch: it plans at once, so there is nothing to overlap with.
 
     device: "auto", "cuda" or "cpu". audit: whether there will be an auditor if there is a GPU.
     """
-    # A process that has torch plans at once, so it has nothing to overlap with.
-    kinds = [] if "torch" in sys.modules else [False, True] if audit and _may_have_gpu(device) else [False]
+    if "torch" in sys.modules:
+        yield None
+        return
+    kinds = [False, True] if audit and _may_have_gpu(device) else [False]
     waiting = {}
 
     def start(job: Job) -> Worker:
