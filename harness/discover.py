@@ -21,8 +21,6 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
-#: What importing a file may raise. KeyboardInterrupt is the user's.
-IMPORT_ERRORS = (Exception, SystemExit, GeneratorExit)
 
 
 class DiscoveryError(Exception):
@@ -66,12 +64,14 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         name = ".".join(path.with_suffix("").parts)
         try:
             modules[str(path)] = importlib.import_module(name)
-        except IMPORT_ERRORS as error:
+        except KeyboardInterrupt:  # the user's
+            raise
+        except BaseException as error:
             catalog.broken[str(path)] = _import_error(error)
         on_import(name)
     extra_files = [str(path) for path in extra]
     for file in extra_files:
-        modules[file] = _import_file(Path(file))
+        modules[file] = import_file(Path(file))
         on_import(modules[file].__name__)
 
     # All operators before any variant: a variant may belong to an operator of a later file.
@@ -143,7 +143,8 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
     return problems
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """Import a file of --variants; streams that it replaces are put back. Raises DiscoveryError."""
     name = f"variants_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -152,10 +153,15 @@ def _import_file(path: Path) -> ModuleType:
         raise DiscoveryError(f"--variants {path}: {problem}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    streams = sys.stdout, sys.stderr
     try:
         spec.loader.exec_module(module)
-    except IMPORT_ERRORS as error:  # a traceback would mostly show this file
+    except KeyboardInterrupt:  # the user's
+        raise
+    except BaseException as error:  # a traceback would mostly show this file
         raise DiscoveryError(f"--variants {path}: cannot be imported: {_import_error(error)}") from None
+    finally:
+        sys.stdout, sys.stderr = streams
     return module
 
 

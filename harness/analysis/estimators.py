@@ -40,7 +40,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import trim_mean
+import scipy
 
 from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from harness.analysis.stats import fit, samples
@@ -137,7 +137,7 @@ def _queued_slope(stream_us: Mapping[int, Sequence[float]]) -> float | None:
     if len(stream_us) < 2:
         return None
     fewest, most = min(stream_us), max(stream_us)
-    longer, shorter = (trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
+    longer, shorter = (scipy.stats.trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
     return float((longer - shorter) / (most - fewest))
 
 

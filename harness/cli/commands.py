@@ -19,16 +19,18 @@ from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
-from harness.discover import Catalog, DiscoveryError, discover, is_guest
+from harness.discover import Catalog, DiscoveryError, discover
 from harness.exit_codes import BAD, OK, USAGE
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
+from harness.runner.early_start import early_workers
+from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_ctrl_c
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
-from harness.runner.run import RunError
+from harness.runner.worker import RunError, Worker
 from harness.wording import counted
 
 
@@ -51,11 +53,17 @@ def _print_to_stderr(text: str) -> None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
-    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported."""
-    device = _device(options)
-    with exit_on_ctrl_c():
+def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
+    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported.
+
+    import_limit_s: seconds that the import of a file of --variants may take.
+    """
+    with exit_on_ctrl_c(), probing(options.variants, options.device) as probe:
+        device = _device(options)
         interpreter.choose(device)
+        if probe is not None:
+            discover()  # meanwhile
+            probe.wait(import_limit_s)
         return device, discover(options.variants)
 
 
@@ -69,26 +77,40 @@ def _device(options: argparse.Namespace) -> str:
             raise ConfigError(str(error)) from None
 
 
-def _sweep(options: argparse.Namespace, catalog: Catalog) -> tuple[Source, list[Group]]:
+def _load(options: argparse.Namespace) -> Source:
     overrides = parse_overrides(options.set)
     if options.seed is not None:
         overrides["measure.seed"] = options.seed
-    source = load(options.config, overrides)
-    return source, plan(source, catalog.operators, catalog.variants, options.only)
+    return load(options.config, overrides)
 
 
-def _job(options: argparse.Namespace, measure: Measure, device: str, catalog: Catalog, timed: bool) -> Job:
+def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
+    return plan(source, catalog.operators, catalog.variants, options.only)
+
+
+def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool, groups: Sequence[Group] = ()) -> Job:
+    """groups: whose CUDA sources are compiled for every architecture where there is no GPU."""
     seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    guest_sources = tuple(source for v in catalog.variants if is_guest(v) for source in v.sources)
-    return Job(device, tuple(options.variants), seed, measure, timed, guest_sources=guest_sources)
+    sources = dict.fromkeys(source for group in groups for variant in group.variants for source in variant.sources)
+    return Job(device, tuple(options.variants), seed, measure, timed, compiled=tuple(sources))
 
 
 def run_command(options: argparse.Namespace) -> int:
+    resumed = _resumed(options)
+    source = _load(options)
+    if options.plan:
+        return _run(options, source, resumed, None)
+    with early_workers(options.device, audit=source.config.measure.audit) as start:
+        return _run(options, source, resumed, start)
+
+
+def _run(
+    options: argparse.Namespace, source: Source, resumed: Run | None, start: Callable[[Job], Worker] | None
+) -> int:
     from harness.cli.recording import record
 
-    resumed = _resumed(options)
-    device, catalog = _prepare(options)
-    source, groups = _sweep(options, catalog)
+    device, catalog = _prepare(options, source.config.measure.timeout_s)
+    groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
@@ -100,10 +122,10 @@ def run_command(options: argparse.Namespace) -> int:
             f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
         )
     _print_broken(catalog)
-    job = _job(options, source.config.measure, device, catalog, timed=True)
+    job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
-        job = replace(job, seed=resumed.header.seed, compiled=False)
-    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed)
+        job = replace(job, seed=resumed.header.seed)
+    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed, start)
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:
@@ -146,17 +168,18 @@ def verify_command(options: argparse.Namespace) -> int:
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
-    device, catalog = _prepare(options)
-    if options.config is None:
-        groups, job = [], _job(options, Measure(seed=options.seed), device, catalog, timed=False)
-    else:
-        source, groups = _sweep(options, catalog)
-        job = _job(options, source.config.measure, device, catalog, timed=False)
-    _print_broken(catalog)
-    if options.defects:
-        operators = {group.operator.name for group in groups} or set(catalog.operators)
-        return BAD if verify_defects(make_console(), job, catalog, operators) else OK
-    return BAD if verify_all(make_console(), job, catalog, groups) else OK
+    source = _load(options) if options.config is not None else None
+    measure = source.config.measure if source else Measure(seed=options.seed)
+    with early_workers(options.device, audit=False) as start:
+        device, catalog = _prepare(options, measure.timeout_s)
+        groups = _plan(options, source, catalog) if source else []
+        _print_broken(catalog)
+        if options.defects:
+            operators = {group.operator.name for group in groups} or set(catalog.operators)
+            job = _job(options, measure, device, timed=False)
+            return BAD if verify_defects(make_console(), job, catalog, operators, start) else OK
+        job = _job(options, measure, device, timed=False, groups=groups)
+        return BAD if verify_all(make_console(), job, catalog, groups, start) else OK
 
 
 def compare_command(options: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
+from harness.runner.worker import Worker
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
@@ -69,6 +70,7 @@ def record(
     no_plots: bool,
     shard: str | None = None,
     resumed: Run | None = None,
+    start: Callable[[Job], Worker] | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
@@ -101,7 +103,7 @@ def record(
         writer.write(line)
 
     try:
-        outcome = _measure(console, job, missing, keep, first_line) if missing else _Outcome(begun=True)
+        outcome = _measure(console, job, missing, keep, first_line, start) if missing else _Outcome(begun=True)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
@@ -134,6 +136,7 @@ def _measure(
     groups: Sequence[Group],
     keep: Callable[[Header | Segment | Cell], None],
     first_line: Callable[[Ready], Header | Segment],
+    start: Callable[[Job], Worker] | None,
 ) -> _Outcome:
     """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
     it cannot begin.
@@ -142,7 +145,7 @@ def _measure(
     finished = False
     with progress_bar(console, len(cell_keys(groups))) as update:
         try:
-            runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing))
+            runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing), start)
             outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True

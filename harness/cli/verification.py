@@ -18,7 +18,7 @@ from harness.records.schema import Cell, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
-from harness.runner.worker import WorkerDied
+from harness.runner.worker import Worker, WorkerDied
 from harness.verify.hard_points import Finding, check_results, is_unverified
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -39,7 +39,13 @@ LEGEND = {
 Findings = Mapping[str, Sequence[Finding]]
 
 
-def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
+def verify_all(
+    console: Console,
+    job: Job,
+    catalog: Catalog,
+    groups: Sequence[Group],
+    start: Callable[[Job], Worker] | None = None,
+) -> bool:
     """Verify the variants of a sweep and the defects of its operators, and print the results.
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
@@ -50,7 +56,7 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     steps = len(healthy) + len(defects)
     with (
         progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update,
-        _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing))) as runner,
+        _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing), start)) as runner,
     ):
         findings = _check_all(runner, [*healthy, *defects], job, update)
         runner.run(groups)
@@ -69,12 +75,18 @@ def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Gr
     return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
 
 
-def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
+def verify_defects(
+    console: Console,
+    job: Job,
+    catalog: Catalog,
+    operators: Collection[str],
+    start: Callable[[Job], Worker] | None = None,
+) -> bool:
     """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
     defects = _defects(catalog, operators)
     with (
         progress_bar(console, len(defects)) as update,
-        _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
+        _closed(Runner(job, lambda line: None, lambda progress: None, start)) as runner,
     ):
         findings = _check_all(runner, defects, job, update)
     _print_seed(console, job)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import scipy
 from jinja2 import Environment as Templates
 from jinja2 import FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.text import Text
-from scipy import stats as scipy_stats
 
 from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, CellComparison, Comparison, Transition
 from harness.analysis.stats import FIGURES, Interval
@@ -51,7 +51,7 @@ def summaries(cells: Iterable[CellComparison]) -> list[Summary]:
     for cell in cells:
         if cell.ratio.median > 0:
             groups.setdefault((cell.operator, cell.variant, cell.figure), []).append(cell.ratio.median)
-    return [Summary(*group, len(r), float(scipy_stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
+    return [Summary(*group, len(r), float(scipy.stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
 
 
 def headline(comparison: Comparison, strong: str = "") -> str:

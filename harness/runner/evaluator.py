@@ -120,7 +120,7 @@ class Evaluator:
         self._settings.restore()
 
     def ready(self) -> Ready:
-        """Bring the device up: ramp the clocks and calibrate, or compile every CUDA source where there is no GPU."""
+        """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
         calibration, compiled = None, {}
         if self._job.device == "cuda":
             from harness.timing.calibrate import calibrate
@@ -138,8 +138,7 @@ class Evaluator:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
-                own_sources = [source for variant in self._catalog.variants for source in variant.sources]
-                compiled = compile_all([*own_sources, *self._job.guest_sources])
+                compiled = compile_all(self._job.compiled)
         return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
 
     def close(self) -> None:

@@ -22,8 +22,8 @@ class Job:
 
     timed:    whether to time the variants that passed.
     audit:    whether this is the second process, which uses CUPTI.
-    compiled: whether to compile every CUDA source where there is no GPU; false for the replacement of a dead worker.
-    guest_sources: CUDA sources of the variants in ``variant_files``, which a worker imports last.
+    compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
+              worker.
     """
 
     device: str
@@ -32,8 +32,7 @@ class Job:
     measure: Measure
     timed: bool
     audit: bool = False
-    compiled: bool = True
-    guest_sources: tuple[Path, ...] = ()
+    compiled: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

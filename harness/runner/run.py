@@ -18,11 +18,7 @@ from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
-from harness.runner.worker import Worker, WorkerDied
-
-
-class RunError(Exception):
-    """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
+from harness.runner.worker import RunError, Worker, WorkerDied
 
 
 @dataclass(frozen=True)
@@ -68,20 +64,26 @@ class Runner:
 
     on_line:     called with every Cell as soon as it is known, and with a Segment when a worker was replaced.
     on_progress: called whenever a variant gets control.
+    start:       makes a process for a job; early_start.py has some that loaded torch before.
     ready:       the evaluator's answer to the job, with the auditor's times joined to it.
     """
 
     def __init__(
-        self, job: Job, on_line: Callable[[Cell | Segment], None], on_progress: Callable[[Progress], None]
+        self,
+        job: Job,
+        on_line: Callable[[Cell | Segment], None],
+        on_progress: Callable[[Progress], None],
+        start: Callable[[Job], Worker] | None = None,
     ) -> None:
+        start = start or Worker
         self._measure_config = job.measure
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         audited = job.timed and job.device == "cuda" and job.measure.audit
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
-        self._worker = SupervisedWorker(job, Worker)
-        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), Worker)) if audited else None
+        self._worker = SupervisedWorker(job, start)
+        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), start)) if audited else None
         self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group]) -> None:

@@ -77,9 +77,9 @@ class SupervisedWorker:
         return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
 
     def restart(self) -> None:
-        """Replace the process, which need not compile every CUDA source again; then ``wait_until_ready``."""
+        """Replace the process, which need not compile the CUDA sources again; then ``wait_until_ready``."""
         self._worker.close(wait_s=0)
-        self._job = replace(self._job, compiled=False)
+        self._job = replace(self._job, compiled=())
         self._worker = self._start(self._job)
 
     def request_exit(self) -> None:

@@ -31,6 +31,10 @@ EXIT_LIMIT_S = 10.0
 GONE_LIMIT_S = 60.0
 
 
+class RunError(Exception):
+    """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
+
+
 class WorkerDied(Exception):
     """The process ended, or had to be ended, without finishing its message."""
 
@@ -41,9 +45,10 @@ class WorkerSilent(WorkerDied):
 
 def _serve(connection: Connection, output: Connection, device: str, audit: bool, parent: int) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
-    _die_with_parent(parent)
+    die_with_parent(parent)
+    os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     redirect_output(output)
-    interpreter.choose(device)
+    choose_interpreter(device)
     if audit:
         from harness.runner.auditor import Auditor as Owner
     else:
@@ -90,7 +95,16 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
         os._exit(1)
 
 
-def _die_with_parent(parent: int) -> None:
+def choose_interpreter(device: str) -> None:
+    """Switch Triton's interpreter on or off for "cuda", "cpu" or "auto", as the parent does."""
+    if device == "auto":
+        from harness.timing.environment import choose_device
+
+        device = choose_device(device)
+    interpreter.choose(device)
+
+
+def die_with_parent(parent: int) -> None:
     """A worker whose parent was killed must not keep the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -99,24 +113,41 @@ def _die_with_parent(parent: int) -> None:
 
 
 class Worker:
-    """The parent's handle on one worker process, which starts at once."""
+    """The parent's handle on one worker process, which starts at once and loads torch.
 
-    def __init__(self, job: Job) -> None:
+    device, audit: as in the job. With a job of None, which ``give`` brings later, device may be "auto".
+
+    Raises RunError where the system starts no process or thread.
+    """
+
+    def __init__(self, job: Job | None, device: str = "auto", audit: bool = False) -> None:
         self._job = job
         self._number = 0
+        if job is not None:
+            device, audit = job.device, job.audit
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._worker_output = WorkerOutput(context)
-        arguments = (theirs, self._worker_output.writer, job.device, job.audit, os.getpid())
+        arguments = (theirs, self._worker_output.writer, device, audit, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
         # The child inherits this, so that it ignores Ctrl-C from its first import on.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
+            theirs.close()
+            self._worker_output.listen()
+        except (OSError, RuntimeError) as error:  # the latter from a thread
+            if self._process.pid is not None:
+                self._process.kill()
+            raise RunError(
+                f"the system starts no worker process: {first_line(error)}; see its limits with ulimit -a"
+            ) from None
         finally:
             signal.signal(signal.SIGINT, previous)
-        theirs.close()
-        self._worker_output.listen()
+
+    def give(self, job: Job) -> Worker:
+        self._job = job
+        return self
 
     @cached_property
     def ready(self) -> Ready | AuditReady | Fatal:
@@ -167,11 +198,7 @@ class Worker:
             return "the worker process closed its pipe without ending, and was ended"
         if code == CONTEXT_LOST:
             return "the CUDA context was lost"
-        return (
-            f"the worker process ended with exit code {code}"
-            if code >= 0
-            else f"the worker process was killed by {_signal_name(-code)}"
-        )
+        return f"the worker process {how_it_ended(code)}"
 
     def request_exit(self) -> None:
         """Send that no more messages come; does not wait for the process to end."""
@@ -187,6 +214,7 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._exit_code(GONE_LIMIT_S)
+        kill_group(self._process.pid)
         self._connection.close()
         self._worker_output.close()
 
@@ -198,6 +226,17 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
+
+
+def kill_group(leader: int) -> None:
+    """End what a process, which has ended itself, has left behind in its group."""
+    with suppress(OSError):  # nothing
+        os.killpg(leader, signal.SIGKILL)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code as multiprocessing has it, in words."""
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
 
 
 def _signal_name(number: int) -> str:

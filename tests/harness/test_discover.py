@@ -9,6 +9,7 @@ import pytest
 import bench
 from harness.contract import COMPILER, GPU, Variant
 from harness.discover import DiscoveryError, discover, unavailable
+from tests.processes import has_ended
 
 HEAD = "from harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
@@ -118,6 +119,22 @@ FAULTS = {
         "marks a function (point, x, out) -> launch, not <class",
     ),
     "nothing in it": ("x = 1\n", "no variant"),
+    "raises no Exception": (
+        "class Panic(BaseException):\n    pass\nraise Panic('at the disco')\n",
+        "cannot be imported: Panic: at the disco (mine.py, line 3)",
+    ),
+    "interrupts": ("raise KeyboardInterrupt\n", "cannot be imported: KeyboardInterrupt"),
+    "ends the process": ("import os\nos._exit(0)\n", "the process that imported it ended with exit code 0"),
+    "segfaults": ("import ctypes\nctypes.string_at(0)\n", "the process that imported it was killed by SIGSEGV"),
+    "aborts": ("import os\nos.abort()\n", "the process that imported it was killed by SIGABRT"),
+    "closes stdout": (
+        f"{HEAD}import os\nos.close(1)\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
+    "closes the stream stderr": (
+        f"{HEAD}import sys\nsys.stderr.close()\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
 }
 
 
@@ -136,6 +153,29 @@ def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     assert "mine.py: " in err
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "pathlib.Path('child').write_text(str(child.pid))\n"
+        "while True:\n    pass\n"
+    )
+    (tmp_path / "tiny.yaml").write_text(
+        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 3}\n"
+    )
+    assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 3 s\n")
+    assert has_ended(int((tmp_path / "child").read_text()))
+
+
+def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
+    replaces = f"{HEAD}import io, sys\nsys.stdout = io.StringIO()\n@variant('decode_native')\ndef mine{BODY}"
+    (tmp_path / "mine.py").write_text(replaces)
+    assert bench.main(["list", "--variants", "mine.py"]) == 0
+    assert "mine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ gives up.
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -235,10 +236,12 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells(monke
     assert [(line.variant, line.status) for line in lines] == [("b", "failed")]
 
 
-def test_only_the_first_worker_compiles_every_source(drive):
+def test_only_the_first_worker_compiles_sources(monkeypatch):
     workers = FakeWorkers(session(dies_verifying="b"))
-    drive(workers, groups())
-    assert [job.compiled for job in workers.started] == [True, False]
+    monkeypatch.setattr(loop, "Worker", workers)
+    job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
+    Runner(job, lambda line: None, lambda progress: None).run(groups())
+    assert [job.compiled for job in workers.started] == [(Path("b.cu"),), ()]
 
 
 def test_the_cells_of_the_fake_are_those_of_the_plan():

@@ -402,7 +402,7 @@ def test_contents_move_with_the_seed_but_shapes_do_not():
 
 @pytest.mark.parametrize("returned", [4.0, None, "8"])
 def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, catalog, monkeypatch):
-    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     for name, traffic in (("decode_native", lambda point, x: returned), ("decode_flatten", flatten.bytes_moved)):
         brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
         monkeypatch.setitem(
@@ -421,7 +421,7 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
     ("returned", "problem"), [(True, "redundant= returned True; it must"), (None, None), ("the same at B = 1", None)]
 )
 def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, monkeypatch):
-    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: returned, sequences={})
     monkeypatch.setitem(
         evaluator._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
