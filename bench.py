@@ -31,7 +31,9 @@ class Command:
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
-        self.exit(2, f"error: {message}; see python {self.prog} --help\n")
+        from harness.wording import printable
+
+        self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
 
 
 def parser() -> Parser:
@@ -203,7 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.drop()
             print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
         else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
-            print(f"error: {error.filename} cannot be used: {error.strerror}", file=sys.stderr)
+            from harness.wording import printable
+
+            print(printable(f"error: {error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
         return 2
     finally:
         sys.stdout, sys.stderr = before

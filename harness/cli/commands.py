@@ -31,7 +31,7 @@ from harness.runner.interrupt import exit_on_ctrl_c
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.worker import RunError, Worker
-from harness.wording import counted
+from harness.wording import counted, printable
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -144,7 +144,7 @@ def _print_plan(groups: Sequence[Group]) -> int:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
     keys = cell_keys(groups)
     for key in keys:
-        print(key)
+        print(printable(key))
     print(f"{counted(len(groups), 'point')}, {counted(len(keys), 'cell')}", file=sys.stderr)
     return OK
 
@@ -238,7 +238,7 @@ def plot_command(options: argparse.Namespace) -> int:
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out)
     for path in drawn:
-        print(path)
+        print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
     return OK

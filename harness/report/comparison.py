@@ -21,7 +21,7 @@ from harness.analysis.warnings import warnings
 from harness.records.schema import Run
 from harness.report.columns import broken, room, spaced, widths
 from harness.report.console import laid_out
-from harness.report.tables import as_text
+from harness.report.escape import as_code, as_text
 
 #: GitHub refuses a comment of more than 65,536 characters; tables are cut until it fits.
 COMMENT_CHARACTERS = 65_000
@@ -163,7 +163,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         "warnings": run_warnings(comparison),
         "marks": MARKS,
         "explanation": explanation(comparison),
-        "command": command(comparison),
+        "command": as_code(command(comparison)),
     }
     template = templates.get_template("comparison.md.j2")
     most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.cells) + len(comparison.differences)
