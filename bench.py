@@ -221,12 +221,14 @@ def _run(arguments: list[str]) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.runner.interrupt import exit_on_ctrl_c
+    from harness.runner.interrupt import exit_on_interrupt, signals_interrupt
 
-    with exit_on_ctrl_c():
-        from harness.cli import commands
-    return commands.execute(options)
+    with signals_interrupt():
+        with exit_on_interrupt():
+            from harness.cli import commands
+        return commands.execute(options)
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))  # python -P and -I leave it out
     sys.exit(main())

@@ -44,7 +44,8 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
     Include paths: the folder of the file, and the one above for ``"other_operator/header.cuh"``. Raises CompileError.
     """
     include_path = [str(path.parent), str(path.parent.parent)]
-    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=include_path)
+    lineinfo = '"' not in str(path)  # NVRTC writes the paths of headers into it, and ptxas stumbles over a quote
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=lineinfo, include_path=include_path)
     try:
         text = path.read_text(encoding="utf-8")
         key = _cache_key(path, text, options)

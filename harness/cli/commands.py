@@ -27,7 +27,7 @@ from harness.records.schema import RecordError, Run
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
-from harness.runner.interrupt import exit_on_ctrl_c
+from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.worker import RunError, Worker
@@ -58,7 +58,7 @@ def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().time
 
     import_limit_s: seconds that the import of a file of --variants may take.
     """
-    with exit_on_ctrl_c(), probing(options.variants, options.device) as probe:
+    with exit_on_interrupt(), probing(options.variants, options.device) as probe:
         device = _device(options)
         interpreter.choose(device)
         if probe is not None:
@@ -68,7 +68,7 @@ def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().time
 
 
 def _device(options: argparse.Namespace) -> str:
-    with exit_on_ctrl_c():
+    with exit_on_interrupt():
         from harness.timing.environment import choose_device
 
         try:

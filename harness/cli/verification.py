@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.config.sweep import Group
 from harness.contract import Variant
 from harness.discover import Catalog, unavailable
-from harness.records.schema import Cell, sources_compile
+from harness.records.schema import Cell, Segment, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
@@ -53,10 +53,15 @@ def verify_all(
     healthy = list(dict.fromkeys(variant for group in groups for variant in group.variants))
     defects = _defects(catalog, {variant.operator for variant in healthy})
     cells: list[Cell] = []
+
+    def keep(line: Cell | Segment) -> None:
+        if isinstance(line, Cell):  # a segment says that a worker was replaced
+            cells.append(line)
+
     steps = len(healthy) + len(defects)
     with (
         progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update,
-        _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing), start)) as runner,
+        _closed(Runner(job, keep, lambda p: update(steps + p.done, p.doing), start)) as runner,
     ):
         findings = _check_all(runner, [*healthy, *defects], job, update)
         runner.run(groups)

@@ -27,10 +27,25 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 #: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
 #: few enough that aliases of aliases do not hang the loader.
 MAX_VALUES = 100_000
+#: Bytes and nesting of a configuration: read and parsed within seconds.
+MAX_BYTES, MAX_DEPTH = 2**18, 32
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON."""
+    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON. A value that its tag or its form does
+    not allow, such as ``!!int x`` or 2024-02-31, is an error with its line.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # PyYAML's constructors raise whatever their conversion raises
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                problem=f"{node.value!r} is no {kind}", problem_mark=node.start_mark
+            ) from None
 
 
 _Loader.add_implicit_resolver(
@@ -179,16 +194,22 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes, too much for a configuration")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        _check_depth(path, text)
+        loader = _Loader(text)
+        node = loader.get_single_node()
         _note_lines(path, node, "", lines, ())
-        data = yaml.load(text, Loader=_Loader)
+        data = loader.construct_document(node) if node is not None else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
@@ -196,6 +217,16 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines
+
+
+def _check_depth(path: str, text: str) -> None:
+    """Raises ConfigError where values nest too deeply for the recursive functions that come after."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{path}:{event.start_mark.line + 1}: nested more than {MAX_DEPTH} deep")
 
 
 def _nearest_file(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import string
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +15,9 @@ from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.wording import did_you_mean, first_line, printable
+
+#: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
+MAX_POINTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
         chosen.append(operators[name])
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
+    planned = 0
     for g, grid in enumerate(source.config.sweep):
         if not grid:
             raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
@@ -70,6 +75,9 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
             mine = {
                 name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)
             }
+            planned += math.prod(map(len, mine.values()))
+            if planned > MAX_POINTS:
+                raise source.error(f"sweep[{g}]", f"makes {planned:,} points; a sweep may have {MAX_POINTS:,}")
             for combination in itertools.product(*mine.values()):
                 try:
                     point = operator.complete(dict(zip(mine, combination, strict=True)))

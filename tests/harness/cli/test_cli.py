@@ -17,6 +17,7 @@ import pytest
 
 import bench
 from harness.records.file import read_run
+from tests.processes import has_ended
 
 ROOT = Path(__file__).parents[3]
 TINY = """\
@@ -284,10 +285,13 @@ def test_verify_rejects_a_wrong_variant_with_1(config, adversaries):
     assert not list(Path.cwd().glob("results*"))
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+
+
 # --- interruption -----------------------------------------------------------------------------------------------------
 
 
-def start(folder, *arguments):
+def start(folder, *arguments, ignored=None):
     """bench.py in a process group of its own and listening to Ctrl-C, as a terminal would start it; a shell's
     background is deaf.
     """
@@ -298,7 +302,10 @@ def start(folder, *arguments):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGINT, signal.default_int_handler),
+            ignored and signal.signal(ignored, signal.SIG_IGN),
+        ),
     )
 
 
@@ -311,20 +318,19 @@ def wait_for(condition, process, seconds=60):
         select.select([], [], [], 0.005)
 
 
-def interrupt(process):
-    os.killpg(process.pid, signal.SIGINT)
+def interrupt(process, number=signal.SIGINT):
+    os.killpg(process.pid, number)
     return process.communicate(timeout=60)
 
 
-def group_is_empty(process, seconds=10):
-    """No process of the group is left, the worker and Python's resource tracker included."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return True
-        select.select([], [], [], 0.02)
+def session_is_empty(process):
+    """No process of the session is left: the worker, its children, Python's resource tracker."""
+    return all(has_ended(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_of(pid, process.pid))
+
+
+def is_of(pid, session):
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid) == session
     return False
 
 
@@ -351,16 +357,15 @@ def is_deaf_to_sigint(worker):
     return any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
-
-
-def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path):
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_path):
     (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", str(list(range(3, 500)))))
     process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", "--seed", 1)
     record = tmp_path / "out" / "run.jsonl"
     wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") >= 5, process)
     before = read_run(record).cells
-    out, err = interrupt(process)
+    out, err = interrupt(process, number)
     assert process.returncode == 130, err
     run = read_run(record)
     assert not run.truncated
@@ -368,8 +373,9 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(tmp_path):
     assert 4 <= len(run.cells) < 2 * 497
     assert f"interrupted: {len(run.cells)} of {2 * 497} cells are kept in out/run.jsonl" in " ".join(err.split())
     assert "Traceback" not in out + err
+    assert "complete them with --resume out/run.jsonl" in " ".join(err.split())
     assert "batch" in out  # the table of what there is
-    assert group_is_empty(process)
+    assert session_is_empty(process)
 
 
 @needs_proc
@@ -384,7 +390,96 @@ def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     assert err.strip().startswith("interrupted")
     assert deaf
     assert not (tmp_path / "out" / "run.jsonl").exists()
-    assert group_is_empty(process)
+    assert session_is_empty(process)
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_command_that_ignores_a_signal_goes_on(number, config, tmp_path):
+    process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", ignored=number)
+    (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", "[3]"))
+    wait_for(lambda: loading_worker(process), process)
+    _, err = interrupt(process, number)
+    assert (process.returncode, err) == (0, "")
+
+
+LEAVES_CHILDREN = """
+import os, signal, subprocess, sys
+from harness.contract import variant
+
+@variant("decode_native")
+def leaves_children(point, x, out):
+    child = subprocess.Popen(["sleep", "600"])
+    with open("children", "a") as file:
+        print(child.pid, file=file)
+    if point.batch_size == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return lambda: None
+"""
+
+
+@needs_proc
+def test_children_that_a_variant_leaves_behind_end_with_the_worker(config, tmp_path):
+    (tmp_path / "children.py").write_text(LEAVES_CHILDREN)
+    only = ["--set", "variants=[leaves_children]", "--no-plots", "--out", "out"]
+    assert call(config, "--variants", "children.py", *only)[0] == 1
+    children = [int(line) for line in (tmp_path / "children").read_text().split()]
+    assert children
+    assert all(has_ended(child) for child in children)
+
+
+def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    code, out, err = call(config, "--no-plots", "--out", "out")
+    assert (code, out) == (2, "")
+    assert " ".join(err.split()).startswith("error: the system starts no worker process: RuntimeError: can't start new")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("flags", [["-P"], ["-I"], []], ids=["-P", "-I", "PYTHONSAFEPATH"])
+def test_a_python_that_leaves_out_the_folder_of_the_script(flags, config, tmp_path):
+    command = [sys.executable, *flags, str(ROOT / "bench.py"), config, "--only", "*flat*", "--no-plots", "--out", "out"]
+    environment = os.environ | ({} if flags else {"PYTHONSAFEPATH": "1"})
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 2
+
+
+def test_an_unknown_backend_of_matplotlib_is_of_no_interest(config, tmp_path):
+    arguments = [config, "--only", "*flat_view/batch_size=3*", "--out", "out"]
+    command = [sys.executable, str(ROOT / "bench.py"), *arguments]
+    environment = os.environ | {"MPLBACKEND": "nonsense"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "out").glob("*.svg"))
+
+
+DIES_IN_THE_SWEEP = """
+import os, signal
+from baselines.decode_native.chains import chain_clamp
+from harness.contract import variant
+
+def dies_in_the_sweep(point, x, out):
+    if point.batch_size == 3000:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return chain_clamp(point, x, out)
+
+skip = lambda p: "front" if p.row_alignment == "front" else None
+dies_in_the_sweep = variant("decode_native", skip=skip, waives="no_alloc")(dies_in_the_sweep)
+"""
+
+
+def test_verify_goes_on_after_a_variant_that_ends_the_worker_in_the_sweep(config, tmp_path):
+    (tmp_path / "dies.py").write_text(DIES_IN_THE_SWEEP)
+    more = ["--variants", "dies.py", "--set", "variants=[flat_view, dies_in_the_sweep]", "--set", "batch_size=3000"]
+    code, out, err = call("verify", config, *more, "--set", "max_num_batched_tokens=20000")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "the worker process was killed by SIGSEGV" in out
+    assert "1 passed" in out
 
 
 @needs_proc
