@@ -50,7 +50,9 @@ BATCH_SIZE = Axis(
     "requests of the step (B), padding left out; 0 is an idle data-parallel rank",
     largest=axes.MOST_REQUESTS,
 )
-NUM_PREV_REQS = Axis("num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)")
+NUM_PREV_REQS = Axis(
+    "num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)", largest=4097
+)
 CHURN = Axis(
     "churn",
     axes.probability,

@@ -74,7 +74,7 @@ NEXT_N = Axis(
     whole(1),
     4,
     "query rows per request the server is configured for: 1 + num_speculative_tokens",
-    largest=1025,
+    largest=513,
 )
 MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
 DECODE_LEN = Axis(

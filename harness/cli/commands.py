@@ -154,7 +154,7 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.defects:
         operators = {group.operator.name for group in groups} or set(catalog.operators)
         return BAD if verify_defects(make_console(), job, catalog, operators) else OK
-    return BAD if verify_all(make_console(), job, catalog, groups) else OK
+    return BAD if verify_all(make_console(), job, catalog, groups, not options.no_capacity, options.random) else OK
 
 
 def compare_command(options: argparse.Namespace) -> int:

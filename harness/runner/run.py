@@ -15,7 +15,7 @@ from harness.analysis import estimators
 from harness.config.sweep import Group
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.protocol import CheckRequest, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import Worker, WorkerDied
 
@@ -76,6 +76,7 @@ class Runner:
         self._measure_config = job.measure
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
+        self._at_capacity = False
         audited = job.timed and job.device == "cuda" and job.measure.audit
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
@@ -83,8 +84,9 @@ class Runner:
         self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), Worker)) if audited else None
         self.ready = self._wait_until_ready()
 
-    def run(self, groups: Sequence[Group]) -> None:
+    def run(self, groups: Sequence[Group], at_capacity: bool = False) -> None:
         """All groups in order. The time budget is shared out over the points still to come. Raises RunError."""
+        self._at_capacity = at_capacity
         self._done, self._total = 0, sum(len(group.variants) for group in groups)
         for i, group in enumerate(groups):
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
@@ -92,7 +94,7 @@ class Runner:
             self._audit_and_write(group, measured)
         self._on_progress(Progress(self._total, self._total, ""))
 
-    def ask(self, request: CheckRequest) -> list[Any]:
+    def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:
         """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
         try:
             return list(self._worker.ask(request))
@@ -147,7 +149,8 @@ class Runner:
     def _ask_for(self, point: _Point, batch: Sequence[str], budget_s: float) -> None:
         """Ask for some variants together and take their cells. Raises WorkerDied."""
         group = point.group
-        for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
+        task = Task(group.operator.name, dict(group.point), tuple(batch), budget_s, self._at_capacity)
+        for event in self._worker.ask(task):
             if isinstance(event, Cell):
                 point.pending.remove(event.variant)
                 self._done += 1

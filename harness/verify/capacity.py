@@ -5,8 +5,8 @@ too early, a grid that is limited, an index of 16 bits, the third level of a sea
 
 * every size of an operator at one past each power of two, from the smallest legal value to the largest that fits;
 * the sizes that its variants declare (``@variant(..., sizes=)``), one less and one more;
-* at the largest value of each size, and at a multiple of a large power of two, every word of every axis (layouts, modes,
-  paddings, context lengths);
+* at the largest value of each size, and at a multiple of a large power of two, every example of every other axis
+  (layouts, modes, paddings, context lengths);
 * points in which several sizes are large together.
 
 A size is as large as the rules of the operator, ``Axis.largest`` and MOST_BYTES of inputs and outputs allow. Where a
@@ -118,7 +118,7 @@ def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterato
     # A multiple of a large power of two, too: kernels take wide accesses there.
     even = 3 << (size // 3).bit_length() - 1 if size >= 3 else size
     for number in range(max((len(word.examples_at(default)) for word in search.words), default=1)):
-        for value in dict.fromkeys((size, even)):
+        for value in dict.fromkeys((size, even) if number < 2 else (size,)):
             if search.parses(axis, value):
                 found = _fitting(search, {**moved, axis.name: value}, axis.name, chosen, number)
                 if found is not None:

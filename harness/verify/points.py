@@ -118,9 +118,9 @@ class PointSearch:
         found = []
         for axis in self.sizes:
             halved = self.operator.complete({axis.name: point[axis.name] >> 1})
-            if self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None:
-                if self.nbytes(halved) < self.nbytes(point):
-                    found.append(axis)
+            legal = self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None
+            if legal and self.nbytes(halved) < self.nbytes(point):
+                found.append(axis)
         return found
 
     def nbytes(self, point: Point) -> int:
