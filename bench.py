@@ -200,6 +200,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except (ImportError, MemoryError) as error:
+        from harness.wording import first_line
+
+        print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()
