@@ -76,6 +76,14 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         action="store_true",
         help="which check rejects which historic defect, of CONFIG's operators or of all",
     )
+    verify.add_argument(
+        "--random",
+        type=_count,
+        default=25,
+        metavar="N",
+        help="random batches for each variant, drawn by --seed (default 25; 0: none)",
+    )
+    verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
@@ -115,6 +123,12 @@ def _doctor_options(doctor: argparse.ArgumentParser) -> None:
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) > 2**53:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**53")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to a million")
     return int(text)
 
 
@@ -170,7 +184,7 @@ COMMANDS = {
     "run": Command({"configs/mtp3.yaml": "verify, measure, table, record, plots (the default command)"}, _run_options),
     "verify": Command(
         {
-            "verify configs/mtp3.yaml": "hard points, sequences, historic defects; no timing",
+            "verify configs/mtp3.yaml": "hard points, points at capacity, random batches, defects; no timing",
             "verify --defects": "which check rejects which historic defect",
         },
         _verify_options,

@@ -64,9 +64,12 @@ class Axis:
     """One parameter that a sweep may vary.
 
     parse:   takes the value as YAML gives it and returns it in canonical, JSON-able form. Raises ValueError with a
-             sentence that says what would be legal.
+             sentence that says what would be legal. If the values are no sizes, its attribute ``examples`` may list
+             those that ``verify`` combines with large sizes, or be a function of the point that does.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
     label:   its short form in keys and tables.
+    largest: the largest size worth verifying, where neither a rule nor the bytes of a batch bound it and a launch takes
+             longer with it.
     """
 
     name: str
@@ -74,9 +77,15 @@ class Axis:
     default: Any
     doc: str
     label: Callable[[Any], str] = str
+    largest: int | None = None
 
     def default_at(self, earlier: Mapping[str, Any]) -> Any:
         return self.default(Point(earlier)) if callable(self.default) else self.default
+
+    def examples_at(self, point: Point) -> Sequence[Any]:
+        """Values to verify at a point where this axis is no size; none where the parser names none."""
+        examples = getattr(self.parse, "examples", ())
+        return examples(point) if callable(examples) else examples
 
 
 @dataclass(frozen=True)
@@ -182,6 +191,8 @@ class Variant:
     skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
               unverified and not measured.
     waives:   names of WAIVABLE checks that do not apply to it.
+    sizes:    axis -> sizes at which its code takes another path that are no powers of two, such as the number of blocks
+              that a grid is limited to. ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
     """
 
@@ -195,6 +206,7 @@ class Variant:
     skip: Callable[[Point], str | None] = lambda point: None
     waives: tuple[str, ...] = ()
     defect: str | None = None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -209,6 +221,7 @@ def variant(
     skip: Callable[[Point], str | None] = lambda point: None,
     waives: str | Sequence[str] = (),
     defect: str | None = None,
+    sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
@@ -239,6 +252,7 @@ def variant(
             skip=skip,
             waives=as_tuple(waives),
             defect=defect,
+            sizes={axis: tuple(values) for axis, values in sizes.items()},
         )
         return setup
 

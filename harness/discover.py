@@ -116,12 +116,16 @@ def _unknown_axis(operator: Operator) -> str | None:
     """
     points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
-    axes = [axis.name for axis in operator.axes]
+    axes = _axis_names(operator)
     for where, point in points:
         for name in point:
             if name not in axes:
                 return f"operator {operator.name}: {where} has no axis {name!r} to set{did_you_mean(name, axes)}"
     return None
+
+
+def _axis_names(operator: Operator) -> list[str]:
+    return [axis.name for axis in operator.axes]
 
 
 def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -134,6 +138,9 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         if found.operator not in catalog.operators:
             hint = did_you_mean(found.operator, list(catalog.operators))
             problems.append(f"{found.name}: unknown operator {found.operator!r}{hint}")
+        elif strange := [name for name in found.sizes if name not in _axis_names(catalog.operators[found.operator])]:
+            hint = did_you_mean(strange[0], _axis_names(catalog.operators[found.operator]))
+            problems.append(f"{found.name}: sizes= names {strange[0]!r}, which is no axis of {found.operator}{hint}")
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):

@@ -26,7 +26,11 @@ from baselines.workloads.decode_batch import int32
 from harness.contract import Axis, Expected, Operator, Point
 
 NUM_LAYERS = Axis(
-    "num_layers", axes.whole(1), 40, "Mamba layers of one KV cache group; a variant that runs once per step ignores it"
+    "num_layers",
+    axes.whole(1),
+    40,
+    "Mamba layers of one KV cache group; a variant that runs once per step ignores it",
+    largest=129,
 )
 
 

@@ -25,6 +25,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from harness.contract import Point
+
 #: The largest length: lengths are int32 on the device.
 LONGEST = 2**31 - 1
 #: Of a trace, which is read row by row; a week of a large service has about as many.
@@ -57,6 +59,15 @@ def parse_lengths(value: Any) -> Any:
         if kind == "mix" and isinstance(argument, list) and argument and all(_is_weighted(part) for part in argument):
             return {"mix": [[float(weight), parse_lengths(part)] for weight, part in argument]}
     raise ValueError(f"must be {_FORMS}")
+
+
+def _examples(point: Point) -> list[Any]:
+    """Of all lengths, all the longest, and a few long requests among short ones."""
+    top = point.get("max_model_len", 2**17)
+    return [{"uniform": [1, top]}, top, {"mix": [[0.8, {"uniform": [1, min(top, 100)]}], [0.2, top]]}]
+
+
+parse_lengths.examples = _examples
 
 
 def label_lengths(value: Any) -> str:

@@ -179,7 +179,8 @@ def verify_command(options: argparse.Namespace) -> int:
             job = _job(options, measure, device, timed=False)
             return BAD if verify_defects(make_console(), job, catalog, operators, start) else OK
         job = _job(options, measure, device, timed=False, groups=groups)
-        return BAD if verify_all(make_console(), job, catalog, groups, start) else OK
+        rejected = verify_all(make_console(), job, catalog, groups, not options.no_capacity, options.random, start)
+        return BAD if rejected else OK
 
 
 def compare_command(options: argparse.Namespace) -> int:

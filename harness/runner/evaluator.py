@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +26,8 @@ from harness.cuda import compile_all
 from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
-from harness.runner.measure import Measuring, check_context, rejection_of
-from harness.runner.protocol import Heartbeat, Job, Ready, Rejection, Task
+from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
+from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, RandomRequest, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
@@ -35,10 +37,8 @@ from harness.wording import first_line
 #: Seconds of full load before the first sample of a run.
 RAMP_S = 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
-INTERPRETER_SPENT = (
-    "Triton's interpreter has used its {:g} s for this variant (measure.interpreter_budget_s); "
-    "it passed all hard points and earlier batches"
-)
+#: What has a budget of its own on a CPU, for each variant.
+SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _VariantState:
     hard_points_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first hard point or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
-    interpreted_s:    seconds that this took, over all points.
+    interpreted_s:    seconds that this took, by SWEEP, CAPACITY and RANDOM.
     """
 
     tampering: Finding | None = None
@@ -58,7 +58,7 @@ class _VariantState:
     hard_points_done: bool = False
     rejection: Rejection | None = None
     interpreted: bool = False
-    interpreted_s: float = 0.0
+    interpreted_s: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -72,8 +72,13 @@ class _PointState:
 
     group: Group
     redundant: str | None
+    at_capacity: bool
     fixture: Fixture | None = None
     verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return CAPACITY if self.at_capacity else SWEEP
 
 
 class Evaluator:
@@ -156,7 +161,7 @@ class Evaluator:
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         try:
-            at = _PointState(group, reason_to_skip(operator, point))
+            at = _PointState(group, reason_to_skip(operator, point), task.at_capacity)
         except Exception as error:  # the operator's own code
             reason = f"the operator's redundant= raised {first_line(error)}"
             yield from (group.cell(variant.name, Status.FAILED, reason) for variant in group.variants)
@@ -187,7 +192,7 @@ class Evaluator:
         if not state.hard_points_done:
             yield from self._check_hard_points(variant)
         interpreter_budget_s = self._job.measure.interpreter_budget_s
-        if state.rejection is None and state.interpreted_s > interpreter_budget_s:
+        if state.rejection is None and state.interpreted_s[at.kind] > interpreter_budget_s:
             yield group.cell(variant.name, Status.SKIPPED, INTERPRETER_SPENT.format(interpreter_budget_s))
             return
 
@@ -224,22 +229,35 @@ class Evaluator:
         group, state = at.group, self._states[variant.id]
         with nvtx_range(group.key(variant.name), "verify"):
             try:
-                at.fixture = at.fixture or Fixture(group.operator, group.point, self._job.device, self._job.seed)
+                at.fixture = at.fixture or Fixture(
+                    group.operator,
+                    group.point,
+                    self._job.device,
+                    self._job.seed,
+                    batches=2 if at.at_capacity else 3,
+                )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
-            began, launches_before = time.perf_counter(), self._interpreter.launches
             try:
-                launch = verify_cell(at.fixture, variant, once=state.interpreted)
+                with self._counting(state, at.kind):
+                    launch = verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
                 if (tampered := self._integrity.tampered()) is not None:
                     raise Mismatch("no_tampering", tampered)
                 return launch
             except Exception as error:  # a variant may raise anything
                 return rejection_of(error)
-            finally:
-                if self._interpreter.launches > launches_before:
-                    state.interpreted = True
-                    state.interpreted_s += time.perf_counter() - began
+
+    @contextmanager
+    def _counting(self, state: _VariantState, kind: str) -> Iterator[None]:
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile."""
+        began, launches_before = time.perf_counter(), self._interpreter.launches
+        try:
+            yield
+        finally:
+            if self._interpreter.launches > launches_before:
+                state.interpreted = True
+                state.interpreted_s[kind] += time.perf_counter() - began
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
@@ -266,3 +284,34 @@ class Evaluator:
                 if finding.outcome in ("failed", "rejected"):
                     check_context(self._job.device)
         state.findings = findings
+
+    # --- random batches -----------------------------------------------------------------------------------------------
+
+    def check_random(self, request: RandomRequest) -> Iterator[Finding]:
+        """Findings of one variant on random batches. Raises ContextLost."""
+        from harness.verify.random_batches import check_random
+
+        operator = self._catalog.operators[request.operator]
+        variant = self._catalog.find(request.operator, request.variant)
+        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
+        if state.tampering is not None:
+            yield state.tampering
+            return
+
+        def spent() -> str | None:
+            return INTERPRETER_SPENT.format(budget_s) if state.interpreted_s[RANDOM] > budget_s else None
+
+        with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
+            yield from check_random(
+                operator,
+                variant,
+                self._job.device,
+                self._job.seed,
+                request.count,
+                lambda: self._counting(state, RANDOM),
+                spent,
+                lambda: is_context_lost(self._job.device),
+            )
+        if (tampered := self._integrity.tampered()) is not None:
+            yield Finding("random batches", "rejected", "no_tampering", tampered, kind="random batch")
+        check_context(self._job.device)

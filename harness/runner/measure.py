@@ -44,6 +44,14 @@ def check_context(device: str) -> None:
             raise ContextLost(first_line(error)) from error
 
 
+def is_context_lost(device: str) -> bool:
+    try:
+        check_context(device)
+    except ContextLost:
+        return True
+    return False
+
+
 def rejection_of(error: Exception) -> Rejection:
     """A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
     if isinstance(error, Mismatch):

@@ -16,7 +16,7 @@ from harness.config.sweep import Group
 from harness.discover import is_guest
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.protocol import CheckRequest, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import RunError, Worker, WorkerDied
 
@@ -79,6 +79,7 @@ class Runner:
         self._measure_config = job.measure
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
+        self._at_capacity = False
         audited = job.timed and job.device == "cuda" and job.measure.audit
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
@@ -86,10 +87,11 @@ class Runner:
         self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), start)) if audited else None
         self.ready = self._wait_until_ready()
 
-    def run(self, groups: Sequence[Group]) -> None:
+    def run(self, groups: Sequence[Group], at_capacity: bool = False) -> None:
         """All groups in order, those of --variants last. The time budget is divided among the remaining cells.
         Raises RunError.
         """
+        self._at_capacity = at_capacity
         cells_left = self._total = sum(len(group.variants) for group in groups)
         self._done = 0
         for group in _guests_last(groups):
@@ -99,7 +101,7 @@ class Runner:
             cells_left -= len(group.variants)
         self._on_progress(Progress(self._total, self._total, ""))
 
-    def ask(self, request: CheckRequest) -> list[Any]:
+    def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:
         """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
         try:
             return list(self._worker.ask(request))
@@ -156,7 +158,8 @@ class Runner:
         each of them.
         """
         group = point.group
-        for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
+        task = Task(group.operator.name, dict(group.point), tuple(batch), budget_s, self._at_capacity)
+        for event in self._worker.ask(task):
             if isinstance(event, Cell):
                 if event.variant not in point.pending or event.key != group.key(event.variant):
                     raise WorkerDied(f"the worker process sent a cell that it was not asked for: {event.key}")

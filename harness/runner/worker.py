@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
-from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, Ready, Task
+from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
@@ -72,12 +72,7 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
             return
         while (received := connection.recv()) is not None:
             number, message = received
-            events = (
-                owner.check_variant(message.operator, message.variant)
-                if isinstance(message, CheckRequest)
-                else owner.group(message)
-            )
-            for event in events:
+            for event in _events(owner, message):
                 send(event)
             send(Done())
         owner.close()
@@ -102,6 +97,14 @@ def choose_interpreter(device: str) -> None:
 
         device = choose_device(device)
     interpreter.choose(device)
+
+
+def _events(owner: Any, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+    if isinstance(message, CheckRequest):
+        return owner.check_variant(message.operator, message.variant)
+    if isinstance(message, RandomRequest):
+        return owner.check_random(message)
+    return owner.group(message)
 
 
 def die_with_parent(parent: int) -> None:
@@ -162,7 +165,7 @@ class Worker:
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
+    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
         """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
         self._number += 1
         try:

@@ -24,7 +24,7 @@ CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What happened at one hard point or in one sequence.
+    """What happened at one hard point or in one sequence, at one point at capacity, or on one random batch.
 
     check:         the check that rejected the variant, or the type of the exception that it failed with.
     passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
@@ -35,6 +35,7 @@ class Finding:
     check: str | None = None
     message: str | None = None
     passed_checks: frozenset[str] = frozenset()
+    kind: Literal["hard point", "capacity point", "random batch"] = "hard point"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ class _VariantChecks:
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
-            if skipped := _skipped(hard.name, self.variant, [point]):
-                yield skipped
+            if found := skipped(hard.name, self.variant, [point]):
+                yield found
                 continue
             first = not taken
             taken.append((hard, point))
@@ -126,8 +127,8 @@ class _VariantChecks:
         replays = True
         for name, steps in self.operator.sequences.items():
             points = [self.operator.complete(step) for step in steps]
-            if skipped := _skipped(name, self.variant, points):
-                yield skipped
+            if found := skipped(name, self.variant, points):
+                yield found
             else:
                 yield self._through(name, points, replays)
                 replays = self.thorough
@@ -144,7 +145,7 @@ class _VariantChecks:
             if replays and self._has_graph:
                 check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
 
-        return _finding(name, check)
+        return finding_of(name, check)
 
     def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -153,14 +154,14 @@ class _VariantChecks:
             if replays and self._has_graph:
                 replay_sequence(*of, self.device_checks.capture, passed_checks)
 
-        return _finding(name, check)
+        return finding_of(name, check)
 
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
 
 
-def _finding(name: str, check: Callable[[set[str]], None]) -> Finding:
+def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
     """Run ``check``, which collects the names of the checks that passed."""
     passed: set[str] = set()
     try:
@@ -173,7 +174,7 @@ def _finding(name: str, check: Callable[[set[str]], None]) -> Finding:
     return Finding(name, "passed", passed_checks=frozenset(passed | {"no_crash"}))
 
 
-def _skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
+def skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
     """The finding where ``skip`` leaves out one of the points, or raises; None where the variant takes them all."""
     try:
         reason = next((reason for point in points if (reason := reason_to_skip(variant, point))), None)
