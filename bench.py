@@ -84,6 +84,9 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         help="random batches for each variant, drawn by --seed (default 25; 0: none)",
     )
     verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
+    verify.add_argument(
+        "--point", metavar="KEY", help="one variant at one point only, named as verify or --plan prints it"
+    )
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
