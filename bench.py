@@ -84,6 +84,9 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         help="random batches for each variant, drawn by --seed (default 25; 0: none)",
     )
     verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
+    verify.add_argument(
+        "--point", metavar="KEY", help="one variant at one point only, named as verify or --plan prints it"
+    )
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
@@ -214,6 +217,11 @@ def main(arguments: list[str] | None = None) -> int:
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except (ImportError, MemoryError) as error:
+        from harness.wording import first_line
+
+        print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()

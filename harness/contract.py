@@ -135,6 +135,7 @@ class Operator:
     redundant: (point) -> reason where a legal point measures the same as another one, else None. It is skipped.
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
+    indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
     phase:     "decode" where every decode step calls it, else "prefill", which has no ITL or TPOT to model.
     """
 
@@ -151,6 +152,7 @@ class Operator:
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
+    indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
 
     def axis(self, name: str) -> Axis:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -158,9 +160,12 @@ def _print_broken(catalog: Catalog) -> None:
 
 
 def verify_command(options: argparse.Namespace) -> int:
+    from harness.cli.one_point import parse_key, verify_point
     from harness.cli.verification import verify_all, verify_defects
 
     if options.config is None:
+        if options.point is not None:
+            raise ConfigError("--point needs a configuration, such as `bench.py verify configs/mtp3.yaml --point ...`")
         if not options.defects:
             raise ConfigError(
                 "verify needs a configuration, such as `bench.py verify configs/mtp3.yaml`; only verify --defects "
@@ -178,9 +183,21 @@ def verify_command(options: argparse.Namespace) -> int:
             operators = {group.operator.name for group in groups} or set(catalog.operators)
             job = _job(options, measure, device, timed=False)
             return BAD if verify_defects(make_console(), job, catalog, operators, start) else OK
+        if options.point is not None:
+            job = _job(options, measure, device, timed=False)
+            request = parse_key(options.point, catalog, groups)
+            return BAD if verify_point(make_console(), job, catalog, request, start) else OK
         job = _job(options, measure, device, timed=False, groups=groups)
-        rejected = verify_all(make_console(), job, catalog, groups, not options.no_capacity, options.random, start)
-        return BAD if rejected else OK
+        more = not options.no_capacity, options.random, _command_for_point(options)
+        return BAD if verify_all(make_console(), job, catalog, groups, *more, start) else OK
+
+
+def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]:
+    """The command that verifies one point of this sweep, from its key and the seed of its inputs."""
+    same = [["--variants", file] for file in options.variants] + [["--set", text] for text in options.set]
+    device = ["--device", options.device] if options.device != "auto" else []
+    words = ["python", "bench.py", "verify", options.config, *itertools.chain(*same), *device]
+    return lambda key, seed: shlex.join([*words, "--seed", str(seed), "--point", key])
 
 
 def compare_command(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.config.sweep import Group
-from harness.contract import Variant
+from harness.contract import Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
@@ -21,7 +21,7 @@ from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_ou
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
 from harness.verify.capacity import capacity_points
-from harness.verify.hard_points import Finding, check_results, is_unverified
+from harness.verify.hard_points import UNALIGNED, Finding, check_results, is_unverified
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -47,6 +47,9 @@ HEADS = {
 #: What _print_summary calls points and batches for which Triton's interpreter had no time left.
 LEFT_OUT = "left out"
 
+#: Name of the finding that the worker process died.
+DIED = "some point"
+
 #: Variant id -> its findings. A variant that is unavailable here has none.
 Findings = Mapping[str, list[Finding]]
 
@@ -58,12 +61,14 @@ def verify_all(
     groups: Sequence[Group],
     capacity: bool,
     random_batches: int,
+    command: Callable[[str, int], str],
     start: Callable[[Job], Worker] | None = None,
 ) -> bool:
     """Verify the variants of a sweep and the defects of its operators, and print the results.
 
     capacity:       verify at the points at capacity.
     random_batches: for each variant.
+    command:        the command line for the key of one point, and a seed.
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
@@ -92,16 +97,18 @@ def verify_all(
         runner.run(groups)
     cells = _cells(lines)
     _print_seed(console, job)
-    _print_summary(console, healthy, findings, cells, job)
-    _print_left_out(console, findings)
     _print_checks(console, healthy, findings, job)
     if defects:
         _print_defects(console, defects, findings, job)
     console.print()
     print_compiled(console, runner.ready.compiled)
-    print_counts(console, cells)
-    _print_rejections(console, healthy, findings)
     accepted = _print_accepted_defects(console, defects, findings)
+    for variant in healthy:
+        _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
+    console.print()
+    _print_summary(console, healthy, findings, cells, job)
+    _print_left_out(console, findings)
+    print_counts(console, cells, reasons=False)
     rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
     bad_cell = any(cell.status.is_bad for cell in cells)
     return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
@@ -187,7 +194,7 @@ def _check_random(runner: Runner, variant: Variant, count: int) -> list[Finding]
     try:
         return runner.ask(RandomRequest(variant.operator, variant.name, count))
     except WorkerDied as death:
-        return [Finding("process", "rejected", "no_crash", str(death), kind="random batch")]
+        return [Finding(DIED, "rejected", "no_crash", str(death), kind="random batch")]
 
 
 def _check_all(
@@ -205,7 +212,7 @@ def _check(runner: Runner, variant: Variant) -> list[Finding]:
     try:
         return runner.ask(CheckRequest(variant.operator, variant.name))
     except WorkerDied as death:
-        return [Finding("process", "rejected", "no_crash", str(death))]
+        return [Finding(DIED, "rejected", "no_crash", str(death))]
 
 
 def _bad(findings: Sequence[Finding]) -> list[Finding]:
@@ -313,15 +320,44 @@ def _print_accepted_defects(console: Console, defects: Sequence[Variant], findin
     return bool(accepted)
 
 
-def _print_rejections(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
-    """Every hard point that a variant failed; of the points at capacity, which may be many, the one that is told in the
-    fewest words.
+def _print_failure(
+    console: Console,
+    operator: Operator,
+    variant: Variant,
+    findings: Findings,
+    cells: Sequence[Cell],
+    seed: int,
+    command: Callable[[str, int], str],
+) -> None:
+    """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points at
+    capacity, which may be many, the first is the one that is told in the fewest words.
     """
-    for variant in healthy:
-        bad = _bad(findings.get(variant.id, []))
-        shown = [f for f in bad if f.kind != "capacity point"]
-        capacity = sorted((f for f in bad if f.kind == "capacity point"), key=lambda f: len(f.name))
-        for finding in [*shown, *capacity[:1]]:
-            more = f" and {len(capacity) - 1} more" if finding.kind == "capacity point" and len(capacity) > 1 else ""
-            where = f"{finding.kind} {finding.name!r}{more}"
-            console.print(Text(f"{variant.id} at {where}: {finding.check}: {finding.message}", style="red"))
+    bad = sorted(_bad(findings.get(variant.id, [])), key=lambda f: len(f.name) if f.kind == "capacity point" else 0)
+    told = bad or [_of_sweep(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
+    if not told:
+        return
+    first = told[0]
+    name, _, drawn = first.name.partition(" (seed ")  # of a random batch
+    seed = int(drawn.rstrip(")")) if drawn else seed
+    check = f"{first.check}: " if first.check else ""
+    console.print(Text(f"\n{variant.id} at {_where(operator, first)}: {check}{first.message}", style="red"))
+    if len(told) > 1:
+        console.print(Text(f"and {counted(len(told) - 1, 'further failure')}"))
+    if first.name != DIED:
+        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED)}", seed)
+        console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
+
+
+def _of_sweep(cell: Cell) -> Finding:
+    check, colon, message = (cell.reason or "").partition(": ") if cell.status == Status.MISMATCH else ("", "", "")
+    return Finding(cell.point, "failed", check or None, message if colon else cell.reason, kind="capacity point")
+
+
+def _where(operator: Operator, finding: Finding) -> str:
+    """``hard point 'L = 1' (batch_size=3,max_decode_len=1)``, ``sequence 'shrinks'``, ``batch_size=3``."""
+    if finding.name in operator.sequences:
+        return f"sequence {finding.name!r}"
+    hard = next((h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED)), None)
+    if hard is not None:
+        return f"hard point {finding.name!r} ({operator.label(operator.complete(hard.point))})"
+    return finding.name

@@ -166,12 +166,12 @@ def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
     console.print(Text(f"{sum(by_activity.values()):.0f} s: {shares}"))
 
 
-def print_counts(console: Console, cells: Sequence[Cell]) -> None:
+def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) -> None:
     """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the exit code 1."""
     counts = Counter(cell.status for cell in cells)
     console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no cell"))
     shown: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
+    for cell in cells if reasons else ():
         if cell.status.is_bad:
             shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
     for (variant, text), same in shown.items():

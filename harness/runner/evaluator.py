@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from harness import interpreter
 from harness.checks import Mismatch
 from harness.config.sweep import Group
-from harness.contract import Point, Variant
+from harness.contract import HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
@@ -261,15 +261,22 @@ class Evaluator:
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
-    def check_variant(self, operator_name: str, variant_name: str) -> Iterator[Finding]:
-        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost."""
+    def check_variant(
+        self, operator_name: str, variant_name: str, at: str | Mapping[str, Any] | None = None
+    ) -> Iterator[Finding]:
+        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost.
+
+        at: the name of the only hard point or sequence to run, or the axes of another point to run as one.
+        """
         self._admit_guests(operator_name, [variant_name])
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
         if state.tampering is not None:
             yield state.tampering
             return
-        if state.findings is not None:
+        if at is not None:
+            operator = _restricted(operator, at)
+        elif state.findings is not None:
             yield from state.findings
             return
         findings: list[Finding] = []
@@ -283,7 +290,8 @@ class Evaluator:
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
                     check_context(self._job.device)
-        state.findings = findings
+        if at is None:
+            state.findings = findings
 
     # --- random batches -----------------------------------------------------------------------------------------------
 
@@ -315,3 +323,13 @@ class Evaluator:
         if (tampered := self._integrity.tampered()) is not None:
             yield Finding("random batches", "rejected", "no_tampering", tampered, kind="random batch")
         check_context(self._job.device)
+
+
+def _restricted(operator: Operator, at: str | Mapping[str, Any]) -> Operator:
+    """The operator with one of its hard points or sequences, or with a point of these axes as its only hard point."""
+    if isinstance(at, str):
+        hard_points = [hard for hard in operator.hard_points if hard.name == at]
+        sequences = {name: steps for name, steps in operator.sequences.items() if name == at}
+    else:
+        hard_points, sequences = [HardPoint(operator.label(at), at)], {}
+    return replace(operator, hard_points=hard_points, sequences=sequences)

@@ -63,10 +63,14 @@ class Task:
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """Check one variant on its operator's hard points and sequences only."""
+    """Check one variant on its operator's hard points and sequences only.
+
+    at: the name of the only one to check, or the axes of any other point; None for all.
+    """
 
     operator: str
     variant: str
+    at: str | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def choose_interpreter(device: str) -> None:
 
 def _events(owner: Any, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
     if isinstance(message, CheckRequest):
-        return owner.check_variant(message.operator, message.variant)
+        return owner.check_variant(message.operator, message.variant, message.at)
     if isinstance(message, RandomRequest):
         return owner.check_random(message)
     return owner.group(message)

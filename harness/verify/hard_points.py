@@ -22,6 +22,10 @@ from harness.wording import first_line
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
+#: Behind the name of a hard point that runs once more in such buffers.
+UNALIGNED = ", unaligned buffers"
+
+
 @dataclass(frozen=True)
 class Finding:
     """What happened at one hard point or in one sequence, at one point at capacity, or on one random batch.
@@ -120,7 +124,7 @@ class _VariantChecks:
         if taken:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
-                name = f"{hard.name}, unaligned buffers"
+                name = f"{hard.name}{UNALIGNED}"
                 yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
