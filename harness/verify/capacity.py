@@ -29,14 +29,14 @@ from harness.verify.points import LARGEST, PointSearch
 MOST_BYTES = 8 << 20
 #: Points in which several sizes are large.
 GROWN = 12
-#: How often other words are tried where a point is redundant, and how often a point may fail to grow.
+#: How often other examples are drawn where a point is redundant, and how often a point may fail to grow.
 ATTEMPTS = 8
 
 
 def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) -> list[Point]:
     """The points at capacity of an operator, each once, in random order.
 
-    The seed decides the words at all points but the largest, which sizes shrink where bytes are short, and the order.
+    The seed decides the examples at all points but the largest, which sizes shrink where bytes are short, and the order.
     """
     chosen = random.Random(f"{operator.name} {seed}")
     search = PointSearch(operator, MOST_BYTES)
@@ -65,13 +65,12 @@ class _Found:
 def _fitting(
     search: PointSearch, sizes: Mapping[str, int], keep: str, chosen: random.Random, number: int | None = None
 ) -> _Found | None:
-    """A point that fits with the size ``keep`` as it is; None where there is none.
+    """A point that fits with the size ``keep`` as it is, and is not redundant; None where none is found.
 
-    Every other axis has example ``number``, or a random one; others where the point would be redundant.
+    Every other axis has example ``number``, or a random one.
     """
-    for attempt in range(ATTEMPTS):
-        at_random = number is None or attempt > 0
-        picks = {axis.name: chosen.randrange(2**16) if at_random else number for axis in search.words}
+    for _ in range(ATTEMPTS):
+        picks = {axis.name: chosen.randrange(2**16) if number is None else number for axis in search.words}
         fitting = search.fitting(sizes, picks, frozenset({keep}), chosen.randrange(64))
         if fitting is None:
             return None
@@ -94,35 +93,36 @@ def _is_legal(search: PointSearch, axis: Axis, value: int) -> bool:
 
 
 def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterator[Point]:
-    """Points with this size on its ladder, and with every word at the largest that fits."""
-    largest: _Found | None = None
-    default = search.operator.complete({})
-    # What had to move so far; less does not suffice for a larger size.
-    moved: Mapping[str, int] = {}
+    """Points with this size on its ladder, and with every example of the other axes at the largest that fits."""
+    name, default = axis.name, search.operator.complete({})
+    # The sizes that were set for each value, from the default on. What had to move for one has to for a larger one.
+    steps: list[Mapping[str, int]] = [{}]
+    largest = None
     for value in _ladder(search, axis):
-        found = _fitting(search, {**moved, axis.name: value}, axis.name, chosen)
+        found = _fitting(search, {**steps[-1], name: value}, name, chosen)
         if found is not None:
-            largest = found
-            if value >= default[axis.name]:
-                moved = found.sizes
+            largest = value
+            if value >= default[name]:
+                steps.append(found.sizes)
             yield found.point
-        elif largest is not None:
+        elif largest is not None or value > default[name]:
             break
     if largest is None:
         return
-    size = largest.sizes[axis.name]
-    if (end := _last_legal(search, axis, size)) > size and _fitting(
-        search, {**moved, axis.name: end}, axis.name, chosen
-    ):
-        size = end
+    end = _last_legal(search, axis, largest)
+    if end > largest and (found := _fitting(search, {**steps[-1], name: end}, name, chosen)):
+        steps.append(found.sizes)
+        largest = end
     # A multiple of a large power of two, too: kernels take wide accesses there.
-    even = 3 << (size // 3).bit_length() - 1 if size >= 3 else size
+    even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
     for number in range(max((len(word.examples_at(default)) for word in search.words), default=1)):
-        for value in dict.fromkeys((size, even) if number < 2 else (size,)):
-            if search.parses(axis, value):
-                found = _fitting(search, {**moved, axis.name: value}, axis.name, chosen, number)
-                if found is not None:
-                    yield found.point
+        # Some examples only differ from others where no other size has shrunk to 1: at the largest value that leaves
+        # them room.
+        tries = (_fitting(search, sizes, name, chosen, number) for sizes in reversed(steps[1:]))
+        found = [next((found for found in tries if found), None)]
+        if number < 2 and search.parses(axis, even[name]):
+            found.append(_fitting(search, even, name, chosen, number))
+        yield from (one.point for one in found if one)
 
 
 def _last_legal(search: PointSearch, axis: Axis, low: int) -> int:
