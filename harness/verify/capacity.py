@@ -36,7 +36,7 @@ ATTEMPTS = 8
 def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) -> list[Point]:
     """The points at capacity of an operator, each once, in random order.
 
-    The seed decides the examples at all points but the largest, which sizes shrink where bytes are short, and the order.
+    The seed decides which examples meet at a point, which sizes shrink where bytes are short, and the order.
     """
     chosen = random.Random(f"{operator.name} {seed}")
     search = PointSearch(operator, MOST_BYTES)
@@ -56,28 +56,39 @@ def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) 
 
 @dataclass(frozen=True)
 class _Found:
-    """A point and the sizes that were set for it."""
+    """A point, the sizes that were set for it, and axis -> number of its example."""
 
     sizes: Mapping[str, int]
+    picks: Mapping[str, int]
     point: Point
 
 
 def _fitting(
-    search: PointSearch, sizes: Mapping[str, int], keep: str, chosen: random.Random, number: int | None = None
+    search: PointSearch,
+    sizes: Mapping[str, int],
+    keep: str,
+    chosen: random.Random,
+    pinned: Mapping[str, int] | None = None,
 ) -> _Found | None:
     """A point that fits with the size ``keep`` as it is, and is not redundant; None where none is found.
 
-    Every other axis has example ``number``, or a random one.
+    pinned: axis -> number of its example; the others have random ones.
     """
     for _ in range(ATTEMPTS):
-        picks = {axis.name: chosen.randrange(2**16) if number is None else number for axis in search.words}
+        picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
         fitting = search.fitting(sizes, picks, frozenset({keep}), chosen.randrange(64))
         if fitting is None:
             return None
         point = search.complete(fitting, picks)
         if reason_to_skip(search.operator, point) is None:
-            return _Found(fitting, point)
+            return _Found(fitting, picks, point)
     return None
+
+
+def _examples(search: PointSearch) -> dict[Axis, int]:
+    """Axis that is no size -> how many examples it has."""
+    default = search.operator.complete({})
+    return {axis: len(axis.examples_at(default)) for axis in search.words}
 
 
 def _ladder(search: PointSearch, axis: Axis) -> Iterator[int]:
@@ -115,14 +126,19 @@ def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterato
         largest = end
     # A multiple of a large power of two, too: kernels take wide accesses there.
     even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
-    for number in range(max((len(word.examples_at(default)) for word in search.words), default=1)):
+    if search.parses(axis, even[name]) and (found := _fitting(search, even, name, chosen)):
+        yield found.point
+    left = {(word.name, number): None for word, count in _examples(search).items() for number in range(count)}
+    while left:
+        word, number = next(iter(left))
+        del left[word, number]
         # Some examples only differ from others where no other size has shrunk to 1: at the largest value that leaves
         # them room.
-        tries = (_fitting(search, sizes, name, chosen, number) for sizes in reversed(steps[1:]))
-        found = [next((found for found in tries if found), None)]
-        if number < 2 and search.parses(axis, even[name]):
-            found.append(_fitting(search, even, name, chosen, number))
-        yield from (one.point for one in found if one)
+        tries = (_fitting(search, sizes, name, chosen, {word: number}) for sizes in reversed(steps[1:]))
+        if found := next((found for found in tries if found), None):
+            yield found.point
+            for pair in found.picks.items():
+                left.pop(pair, None)
 
 
 def _last_legal(search: PointSearch, axis: Axis, low: int) -> int:
@@ -147,7 +163,7 @@ def _declared(search: PointSearch, axis: Axis, sizes: Sequence[int], chosen: ran
 
 def _grown(search: PointSearch, chosen: random.Random) -> Point | None:
     """A point whose sizes were doubled in random order, from the smallest ones on, until nothing more fits."""
-    picks = {axis.name: chosen.randrange(2**16) for axis in search.words}
+    picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()}
     small: dict[str, int] = {}
     for axis in search.sizes:
         value = next(_ladder(search, axis), None)
