@@ -33,7 +33,7 @@ from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.worker import RunError, Worker
-from harness.wording import counted, printable
+from harness.wording import counted, did_you_mean, printable
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -282,11 +282,16 @@ def _writing_to(folder: Path) -> Iterator[None]:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from harness.report.listing import listed_console, listed_json
+    from harness.report.listing import listed_console, listed_json, listed_operator
 
     device, catalog = _prepare(options)
+    name = options.operator
+    if name is not None and name not in catalog.operators:
+        raise ConfigError(f"list: no operator {name!r}{did_you_mean(name, list(catalog.operators))}")
     if options.json:
         print(listed_json(catalog, device))
+    elif name is not None:
+        listed_operator(make_console(), catalog, catalog.operators[name], device)
     else:
         listed_console(make_console(), catalog, device)
     return OK
