@@ -53,6 +53,9 @@ SEED = 0
 #: Seconds after which a mutant counts as hanging: many times what the slowest healthy variant takes.
 TIMEOUT_S = 300.0
 
+#: Exceptions of NVRTC and Triton. What does not compile proves nothing.
+COMPILE_ERRORS = ("CompileError", "CompilationError")
+
 #: The part of ``verify`` that rejects a mutant; "hard point" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["hard point", "capacity", "random", "sweep"]
 KILLERS: tuple[Killer, ...] = ("hard point", "capacity", "random", "sweep")
@@ -97,7 +100,9 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """killer: the part of ``verify`` that rejected it; None where it passed. where, message: of that rejection."""
+    """killer: the part of ``verify`` that rejected it; None where it passed, or was not run, as it does not compile or
+    cannot be imported. where, message: of the rejection, or of that error.
+    """
 
     killer: Killer | Literal["no_crash"] | None
     where: str | None = None
@@ -194,10 +199,11 @@ def verify(operator_name: str, variant_name: str, device: str, seed: int) -> Res
     evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False, compiled=False))
     catalog = evaluator._catalog
     if catalog.broken:
-        file, reason = next(iter(catalog.broken.items()))
-        return Result("no_crash", file, reason)
+        return Result(None, *next(iter(catalog.broken.items())))
     operator, variant = catalog.operators[operator_name], catalog.find(operator_name, variant_name)
     for finding in evaluator.check_variant(operator.name, variant.name):
+        if finding.check in COMPILE_ERRORS:
+            return Result(None, finding.name, finding.message)
         if finding.outcome in ("rejected", "failed"):
             return Result(part_of_verify(finding.name), finding.name, f"{finding.check}: {finding.message}")
     source = next(source for source in map(load, SWEEPS) if operator.name in source.config.operators)
@@ -244,7 +250,7 @@ def run_all(
 
 
 def unexpected(case: Case, result: Result) -> bool:
-    return (case.mutant.killer == "equivalent") != (result.killer is None)
+    return result != Result(None) if case.mutant.killer == "equivalent" else result.killer is None
 
 
 def print_table(
@@ -277,7 +283,8 @@ def print_table(
 def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[Result]) -> None:
     for case, result in zip(cases, results, strict=True):
         if unexpected(case, result):
-            how = "survived" if result.killer is None else f"equivalent, but rejected at {result.where!r}"
+            error = f"cannot be run: {result.message}" if result.message else "survived"
+            how = error if result.killer is None else f"equivalent, but rejected at {result.where!r}"
             console.print(Text(f"\n{case.id}: {case.mutant.breaks}: {how}", style="red"))
             console.print(Text(f"  {case.path}\n  - {case.mutant.old.strip()}\n  + {case.mutant.new.strip()}"))
 
@@ -325,7 +332,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     healthy = [Case(*key, path, None) for key, path in {(c.operator, c.variant): c.path for c in cases}.items()]
     with progress_bar(console, len(healthy) + len(cases)) as update:
         for case, result in zip(healthy, run_all(healthy, device, options.jobs, options.seed, update), strict=True):
-            if result.killer is not None:
+            if result != Result(None):
                 raise TableError(f"{case.id} does not pass as it is: {result.where!r}: {result.message}")
         past_healthy = lambda done, doing: update(len(healthy) + done, doing)  # noqa: E731
         results = run_all(cases, device, options.jobs, options.seed, past_healthy)

@@ -120,6 +120,10 @@ CONTEXT_FITS = Rule(
     "context_len {context_len} must not exceed max_model_len ({max_model_len})",
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
+ROW_FITS = Rule(
+    "max_decode_len ({max_decode_len}) must not exceed max_model_len ({max_model_len}): a step's tokens count",
+    lambda p: p.max_decode_len <= p.max_model_len,
+)
 LENGTHS_FIT = Rule(
     "max_model_len ({max_model_len}) and the tokens of a block must be less than 2^31, as lengths are int32",
     lambda p: max(p.max_model_len, p.get("block_size", 1)) < 2**31,
@@ -127,7 +131,7 @@ LENGTHS_FIT = Rule(
 
 #: The axes and rules of every operator over a decode step.
 DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)
-DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
+DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, ROW_FITS, LENGTHS_FIT)
 
 
 def num_padding_requests(point: Point) -> int:

@@ -231,13 +231,9 @@ def _print_seed(console: Console, job: Job) -> None:
 def _print_summary(
     console: Console, healthy: Sequence[Variant], findings: Findings, cells: Sequence[Cell], job: Job
 ) -> None:
-    """A line for each variant: how many hard points, sequences and points of the sweep passed, were skipped, ..."""
-    kinds = {
-        "hard point": "hard points and sequences",
-        "capacity point": "capacity points",
-        "random batch": "random batches",
-    }
-    kinds = {kind: head for kind, head in kinds.items() if any(f.kind == kind for of in findings.values() for f in of)}
+    """A line for each variant: how many hard points, sequences, ..., points of the sweep passed, were skipped, ..."""
+    made = {finding.kind for of in findings.values() for finding in of}
+    kinds = {kind: head for kind, head in HEADS.items() if kind in made}
 
     def row(variant: Variant) -> tuple[str, ...]:
         if variant.id not in findings:

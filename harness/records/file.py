@@ -19,6 +19,8 @@ from harness.records.valid import check
 from harness.wording import printable
 
 Line = Header | Segment | Cell
+#: What decoding a line may raise; the last comes from brackets nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(Line)
 #: The last field of a line: CRC-32 of all bytes before it.
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
@@ -132,7 +134,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
         return
     try:
         _decoded(content[start:])
-    except (msgspec.DecodeError, ValueError):
+    except (*UNREADABLE, ValueError):
         os.truncate(path, start)
     else:
         file.write(b"\n")
@@ -171,7 +173,7 @@ def read_run(path: str | Path) -> Run:
             _check_sum(line, checksums)
             checksums = checksums or _CHECKSUM.search(line) is not None
             found = _decoded(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last from nested brackets
+        except UNREADABLE as error:
             if number == 1:
                 _check_schema(path, line)
             if number == len(lines) and decoded:
@@ -186,7 +188,7 @@ def read_run(path: str | Path) -> Run:
 
 
 def _decoded(line: bytes) -> Line:
-    """Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError, and ValueError for a value that cannot be."""
+    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
     if _NOT_PLAIN.search(line) is None:
         found = _DECODER.decode(line)
     else:
@@ -232,7 +234,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
     """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
     try:
         found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return
     if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
         raise RecordError(

@@ -185,7 +185,7 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
     for source, results in compiled.items():
         archs: dict[str, list[str]] = {}
         for arch, result in results.items():
-            archs.setdefault(result, []).append(arch)
+            archs.setdefault(result.replace("\\n", "\n"), []).append(arch)  # line breaks as records spell them
         if "ok" in archs:
             good.setdefault(", ".join(archs.pop("ok")), []).append(Path(source).name)
         for result, bad in archs.items():

@@ -8,6 +8,7 @@ timed together (harness/runner/measure.py).
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ import torch
 from harness import interpreter
 from harness.checks import Mismatch
 from harness.config.sweep import Group
-from harness.contract import HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
@@ -30,7 +31,7 @@ from harness.runner.measure import Measuring, check_context, is_context_lost, re
 from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, RandomRequest, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
+from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
 from harness.verify.integrity import Integrity, ProcessState
 from harness.wording import first_line
 
@@ -39,6 +40,8 @@ RAMP_S = 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
 #: What has a budget of its own on a CPU, for each variant.
 SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
+#: A point at capacity, or a random batch, may take one of so many shares of it.
+SHARES = 8
 
 
 @dataclass
@@ -50,7 +53,7 @@ class _VariantState:
     hard_points_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first hard point or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
-    interpreted_s:    seconds that this took, by SWEEP, CAPACITY and RANDOM.
+    slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
     """
 
     tampering: Finding | None = None
@@ -58,7 +61,7 @@ class _VariantState:
     hard_points_done: bool = False
     rejection: Rejection | None = None
     interpreted: bool = False
-    interpreted_s: Counter[str] = field(default_factory=Counter)
+    slow_s: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -191,9 +194,8 @@ class Evaluator:
 
         if not state.hard_points_done:
             yield from self._check_hard_points(variant)
-        interpreter_budget_s = self._job.measure.interpreter_budget_s
-        if state.rejection is None and state.interpreted_s[at.kind] > interpreter_budget_s:
-            yield group.cell(variant.name, Status.SKIPPED, INTERPRETER_SPENT.format(interpreter_budget_s))
+        if state.rejection is None and (reason := self._out_of_time(variant, at.kind)):
+            yield group.cell(variant.name, Status.SKIPPED, reason)
             return
 
         result = state.rejection or self._check_point(at, variant)
@@ -240,24 +242,42 @@ class Evaluator:
             except Exception as error:  # the operator's own code, or memory
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
             try:
-                with self._counting(state, at.kind):
+                with self._counting(variant, at.kind):
                     launch = verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
                 if (tampered := self._integrity.tampered()) is not None:
                     raise Mismatch("no_tampering", tampered)
                 return launch
+            except LeftOut as reason:
+                return Rejection(Status.SKIPPED, str(reason))
             except Exception as error:  # a variant may raise anything
                 return rejection_of(error)
 
     @contextmanager
-    def _counting(self, state: _VariantState, kind: str) -> Iterator[None]:
-        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile."""
+    def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile
+        on a CPU, beside the points of a sweep. A point at capacity and a random batch may take a share of it.
+        """
+        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
         try:
-            yield
+            with self._interpreter.limited(math.inf if kind == SWEEP else budget_s / SHARES):
+                yield
+        except Exception:
+            if self._interpreter.ran_out:
+                raise LeftOut(INTERPRETER_SPENT.format(budget_s)) from None
+            raise
         finally:
-            if self._interpreter.launches > launches_before:
-                state.interpreted = True
-                state.interpreted_s[kind] += time.perf_counter() - began
+            interpreted = self._interpreter.launches > launches_before
+            state.interpreted = state.interpreted or interpreted
+            compiled = self._job.device == "cpu" and COMPILER in variant.requires and kind != SWEEP
+            if interpreted or compiled:
+                state.slow_s[kind] += time.perf_counter() - began
+
+    def _out_of_time(self, variant: Variant, kind: str) -> str | None:
+        """Why a variant is not run at another point, or on another batch."""
+        budget_s = self._job.measure.interpreter_budget_s
+        spent = self._states[variant.id].slow_s[kind] > budget_s
+        return INTERPRETER_SPENT.format(budget_s) if spent else None
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
@@ -301,14 +321,10 @@ class Evaluator:
 
         operator = self._catalog.operators[request.operator]
         variant = self._catalog.find(request.operator, request.variant)
-        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
+        state = self._states[variant.id]
         if state.tampering is not None:
             yield state.tampering
             return
-
-        def spent() -> str | None:
-            return INTERPRETER_SPENT.format(budget_s) if state.interpreted_s[RANDOM] > budget_s else None
-
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             yield from check_random(
                 operator,
@@ -316,9 +332,9 @@ class Evaluator:
                 self._job.device,
                 self._job.seed,
                 request.count,
-                lambda: self._counting(state, RANDOM),
-                spent,
-                lambda: is_context_lost(self._job.device),
+                counting=lambda: self._counting(variant, RANDOM),
+                out_of_time=lambda: self._out_of_time(variant, RANDOM),
+                lost=lambda: is_context_lost(self._job.device),
             )
         if (tampered := self._integrity.tampered()) is not None:
             yield Finding("random batches", "rejected", "no_tampering", tampered, kind="random batch")

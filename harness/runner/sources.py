@@ -15,6 +15,7 @@ from typing import Any
 from harness.config.sweep import Group
 from harness.discover import FOLDERS, ROOT
 from harness.records.schema import RecordError
+from harness.wording import printable
 
 #: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
 DIGITS = 16
@@ -91,7 +92,7 @@ def _is_file(text: str) -> bool:
 
 
 def _name(path: Path) -> str:
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    return printable(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path))
 
 
 def _hash(path: Path) -> str:

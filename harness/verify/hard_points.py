@@ -42,6 +42,10 @@ class Finding:
     kind: Literal["hard point", "capacity point", "random batch"] = "hard point"
 
 
+class LeftOut(Exception):
+    """A launch was ended because this device takes too long for it. The message says how long it may take."""
+
+
 @dataclass(frozen=True)
 class DeviceChecks:
     """How the checks that need a device are made.
@@ -173,6 +177,8 @@ def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
     except Mismatch as mismatch:
         passed_checks = frozenset(passed | {"no_crash"}) - {mismatch.check}
         return Finding(name, "rejected", mismatch.check, mismatch.message, passed_checks)
+    except LeftOut as reason:
+        return Finding(name, "skipped", message=str(reason))
     except Exception as error:  # a variant may raise anything
         return Finding(name, "failed", type(error).__name__, first_line(error), frozenset(passed | {"no_crash"}))
     return Finding(name, "passed", passed_checks=frozenset(passed | {"no_crash"}))

@@ -85,15 +85,15 @@ def check_random(
     draw_seed: int,
     count: int,
     counting: Callable[[], AbstractContextManager] = nullcontext,
-    spent: Callable[[], str | None] = lambda: None,
+    out_of_time: Callable[[], str | None] = lambda: None,
     lost: Callable[[], bool] = lambda: False,
 ) -> list[Finding]:
     """One finding for each of ``count`` random batches, up to the first that the variant fails. That one is shrunk, for
     SHRINK_S seconds at most, and its finding names the smallest failing batch that was found.
 
-    counting: is around every launch.
-    spent:    why no further batch is to be tried, once there is a reason.
-    lost:     whether the device is lost after a failure; then nothing more is tried.
+    counting:    is around every launch, and may raise LeftOut.
+    out_of_time: why no further batch is to be tried, once there is a reason.
+    lost:        whether the device is lost after a failure; then nothing more is tried.
     """
     findings: list[Finding] = []
     failed: list[Finding] = []
@@ -114,11 +114,10 @@ def check_random(
         assume(drawn is not None)
         if time.monotonic() > end:
             return
-        if not failed and (reason := spent()) is not None:
+        if not failed and (reason := out_of_time()) is not None:
             findings.append(Finding(operator.label(drawn.point), "skipped", message=reason, kind=KIND))
             return
-        with counting():
-            finding = _checked(operator, variant, drawn, device)
+        finding = _checked(operator, variant, drawn, device, counting)
         if finding.outcome in ("rejected", "failed"):
             end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf
             failed.append(finding)
@@ -132,9 +131,13 @@ def check_random(
     return [*findings, *failed[-1:]]
 
 
-def _checked(operator: Operator, variant: Variant, drawn: Drawn, device: str) -> Finding:
+def _checked(
+    operator: Operator, variant: Variant, drawn: Drawn, device: str, counting: Callable[[], AbstractContextManager]
+) -> Finding:
     def verify(passed_checks: set[str]) -> None:
-        verify_cell(fixture_of(operator, drawn, device, passed_checks=passed_checks), variant, once=True)
+        fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks)
+        with counting():
+            verify_cell(fixture, variant, once=True)
 
     name = f"{operator.label(drawn.point)} (seed {drawn.seed})"
     found = skipped(name, variant, [drawn.point]) or finding_of(name, verify)

@@ -827,3 +827,58 @@ def test_a_variant_of_a_file_cannot_change_the_suites_own(config, tmp_path):
     statuses = [(cell.variant, cell.status) for cell in run.in_order]
     assert statuses == [("chain_clamp", "passed"), ("flat_view", "passed"), ("patches_torch", "mismatch")] * 2
     assert run.segments == []
+
+
+NASTY = "bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
+ESCAPED = r"bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
+
+
+def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(config, tmp_path):
+    """In an exception, in a skip= reason, in a name, in the path of the file, in what a variant prints."""
+    path = tmp_path / "bad \udcff name.py"
+    path.write_text(
+        "from harness.contract import variant\n\n"
+        f"NASTY = {NASTY!r}\n\n\n"
+        "@variant('decode_native')\n"
+        "def raises(point, x, out):\n"
+        "    print('printed', '\\x1b[2J', '\\x07')\n"
+        "    raise ValueError(NASTY)\n\n\n"
+        "@variant('decode_native', skip=lambda p: NASTY if p.batch_size == 3 else None)\n"
+        "def skips(point, x, out):\n"
+        "    return lambda: None\n\n\n"
+        "def named(point, x, out):\n"
+        "    return lambda: None\n\n\n"
+        "named.__name__ = NASTY\n"
+        "named = variant('decode_native')(named)\n"
+    )
+    Path(config).write_text(Path(config).read_text().replace("variants: [chain_clamp, flat_view]\n", ""))
+    only = [part for name in ("flat_view", "raises", "skips", "bad*") for part in ("--only", f"*/{name}/*")]
+    arguments = (config, "--variants", path, "--device", "cpu", *only)
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench.py", *arguments, "--out", "out"], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    reasons = {cell.variant: cell.reason for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
+    assert reasons["raises"].startswith("hard point ")
+    assert ESCAPED.split("\\r")[0] in reasons["raises"]
+    assert reasons["skips"] == ESCAPED
+    assert reasons[ESCAPED].startswith("hard point ")
+    for text in (done.stdout, done.stderr, Path("out/table.md").read_text()):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", text)
+    assert r"printed \x1b[2J \x07" in done.stderr
+    assert "@me" not in Path("out/table.md").read_text()
+
+    lines = Path("out/run.jsonl").read_bytes().splitlines(keepends=True)
+    Path("out/run.jsonl").write_bytes(b"".join(lines[:-1]))
+    again = call(*arguments, "--resume", "out", "--no-plots")
+    assert again[0] == 1, again
+    assert len(read_run("out/run.jsonl").cells) == len(lines) - 1
+
+
+def test_a_flag_that_no_terminal_can_show_is_one_sentence(config):
+    for arguments in ((NASTY,), (config, "--only", NASTY), (config, "--set", f"{NASTY}=1"), (config, f"--{NASTY}")):
+        code, _, err = call(*arguments)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\udcff]", err)
