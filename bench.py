@@ -36,6 +36,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from harness import __version__
+
+        print(f"spec-decode-bench {__version__}")
+        parser.exit()
+
+
 def parser() -> Parser:
     lines = [
         f"  python bench.py {arguments:28} {meaning}"
@@ -49,6 +57,7 @@ def parser() -> Parser:
         epilog="python bench.py COMMAND --help lists the flags of a command, run included.",
         allow_abbrev=False,
     )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
     for name, command in COMMANDS.items():
         command.add_options(subparsers.add_parser(name, help=command.help, allow_abbrev=False))
@@ -239,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
+    if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         if near and not Path(arguments[0]).exists():
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
