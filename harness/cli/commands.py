@@ -21,7 +21,7 @@ from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
-from harness.discover import Catalog, DiscoveryError, discover
+from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, OK, USAGE
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
@@ -87,7 +87,11 @@ def _load(options: argparse.Namespace) -> Source:
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
-    return plan(source, catalog.operators, catalog.variants, options.only)
+    groups = plan(source, catalog.operators, catalog.variants, options.only)
+    for operator in {group.operator.name: group.operator for group in groups}.values():
+        if (problem := wrong_with(operator, catalog.variants)) is not None:
+            raise DiscoveryError(problem)
+    return groups
 
 
 def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool, groups: Sequence[Group] = ()) -> Job:

@@ -1,6 +1,6 @@
 """The JSON schema of a configuration, by which editors complete and check the files in configs/.
 
-    python -m harness.config.schema > configs/schema.json
+python -m harness.config.schema > configs/schema.json
 """
 
 from __future__ import annotations
