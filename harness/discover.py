@@ -84,7 +84,8 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
             problems[file] = ["defines no variant; mark a function with @variant(operator)"]
         if file in extra_files and problems[file]:
             problem = problems[file][0]
-            raise DiscoveryError(problem if problem.startswith(f"{file}:") else f"{file}: {problem}")
+            placed = problem.startswith((f"{file}:", f"{_near(file)}:"))
+            raise DiscoveryError(problem if placed else f"{file}: {problem}")
         if problems[file]:
             catalog.broken[file] = "; ".join(problems[file])
     return catalog

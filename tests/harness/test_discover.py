@@ -44,10 +44,11 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 def test_a_file_may_define_an_operator(tmp_path):
     text = f"""
-        from harness.contract import Axis, Operator, variant
+        from harness.contract import Axis, HardPoint, Operator, variant
         from baselines.decode_native import operator as decode_native
         operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                            views=None, reference=None, bytes_moved=None, baseline="mine")
+                            views=None, reference=None, bytes_moved=None, baseline="mine",
+                            hard_points=(HardPoint("one", {{}}),))
         @variant("own")
         def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
     """
@@ -175,7 +176,7 @@ def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
 def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
     replaces = f"{HEAD}import io, sys\nsys.stdout = io.StringIO()\n@variant('decode_native')\ndef mine{BODY}"
     (tmp_path / "mine.py").write_text(replaces)
-    assert bench.main(["list", "--variants", "mine.py"]) == 0
+    assert bench.main(["list", "decode_native", "--variants", "mine.py"]) == 0
     assert "mine" in capsys.readouterr().out
 
 
