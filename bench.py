@@ -122,7 +122,8 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
 
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.add_argument("operator", metavar="OPERATOR", nargs="?", help="show all that belongs to one operator")
+    listing.add_argument("--json", action="store_true", help="everything, for programs")
     _add_variants(listing)
     _add_device(listing)
 
@@ -204,7 +205,9 @@ COMMANDS = {
     "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
-    "list": Command({"list": "operators, variants, availability"}, _list_options),
+    "list": Command(
+        {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
+    ),
     "doctor": Command({"doctor": "calibrate the timer on this machine and print its errors"}, _doctor_options),
 }
 

@@ -5,6 +5,7 @@ Never imports torch: planning a sweep, reading records and drawing plots work wi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isfunction
@@ -136,6 +137,7 @@ class Operator:
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
     indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
+    defined:   file and line of this definition.
     phase:     "decode" where every decode step calls it, else "prefill", which has no ITL or TPOT to model.
     """
 
@@ -154,6 +156,12 @@ class Operator:
     redundant: Callable[[Point], str | None] = lambda point: None
     indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
+    defined: str = field(init=False, repr=False, compare=False, default="")
+
+    def __post_init__(self) -> None:
+        """Note file and line of the definition, for errors in it."""
+        frame = sys._getframe(2)  # behind the __init__ that dataclass writes
+        object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
     def axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)

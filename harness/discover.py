@@ -10,7 +10,8 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from os.path import relpath
 from pathlib import Path
 from types import ModuleType
 
@@ -82,7 +83,9 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         if file in extra_files and not problems[file] and len(catalog.variants) == before:
             problems[file] = ["defines no variant; mark a function with @variant(operator)"]
         if file in extra_files and problems[file]:
-            raise DiscoveryError(f"{file}: {problems[file][0]}")
+            problem = problems[file][0]
+            placed = problem.startswith((f"{file}:", f"{_near(file)}:"))
+            raise DiscoveryError(problem if placed else f"{file}: {problem}")
         if problems[file]:
             catalog.broken[file] = "; ".join(problems[file])
     return catalog
@@ -106,7 +109,44 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the operators that a module knows, its own or imported; what is wrong with them."""
     found = [value for value in vars(module).values() if isinstance(value, Operator)]
     catalog.operators |= {operator.name: operator for operator in found}
-    return [problem for operator in found if (problem := _unknown_axis(operator))]
+    return [problem for operator in found if (problem := _unknown_axis(operator) or _without_hard_points(operator))]
+
+
+def _without_hard_points(operator: Operator) -> str | None:
+    if operator.hard_points:
+        return None
+    return f"{_near(operator.defined)}: {operator.name} has no hard_points, so none of its variants could be verified"
+
+
+def _near(place: str) -> str:
+    """The shorter way to a file: absolute, or from the working directory."""
+    return min(place, relpath(place), key=len)
+
+
+def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
+    """Why a sweep cannot use an operator, with file and line; None where it can. variants: all that were found."""
+    names = [v.name for v in variants if v.operator == operator.name and v.defect is None]
+    if operator.baseline not in names:
+        hint = did_you_mean(operator.baseline, names)
+        return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
+    return _unknown_axis(operator) or _without_hard_points(operator) or _missing_in_reference(operator)
+
+
+def _missing_in_reference(operator: Operator) -> str | None:
+    """Looked for at the first hard point. Whatever the operator's functions raise there, verification reports."""
+    try:
+        point = operator.complete(operator.hard_points[0].point)
+        outputs = operator.make_outputs(point)
+        given = operator.reference(point, operator.make_inputs(point, 0))
+        buffers = [f.name for f in fields(outputs) if hasattr(getattr(outputs, f.name), "data_ptr")]
+        code = operator.reference.__code__
+    except Exception:
+        return None
+    missing = [name for name in buffers if name not in given]
+    if not missing:
+        return None
+    place = _near(f"{code.co_filename}:{code.co_firstlineno}")
+    return f"{place}: the reference of {operator.name} says nothing of {missing[0]!r}"
 
 
 def _unknown_axis(operator: Operator) -> str | None:

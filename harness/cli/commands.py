@@ -21,7 +21,7 @@ from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
-from harness.discover import Catalog, DiscoveryError, discover
+from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, OK, USAGE
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
@@ -33,7 +33,7 @@ from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.worker import RunError, Worker
-from harness.wording import counted, printable
+from harness.wording import counted, did_you_mean, printable
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -87,7 +87,11 @@ def _load(options: argparse.Namespace) -> Source:
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
-    return plan(source, catalog.operators, catalog.variants, options.only)
+    groups = plan(source, catalog.operators, catalog.variants, options.only)
+    for operator in {group.operator.name: group.operator for group in groups}.values():
+        if (problem := wrong_with(operator, catalog.variants)) is not None:
+            raise DiscoveryError(problem)
+    return groups
 
 
 def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool, groups: Sequence[Group] = ()) -> Job:
@@ -282,11 +286,16 @@ def _writing_to(folder: Path) -> Iterator[None]:
 
 
 def list_command(options: argparse.Namespace) -> int:
-    from harness.report.listing import listed_console, listed_json
+    from harness.report.listing import listed_console, listed_json, listed_operator
 
     device, catalog = _prepare(options)
+    name = options.operator
+    if name is not None and name not in catalog.operators:
+        raise ConfigError(f"list: no operator {name!r}{did_you_mean(name, list(catalog.operators))}")
     if options.json:
         print(listed_json(catalog, device))
+    elif name is not None:
+        listed_operator(make_console(), catalog, catalog.operators[name], device)
     else:
         listed_console(make_console(), catalog, device)
     return OK

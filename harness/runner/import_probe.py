@@ -21,6 +21,7 @@ class ImportProbe:
     """The process, which starts at once. device: "auto", "cuda" or "cpu"."""
 
     def __init__(self, files: Sequence[str], device: str) -> None:
+        self._files = files
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe(duplex=False)
         arguments = (theirs, tuple(files), device, os.getpid())
@@ -30,7 +31,7 @@ class ImportProbe:
 
     def wait(self, limit_s: float) -> None:
         """Raises DiscoveryError for a file that cannot be imported, or not within ``limit_s`` seconds."""
-        file = ""
+        file = self._files[0]  # before it says which one it imports, it loads torch
         try:
             while self._connection.poll(limit_s):
                 file, problem = self._connection.recv()

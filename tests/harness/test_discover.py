@@ -3,6 +3,7 @@
 import importlib
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -43,10 +44,11 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 def test_a_file_may_define_an_operator(tmp_path):
     text = f"""
-        from harness.contract import Axis, Operator, variant
+        from harness.contract import Axis, HardPoint, Operator, variant
         from baselines.decode_native import operator as decode_native
         operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                            views=None, reference=None, bytes_moved=None, baseline="mine")
+                            views=None, reference=None, bytes_moved=None, baseline="mine",
+                            hard_points=(HardPoint("one", {{}}),))
         @variant("own")
         def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
     """
@@ -174,7 +176,7 @@ def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
 def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
     replaces = f"{HEAD}import io, sys\nsys.stdout = io.StringIO()\n@variant('decode_native')\ndef mine{BODY}"
     (tmp_path / "mine.py").write_text(replaces)
-    assert bench.main(["list", "--variants", "mine.py"]) == 0
+    assert bench.main(["list", "decode_native", "--variants", "mine.py"]) == 0
     assert "mine" in capsys.readouterr().out
 
 
@@ -201,9 +203,10 @@ def test_a_binary_file_is_one_sentence(tmp_path):
 
 
 OPERATOR = f"""
-from harness.contract import Axis, Operator, variant
+from harness.contract import Axis, HardPoint, Operator, variant
 operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                    views=None, reference=None, bytes_moved=None, baseline="in_operator")
+                    views=None, reference=None, bytes_moved=None, baseline="in_operator",
+                    hard_points=(HardPoint("one", {{}}),))
 @variant("tiny")
 def in_operator{BODY}
 """
@@ -273,6 +276,44 @@ def test_a_folder_without_its_operator_is_listed_with_the_reason(tiny):
         "baselines/tiny/operator.py": "ZeroDivisionError: division by zero (operator.py, line 1)",
         "kernels/tiny/triton.py": "fused: unknown operator 'tiny'",
     }
+
+
+#: What a sweep refuses of the operator in examples/cu_seqlens.py: (text there, its replacement, the sentence).
+INCOMPLETE = {
+    "no hard points": ("hard_points=", "hard_points=() and ", "mine.py:{operator}: cu_seqlens has no hard_points, so"),
+    "no baseline": (
+        'baseline="padded_cumsum"',
+        'baseline="padded_cumsm"',
+        "mine.py:{operator}: the baseline of cu_seqlens, 'padded_cumsm', is no variant; did you mean padded_cumsum?",
+    ),
+    "a buffer forgotten": (
+        "    return {",
+        "    return {} and {",
+        "mine.py:{reference}: the reference of cu_seqlens says nothing of 'cu_seqlens'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPLETE)
+def test_an_incomplete_operator_is_refused_with_file_and_line(case, tmp_path, capsys):
+    before, after, said = INCOMPLETE[case]
+    text = (Path(bench.__file__).parent / "examples" / "cu_seqlens.py").read_text()
+    head, reference, tail = text.partition("def reference(")
+    tail = tail.replace(before, after, 1) if case == "a buffer forgotten" else tail
+    head, tail = (part if case == "a buffer forgotten" else part.replace(before, after) for part in (head, tail))
+    text = head + reference + tail
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "c.yaml").write_text("name: c\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
+    assert bench.main(["c.yaml", "--variants", "mine.py", "--plan"]) == 2
+    lines = text.splitlines()
+    places = {
+        "operator": 1 + next(i for i, line in enumerate(lines) if "= Operator(" in line),
+        "reference": 1 + next(i for i, line in enumerate(lines) if line.startswith("def reference(")),
+    }
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {said.format(**places)}")
+    assert err.count("\n") == 1
 
 
 def test_every_import_is_reported(tmp_path):

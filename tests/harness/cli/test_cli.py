@@ -740,10 +740,10 @@ def test_a_shard_that_was_left_empty_is_refused(config):
     assert "expected PIECE/PIECES" in err
 
 
-def test_list_shows_every_operator_with_its_variants():
-    code, out, err = call("list")
+def test_list_shows_an_operator_with_its_variants():
+    code, out, err = call("list", "decode_native")
     assert (code, err) == (0, "")
-    for word in ("decode_native: ", "decode_flatten: ", "flat_view", "defect, never timed"):
+    for word in ("decode_native: ", "flat_view", "defect, never timed"):
         assert word in out
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 100
