@@ -25,7 +25,8 @@ def schema() -> dict[str, Any]:
                 one["description"] = meanings[name]
             if "pattern" in one:
                 one["pattern"] = one["pattern"].replace(r"\Z", "$")  # as ECMAScript has it
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config", "$defs": structs}
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config", "$defs": structs}
+    return json.loads(json.dumps(document))  # tuples of the defaults are arrays
 
 
 def _documented(docstring: str) -> tuple[str, dict[str, str]]:

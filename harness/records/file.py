@@ -238,7 +238,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
         return
     if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: schema {found.get('schema')}, this suite reads {SCHEMA_VERSION}; record the run again"
+            f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; record the run again"
         )
 
 

@@ -196,13 +196,13 @@ def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
 def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(misbehaving):
     for cell in cells_of(misbehaving, "wrong_everywhere"):
         assert cell.status == "mismatch"
-        assert re.match(r"hard point '.+': .*buffer.*\[0\] expected \d+, got 7", cell.reason), cell.reason
+        assert re.match(r"hard point '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", cell.reason), cell.reason
 
 
 def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(misbehaving):
     three, four = cells_of(misbehaving, "wrong_at_three")
     assert three.status == "mismatch"
-    found = re.search(r"buffer.*\[11\] expected (\d+), got (\d+)", three.reason)
+    found = re.search(r"context_lens.*\[b=2, j=3\] expected (\d+), got (\d+)", three.reason)
     assert found, three.reason
     assert int(found[2]) == int(found[1]) + 1
     assert four.status == "passed"
@@ -281,7 +281,7 @@ def test_verify_rejects_a_wrong_variant_with_1(config, adversaries):
         "*/wrong_everywhere/batch_size=3*",
     )
     assert code == 1, err
-    assert re.search(r"buffer.*\[0\] expected \d+, got 7", " ".join(out.split()))
+    assert re.search(r"context_lens.*\[b=0, j=0\] expected \d+, got 7", " ".join(out.split()))
     assert not list(Path.cwd().glob("results*"))
 
 

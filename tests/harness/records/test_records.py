@@ -239,7 +239,7 @@ def test_a_line_without_its_checksum_among_lines_with_one_is_refused(written):
     lines = written.content.split(b"\n")
     lines[3] = factory.without_checksums(lines[3] + b"\n")[:-1]
     written.path.write_bytes(b"\n".join(lines))
-    assert f"{written.path}:4: damaged, or edited by hand: its checksum is gone" in refused(written.path)
+    assert f"{written.path}:4: damaged or edited by hand: no checksum" in refused(written.path)
 
 
 def test_an_old_record_without_checksums_is_read_and_may_be_continued_with_them(written):
@@ -260,14 +260,14 @@ def test_a_second_header_is_refused(written):
 
 
 FIELDS = {
-    ("config", "measure"): (None, "config.measure is no section of settings"),
+    ("config", "measure"): (None, "config.measure is not a mapping of settings"),
     ("config", "deep"): (eval("[" * 60 + "]" * 60), "config is nested too deeply"),
     ("config", "large"): (10**400, "config holds a number of more than 64 bits"),
-    ("calibration", "own"): ({}, "calibration.own lacks the kernel block_copy, of which the floor is made"),
+    ("calibration", "own"): ({}, "calibration.own lacks the kernel block_copy, which the floor needs"),
     ("calibration", "copy_us"): ([], "Expected `array` of length >= 1 - at `$.calibration.copy_us`"),
     ("calibration", "copy_bytes"): (0, "Expected `int` >= 1 - at `$.calibration.copy_bytes`"),
     ("environment", "device"): ("tpu", "Invalid enum value 'tpu' - at `$.environment.device`"),
-    ("shard",): ("1/3000000000", "shard '1/3000000000' is no PIECE/PIECES such as 2/8"),
+    ("shard",): ("1/3000000000", "shard '1/3000000000' is not PIECE/PIECES, such as 2/8"),
     ("seed",): (-1, "Expected `int` >= 0 - at `$.seed`"),
 }
 
@@ -293,7 +293,7 @@ def test_a_number_of_tokens_that_is_none_is_refused_and_no_hang(value, tmp_path)
         for name in ("op_chain", "flat_view")
     ]
     run = read_run(factory.write(factory.run(factory.gpu_environment(), cells), tmp_path / "run.jsonl"))
-    with pytest.raises(RecordError, match=r"max_decode_len or next_n of a cell is .*, which is no number of tokens"):
+    with pytest.raises(RecordError, match=r"max_decode_len or next_n of a cell is .*, which is not a number of tokens"):
         result_tables(run)
 
 
