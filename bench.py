@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Command:
-    """examples: arguments of bench.py -> what they do. The first explanation stands in the list of commands."""
+    """examples: arguments of bench.py -> what they do. The first explanation is shown in the list of commands."""
 
     examples: dict[str, str]
     add_options: Callable[[argparse.ArgumentParser], None]
@@ -31,7 +31,17 @@ class Command:
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
-        self.exit(2, f"error: {message}; see python {self.prog} --help\n")
+        from harness.wording import printable
+
+        self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from harness import __version__
+
+        print(f"spec-decode-bench {__version__}")
+        parser.exit()
 
 
 def parser() -> Parser:
@@ -47,6 +57,7 @@ def parser() -> Parser:
         epilog="python bench.py COMMAND --help lists the flags of a command, run included.",
         allow_abbrev=False,
     )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
     for name, command in COMMANDS.items():
         command.add_options(subparsers.add_parser(name, help=command.help, allow_abbrev=False))
@@ -74,6 +85,17 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         action="store_true",
         help="which check rejects which historic defect, of CONFIG's operators or of all",
     )
+    verify.add_argument(
+        "--random",
+        type=_count,
+        default=25,
+        metavar="N",
+        help="random batches for each variant, drawn by --seed (default 25; 0: none)",
+    )
+    verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
+    verify.add_argument(
+        "--point", metavar="KEY", help="one variant at one point only, named as verify or --plan prints it"
+    )
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
@@ -100,7 +122,8 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
 
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.add_argument("operator", metavar="OPERATOR", nargs="?", help="show all that belongs to one operator")
+    listing.add_argument("--json", action="store_true", help="everything, for programs")
     _add_variants(listing)
     _add_device(listing)
 
@@ -113,6 +136,12 @@ def _doctor_options(doctor: argparse.ArgumentParser) -> None:
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) > 2**53:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**53")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to a million")
     return int(text)
 
 
@@ -168,16 +197,18 @@ COMMANDS = {
     "run": Command({"configs/mtp3.yaml": "verify, measure, table, record, plots (the default command)"}, _run_options),
     "verify": Command(
         {
-            "verify configs/mtp3.yaml": "hard points, sequences, historic defects; no timing",
-            "verify --defects": "the mutation table: which check rejects which historic defect",
+            "verify configs/mtp3.yaml": "hard points, points at capacity, random batches, defects; no timing",
+            "verify --defects": "which check rejects which historic defect",
         },
         _verify_options,
     ),
     "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
-    "list": Command({"list": "operators, variants, availability"}, _list_options),
-    "doctor": Command({"doctor": "calibrate, and say how far times can be trusted on this machine"}, _doctor_options),
+    "list": Command(
+        {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
+    ),
+    "doctor": Command({"doctor": "calibrate the timer on this machine and print its errors"}, _doctor_options),
 }
 
 
@@ -198,31 +229,40 @@ def main(arguments: list[str] | None = None) -> int:
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except (ImportError, MemoryError) as error:
+        from harness.wording import first_line
+
+        print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
+        return 2
     except OSError as error:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()
             print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
         else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
-            print(f"error: {error.filename} cannot be used: {error.strerror}", file=sys.stderr)
+            from harness.wording import printable
+
+            print(printable(f"error: {error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
         return 2
     finally:
         sys.stdout, sys.stderr = before
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help"):
+    if arguments and arguments[0] not in COMMANDS and arguments[0] not in ("-h", "--help", "--version"):
         near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         if near and not Path(arguments[0]).exists():
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.runner.interrupt import exit_on_ctrl_c
+    from harness.runner.interrupt import exit_on_interrupt, signals_interrupt
 
-    with exit_on_ctrl_c():
-        from harness.cli import commands
-    return commands.execute(options)
+    with signals_interrupt():
+        with exit_on_interrupt():
+            from harness.cli import commands
+        return commands.execute(options)
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))  # python -P and -I leave it out
     sys.exit(main())

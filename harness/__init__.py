@@ -1,1 +1,3 @@
 """The benchmark engine: verifies, times, records and compares variants. It names no operator."""
+
+__version__ = "0.1.0"

@@ -48,7 +48,7 @@ CHECKS = (
     Check("inputs_unchanged", "inputs hold what they held before the launch"),
     Check(
         "process_state",
-        "threads, default dtype and device, grad mode, garbage collection and the current stream are left alone",
+        "threads, default dtype and device, grad mode, garbage collection and the current stream are not changed",
     ),
     Check("no_tampering", "functions that time and check variants are not replaced"),
     Check("no_crash", "the process neither ends nor hangs; a run records this as failed"),
@@ -57,7 +57,7 @@ CHECKS = (
     Check("stream_ordered", "all work is ordered by the current stream", device="cuda"),
     Check(
         "graph_safe",
-        "captured once, right in every replay, whatever was written or freed since",
+        "captured once, right in every replay, although other memory is written and freed in between",
         device="cuda",
         waivable=True,
     ),
@@ -86,7 +86,7 @@ class Mismatch(Exception):
 
     def __init__(self, check: str, message: str) -> None:
         if check not in NAMES:
-            raise ValueError(f"{check!r} is no check of harness/checks.py, where every check must be listed")
+            raise ValueError(f"{check!r} is not listed in harness/checks.py")
         super().__init__(message)
         self.check = check
 

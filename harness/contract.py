@@ -1,10 +1,11 @@
-"""What an operator and a variant must provide. A new kernel has to agree with this file and no other.
+"""What an operator and a variant must provide. This file is the whole interface of a kernel.
 
 Never imports torch: planning a sweep, reading records and drawing plots work without it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isfunction
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.checks import WAIVABLE
+from harness.wording import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,9 +65,12 @@ class Axis:
     """One parameter that a sweep may vary.
 
     parse:   takes the value as YAML gives it and returns it in canonical, JSON-able form. Raises ValueError with a
-             sentence that says what would be legal.
+             sentence that says what would be legal. If the values are no sizes, its attribute ``examples`` may list
+             those that ``verify`` combines with large sizes, or be a function of the point that does.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
     label:   its short form in keys and tables.
+    largest: the largest size worth verifying, where neither a rule nor the bytes of a batch bound it and a launch takes
+             longer with it.
     """
 
     name: str
@@ -73,9 +78,15 @@ class Axis:
     default: Any
     doc: str
     label: Callable[[Any], str] = str
+    largest: int | None = None
 
     def default_at(self, earlier: Mapping[str, Any]) -> Any:
         return self.default(Point(earlier)) if callable(self.default) else self.default
+
+    def examples_at(self, point: Point) -> Sequence[Any]:
+        """Values to verify at a point where this axis is no size; none where the parser names none."""
+        examples = getattr(self.parse, "examples", ())
+        return examples(point) if callable(examples) else examples
 
 
 @dataclass(frozen=True)
@@ -114,8 +125,8 @@ class HardPoint:
 class Operator:
     """One operator: its axes, inputs, persistent outputs, scalar reference and least traffic.
 
-    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend on
-        the point alone, because the harness replaces contents in place under a captured graph.
+    make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend
+        only on the point, because the harness replaces contents in place under a captured graph.
     make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
     views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. Where a launch returns a
         mapping, its tensors must have exactly these addresses, shapes, strides and dtypes.
@@ -125,6 +136,8 @@ class Operator:
     redundant: (point) -> reason where a legal point measures the same as another one, else None. It is skipped.
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
+    indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
+    defined:   file and line of this definition.
     phase:     "decode" where every decode step calls it, else "prefill", which has no ITL or TPOT to model.
     """
 
@@ -141,7 +154,14 @@ class Operator:
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
+    indices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     phase: Literal["decode", "prefill"] = "decode"
+    defined: str = field(init=False, repr=False, compare=False, default="")
+
+    def __post_init__(self) -> None:
+        """Note file and line of the definition, for errors in it."""
+        frame = sys._getframe(2)  # behind the __init__ that dataclass writes
+        object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
     def axis(self, name: str) -> Axis:
         return next(axis for axis in self.axes if axis.name == name)
@@ -162,13 +182,13 @@ class Operator:
         parts, earlier = [], {}
         for axis in self.axes:
             if point[axis.name] != axis.default_at(earlier):
-                parts.append(f"{axis.name}={axis.label(point[axis.name])}")
+                parts.append(f"{axis.name}={printable(axis.label(point[axis.name]))}")
             earlier[axis.name] = point[axis.name]
         return ",".join(parts) or "default"
 
     def spelt_out(self, point: Mapping[str, Any]) -> str:
         """Like ``label``, with every axis."""
-        return ",".join(f"{axis.name}={axis.label(point[axis.name])}" for axis in self.axes)
+        return ",".join(f"{axis.name}={printable(axis.label(point[axis.name]))}" for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -181,6 +201,8 @@ class Variant:
     skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
               unverified and not measured.
     waives:   names of WAIVABLE checks that do not apply to it.
+    sizes:    axis -> sizes at which its code takes another path that are no powers of two, such as the number of blocks
+              that a grid is limited to. ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
     """
 
@@ -194,6 +216,7 @@ class Variant:
     skip: Callable[[Point], str | None] = lambda point: None
     waives: tuple[str, ...] = ()
     defect: str | None = None
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -208,6 +231,7 @@ def variant(
     skip: Callable[[Point], str | None] = lambda point: None,
     waives: str | Sequence[str] = (),
     defect: str | None = None,
+    sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
@@ -229,7 +253,7 @@ def variant(
         folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,
-            name=setup.__name__,
+            name=printable(setup.__name__),
             setup=setup,
             doc=" ".join((setup.__doc__ or "").split()),
             origin=setup.__module__,
@@ -238,6 +262,7 @@ def variant(
             skip=skip,
             waives=as_tuple(waives),
             defect=defect,
+            sizes={axis: tuple(values) for axis, values in sizes.items()},
         )
         return setup
 

@@ -1,18 +1,35 @@
-"""CUDA C++ kernels without nvcc: compiled by NVRTC through cuda-core, launched on torch's current stream."""
+"""CUDA C++ kernels without nvcc: compiled by NVRTC through cuda-core, launched on torch's current stream.
+
+Cubins are kept in ``$XDG_CACHE_HOME/spec-decode-bench`` (default ``~/.cache/spec-decode-bench``), under a key of
+everything that goes into them. ``BENCH_CUBIN_CACHE=off`` switches that off.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib.metadata
+import os
+import re
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cuda.core import LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
+from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
 ROOT = Path(__file__).parent.parent
 #: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: Environment variable that switches the cache on disk off.
+CACHE_SWITCH = "BENCH_CUBIN_CACHE"
+#: Bytes of all cubins on disk; those not read for longest go first.
+MAX_CACHE_BYTES = 256 * 2**20
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
+_CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class CompileError(RuntimeError):
@@ -21,29 +38,41 @@ class CompileError(RuntimeError):
 
 @cache
 def compile_source(path: Path, arch: str) -> ObjectCode:
-    """The cubin of one .cu file for one architecture such as ``sm_90``, compiled once per process. Needs no GPU.
+    """The cubin of one .cu file for one architecture such as ``sm_90``, compiled once per process, and on this machine
+    only where it is not in the cache on disk. Needs no GPU.
 
     Include paths: the folder of the file, and the one above for ``"other_operator/header.cuh"``. Raises CompileError.
     """
-    options = ProgramOptions(
-        arch=arch, name=path.name, std="c++17", lineinfo=True, include_path=[str(path.parent), str(path.parent.parent)]
-    )
+    include_path = [str(path.parent), str(path.parent.parent)]
+    lineinfo = '"' not in str(path)  # NVRTC writes the paths of headers into it, and ptxas stumbles over a quote
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", lineinfo=lineinfo, include_path=include_path)
     try:
-        return Program(path.read_text(encoding="utf-8"), "c++", options).compile("cubin")
+        text = path.read_text(encoding="utf-8")
+        key = _cache_key(path, text, options)
+        if (cubin := _cached(key)) is not None:
+            return ObjectCode.from_cubin(cubin, name=path.name)
+        code = Program(text, "c++", options).compile("cubin")
     except OSError as error:
         raise CompileError(f"{path}: {error.strerror}") from None
     except Exception as error:  # cuda-core raises a private class; its text holds NVRTC's log
         raise CompileError(str(error).strip()) from error
+    _store(key, bytes(code.code))
+    return code
 
 
 def compile_all(sources: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Path of the source (relative to the repository where it lies in it) -> architecture -> "ok" or NVRTC's error."""
-    return {
-        str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source): {
-            arch: _result(source, arch) for arch in ARCHITECTURES
-        }
-        for source in dict.fromkeys(sources)
-    }
+    """Path of the source (relative to the repository where it lies in it) -> architecture -> "ok" or NVRTC's error.
+
+    NVRTC compiles without Python's lock, so several threads use several cores.
+    """
+    jobs = [(source, arch) for source in dict.fromkeys(sources) for arch in ARCHITECTURES]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        results = list(threads.map(lambda job: _result(*job), jobs))
+    compiled: dict[str, dict[str, str]] = {}
+    for (source, arch), result in zip(jobs, results, strict=True):
+        name = str(source.relative_to(ROOT) if source.is_relative_to(ROOT) else source)
+        compiled.setdefault(name, {})[arch] = result
+    return compiled
 
 
 def _result(source: Path, arch: str) -> str:
@@ -52,6 +81,87 @@ def _result(source: Path, arch: str) -> str:
         return "ok"
     except CompileError as error:
         return str(error)
+
+
+# --- the cache on disk ------------------------------------------------------------------------------------------------
+
+
+@cache
+def _disk_cache() -> FileStreamProgramCache | None:
+    """None where it is switched off, or its folder cannot be made."""
+    if os.environ.get(CACHE_SWITCH, "").lower() in ("off", "0", "no", "false"):
+        return None
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return FileStreamProgramCache(root / "spec-decode-bench" / "cubins", max_size_bytes=MAX_CACHE_BYTES)
+    except (OSError, RuntimeError):  # the latter from a user without a home
+        return None
+
+
+def _cache_key(path: Path, text: str, options: ProgramOptions) -> bytes | None:
+    """Of source, headers, options, architecture and compiler; None where the headers are not known before compiling."""
+    headers = _headers(path, text, [Path(folder) for folder in options.include_path])
+    if headers is None or _disk_cache() is None:
+        return None
+    digest = hashlib.sha256(_compiler_version().encode())
+    for name, content in headers:
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return make_program_cache_key(
+        code=text, code_type="c++", options=options, target_type="cubin", extra_digest=digest.digest()
+    )
+
+
+def _headers(path: Path, text: str, include_path: list[Path]) -> list[tuple[str, bytes]] | None:
+    """(path, content) of all headers that a source includes, also through others, or (name, b"") of one that lies in no
+    folder, as those of NVRTC do. None where a name is made by the preprocessor.
+    """
+    found: dict[str, bytes] = {}
+    waiting = [(path.parent, text)]
+    while waiting:
+        folder, including = waiting.pop()
+        for quoted, angled, computed in _INCLUDE.findall(including):
+            if computed:
+                return None
+            folders = [folder, *include_path] if quoted else include_path
+            name = quoted or angled
+            header = next((file for one in folders if (file := one / name).is_file()), None)
+            if header is None:
+                found.setdefault(name, b"")
+            elif str(header) not in found:
+                found[str(header)] = header.read_bytes()
+                waiting.append((header.parent, found[str(header)].decode("utf-8", "replace")))
+    return sorted(found.items())
+
+
+@cache
+def _compiler_version() -> str:
+    """cuda-core's key holds NVRTC's version to two places only."""
+    versions = []
+    for package in ("cuda-core", "nvidia-cuda-nvrtc"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(versions)
+
+
+def _cached(key: bytes | None) -> bytes | None:
+    """The cubin under a key; None where there is none, or the entry on disk is damaged."""
+    if key is None:
+        return None
+    with suppress(OSError):
+        entry = _disk_cache().get(key) or b""
+        checksum, cubin = entry[:_CHECKSUM_BYTES], entry[_CHECKSUM_BYTES:]
+        if checksum == hashlib.sha256(cubin).digest():
+            return cubin
+    return None
+
+
+def _store(key: bytes | None, cubin: bytes) -> None:
+    if key is not None:
+        with suppress(OSError):  # a full disk or a read-only home only costs time
+            _disk_cache()[key] = hashlib.sha256(cubin).digest() + cubin
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
 
 
 @cache

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 
 from harness.checks import Mismatch
 
-#: What a node does, as far as the driver tells: its type; for a kernel also the function, the grid and the block.
+#: What a node does, as the driver reports it: its type; for a kernel also the function, the grid and the block.
 Signature = tuple[Any, ...]
 
 
@@ -65,7 +65,7 @@ def check_nodes(nodes: Mapping[int, Mapping[Any, int]]) -> None:
             raise Mismatch(
                 "same_work",
                 f"the graph of {copies} copies does not hold {copies // fewest} times the nodes of that of {fewest}: "
-                f"{sum(counts.values())} against {sum(first.values())}, or others in their place",
+                f"{sum(counts.values())} against {sum(first.values())}, or other nodes",
             )
 
 

@@ -9,8 +9,9 @@ import importlib
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from os.path import relpath
 from pathlib import Path
 from types import ModuleType
 
@@ -21,8 +22,6 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
-#: What importing a file may raise. KeyboardInterrupt is the user's.
-IMPORT_ERRORS = (Exception, SystemExit, GeneratorExit)
 
 
 class DiscoveryError(Exception):
@@ -43,6 +42,15 @@ class Catalog:
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
 
+    def knows(self, operator: str, names: Iterable[str]) -> bool:
+        """Whether the operator is there with all these variants."""
+        return operator in self.operators and set(names) <= {variant.name for variant in self.of(operator)}
+
+
+def is_guest(variant: Variant) -> bool:
+    """Whether it comes from a file of --variants."""
+    return variant.origin.partition(".")[0] not in FOLDERS
+
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:
     """Import the files of all operators, then those of ``extra`` (--variants).
@@ -57,12 +65,14 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         name = ".".join(path.with_suffix("").parts)
         try:
             modules[str(path)] = importlib.import_module(name)
-        except IMPORT_ERRORS as error:
+        except KeyboardInterrupt:  # the user's
+            raise
+        except BaseException as error:
             catalog.broken[str(path)] = _import_error(error)
         on_import(name)
     extra_files = [str(path) for path in extra]
     for file in extra_files:
-        modules[file] = _import_file(Path(file))
+        modules[file] = import_file(Path(file))
         on_import(modules[file].__name__)
 
     # All operators before any variant: a variant may belong to an operator of a later file.
@@ -73,7 +83,9 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         if file in extra_files and not problems[file] and len(catalog.variants) == before:
             problems[file] = ["defines no variant; mark a function with @variant(operator)"]
         if file in extra_files and problems[file]:
-            raise DiscoveryError(f"{file}: {problems[file][0]}")
+            problem = problems[file][0]
+            placed = problem.startswith((f"{file}:", f"{_near(file)}:"))
+            raise DiscoveryError(problem if placed else f"{file}: {problem}")
         if problems[file]:
             catalog.broken[file] = "; ".join(problems[file])
     return catalog
@@ -97,7 +109,44 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the operators that a module knows, its own or imported; what is wrong with them."""
     found = [value for value in vars(module).values() if isinstance(value, Operator)]
     catalog.operators |= {operator.name: operator for operator in found}
-    return [problem for operator in found if (problem := _unknown_axis(operator))]
+    return [problem for operator in found if (problem := _unknown_axis(operator) or _without_hard_points(operator))]
+
+
+def _without_hard_points(operator: Operator) -> str | None:
+    if operator.hard_points:
+        return None
+    return f"{_near(operator.defined)}: {operator.name} has no hard_points, so none of its variants could be verified"
+
+
+def _near(place: str) -> str:
+    """The shorter way to a file: absolute, or from the working directory."""
+    return min(place, relpath(place), key=len)
+
+
+def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
+    """Why a sweep cannot use an operator, with file and line; None where it can. variants: all that were found."""
+    names = [v.name for v in variants if v.operator == operator.name and v.defect is None]
+    if operator.baseline not in names:
+        hint = did_you_mean(operator.baseline, names)
+        return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
+    return _unknown_axis(operator) or _without_hard_points(operator) or _missing_in_reference(operator)
+
+
+def _missing_in_reference(operator: Operator) -> str | None:
+    """Looked for at the first hard point. Whatever the operator's functions raise there, verification reports."""
+    try:
+        point = operator.complete(operator.hard_points[0].point)
+        outputs = operator.make_outputs(point)
+        given = operator.reference(point, operator.make_inputs(point, 0))
+        buffers = [f.name for f in fields(outputs) if hasattr(getattr(outputs, f.name), "data_ptr")]
+        code = operator.reference.__code__
+    except Exception:
+        return None
+    missing = [name for name in buffers if name not in given]
+    if not missing:
+        return None
+    place = _near(f"{code.co_filename}:{code.co_firstlineno}")
+    return f"{place}: the reference of {operator.name} says nothing of {missing[0]!r}"
 
 
 def _unknown_axis(operator: Operator) -> str | None:
@@ -107,12 +156,16 @@ def _unknown_axis(operator: Operator) -> str | None:
     """
     points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
-    axes = [axis.name for axis in operator.axes]
+    axes = _axis_names(operator)
     for where, point in points:
         for name in point:
             if name not in axes:
                 return f"operator {operator.name}: {where} has no axis {name!r} to set{did_you_mean(name, axes)}"
     return None
+
+
+def _axis_names(operator: Operator) -> list[str]:
+    return [axis.name for axis in operator.axes]
 
 
 def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -125,6 +178,9 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         if found.operator not in catalog.operators:
             hint = did_you_mean(found.operator, list(catalog.operators))
             problems.append(f"{found.name}: unknown operator {found.operator!r}{hint}")
+        elif strange := [name for name in found.sizes if name not in _axis_names(catalog.operators[found.operator])]:
+            hint = did_you_mean(strange[0], _axis_names(catalog.operators[found.operator]))
+            problems.append(f"{found.name}: sizes= names {strange[0]!r}, which is no axis of {found.operator}{hint}")
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
@@ -134,7 +190,8 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
     return problems
 
 
-def _import_file(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
+    """Import a file of --variants; streams that it replaces are put back. Raises DiscoveryError."""
     name = f"variants_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -143,10 +200,15 @@ def _import_file(path: Path) -> ModuleType:
         raise DiscoveryError(f"--variants {path}: {problem}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    streams = sys.stdout, sys.stderr
     try:
         spec.loader.exec_module(module)
-    except IMPORT_ERRORS as error:  # a traceback would mostly show this file
+    except KeyboardInterrupt:  # the user's
+        raise
+    except BaseException as error:  # a traceback would mostly show this file
         raise DiscoveryError(f"--variants {path}: cannot be imported: {_import_error(error)}") from None
+    finally:
+        sys.stdout, sys.stderr = streams
     return module
 
 

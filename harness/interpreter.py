@@ -1,11 +1,15 @@
-"""Triton without a GPU: switch its interpreter on and off, and count the launches that run through it.
+"""Triton without a GPU: switch its interpreter on and off, count the launches that run through it, and end long ones.
 
 The time of an interpreted launch says nothing about the kernel, so it must not be reported as a CPU time.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 #: Read by Triton when a kernel is decorated, so it has to be set before any kernel file is imported.
 SWITCH = "TRITON_INTERPRET"
@@ -20,10 +24,15 @@ def choose(device: str) -> None:
 
 
 class LaunchCounter:
-    """Counts the interpreted launches of this process in ``launches``, from its creation on."""
+    """Counts the interpreted launches of this process in ``launches``, from its creation on.
+
+    ran_out: whether a launch was ended because its time was up, in the current or last ``limited``.
+    """
 
     def __init__(self) -> None:
         self.launches = 0
+        self.ran_out = False
+        self._end = math.inf
         if os.environ.get(SWITCH) != "1":
             return
         try:
@@ -37,3 +46,23 @@ class LaunchCounter:
             return run(executor, *arguments, **keywords)
 
         interpreter.GridExecutor.__call__ = counted
+        # Called before every program of a grid.
+        builder = type(interpreter.interpreter_builder)
+        begin_program = builder.set_grid_idx
+
+        def unless_ran_out(this, *place):
+            if time.monotonic() > self._end:
+                self.ran_out = True
+                raise TimeoutError("Triton's interpreter takes too long")
+            return begin_program(this, *place)
+
+        builder.set_grid_idx = unless_ran_out
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Programs that begin later than this raise TimeoutError, as Triton's InterpreterError."""
+        self.ran_out, self._end = False, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._end = math.inf

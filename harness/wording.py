@@ -1,10 +1,11 @@
-"""Wording that several modules share: the nearest valid name, an error in one line, a number without an exponent."""
+"""Wording that several modules share: text that can be shown anywhere, the nearest valid name, an error in one line."""
 
 from __future__ import annotations
 
 import difflib
 import sysconfig
 import traceback
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,22 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return f"; valid are {', '.join(valid)}" if valid else ""
+
+
+def printable(text: str) -> str:
+    """The text on one line, with an escape such as ``\\n``, ``\\x1b`` or ``\\udcff`` for every character that cannot be
+    seen: control characters, line separators, marks of direction, lone surrogates, unassigned code points. Twice is
+    once.
+
+    Names, values and messages of others (YAML, flags, records, variants) pass through it before they are stored or
+    shown: else they could move a terminal's cursor, end a line of a table, or be what UTF-8 and XML cannot hold.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or unicodedata.category(one) == "Zs" else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -50,7 +67,7 @@ def first_line(error: BaseException) -> str:
         text = "its message cannot be read"
     if len(text) > LONGEST_LINE:
         text = text[: LONGEST_LINE - 1] + "…"
-    return f"{type(error).__name__}: {text}{_location(error)}"
+    return printable(f"{type(error).__name__}: {text}{_location(error)}")
 
 
 def _location(error: BaseException) -> str:

@@ -4,6 +4,7 @@ or [] where the runs hold nothing to draw. They read records only and never impo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.records.schema import Run
+
+os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib refuses to load with an unknown one
 
 #: The figures of a set of runs. plots.regression draws a comparison of two.
 FIGURES = ("latency", "speedup", "itl_tpot", "calibration")

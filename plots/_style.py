@@ -1,6 +1,6 @@
 """The look of every figure: colours of variants, order of GPU generations, captions, and files that are reproducible.
 
-Figures are drawn with matplotlib's object interface on the Agg canvas, without pyplot, windows or global state.
+Figures are drawn with matplotlib's object interface on the Agg canvas, without pyplot or windows.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from harness.records.schema import Environment, Run
+
+# A dollar in a name is a dollar; no figure has formulas.
+matplotlib.rcParams["text.parse_math"] = False
 
 GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,8 @@ def write(run: Run, path: Path) -> Path:
         writer.write(one)
     writer.close()
     return path
+
+
+def without_checksums(content: bytes) -> bytes:
+    """A record as older suites wrote it; it may then be edited."""
+    return re.sub(rb',"crc32":"[0-9a-f]{8}"}\n', b"}\n", content)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from types import ModuleType
 
 from harness.records.schema import Cell, Status
@@ -107,6 +108,18 @@ class Evaluator:
 
     def returns_a_huge_cell(self, task, name):
         return self.cell(task, name, reason="x" * 50_000_000)
+
+    def forks(self, task, name):
+        """Both processes go on as the worker."""
+        os.fork()
+        return self.cell(task, name)
+
+    def answers_an_older_message(self, task, name):
+        for descriptor in range(3, 64):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                    Connection(os.dup(descriptor)).send((0, self.cell(task, name)))
+        return self.cell(task, name)
 
     def floods(self, task, name):
         print("first, through Python", flush=True)

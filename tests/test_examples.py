@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 #: file -> (operator, its variant)
 EXAMPLES = {"cu_seqlens.py": ("cu_seqlens", "padded_cumsum"), "my_decode_native.py": ("decode_native", "mine")}
 NAMED = [argument for file in EXAMPLES for argument in ("--variants", f"examples/{file}")]
-#: One run for both, because every run compiles all CUDA sources of the suite.
+#: One run for both.
 CONFIG = """\
 name: examples
 operators: [cu_seqlens, decode_native]

@@ -11,7 +11,7 @@ import pytest
 from harness.records.file import read_run
 
 ROOT = Path(__file__).parents[1]
-#: Without the kernels of other operators: every run compiles their CUDA sources, which takes most of its time.
+#: Without the kernels of other operators, which would only be imported.
 SUITE = ("bench.py", "harness", "baselines", "kernels/__init__.py", "plots", "configs")
 CONFIG = """\
 name: cu_seqlens

@@ -24,7 +24,8 @@ from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
-from harness.report.tables import as_text, point_columns
+from harness.report.escape import as_text
+from harness.report.tables import point_columns
 from harness.wording import did_you_mean, significant
 
 ROOT = Path(__file__).parents[1]

@@ -133,6 +133,7 @@ operator = Operator(
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
+    indices={"context_lens": ("b", "j")},
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="chain_clamp",

@@ -183,6 +183,7 @@ operator = Operator(
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
+    indices={"lens": ("b", "j")},  # on the native path; on the flatten path it has one dimension
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",

@@ -220,6 +220,7 @@ operator = Operator(
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
+    indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",

@@ -26,7 +26,11 @@ from baselines.workloads.decode_batch import int32
 from harness.contract import Axis, Expected, Operator, Point
 
 NUM_LAYERS = Axis(
-    "num_layers", axes.whole(1), 40, "Mamba layers of one KV cache group; a variant that runs once per step ignores it"
+    "num_layers",
+    axes.whole(1),
+    40,
+    "Mamba layers of one KV cache group; a variant that runs once per step ignores it",
+    largest=129,
 )
 
 
@@ -100,6 +104,7 @@ operator = Operator(
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,
+    indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="per_layer_chain",

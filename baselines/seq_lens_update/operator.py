@@ -44,9 +44,15 @@ from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 UNUSED = 0x7FFFFF00
 
 BATCH_SIZE = Axis(
-    "batch_size", axes.whole(0), 32, "requests of the step (B), without padding; 0 is an idle data-parallel rank"
+    "batch_size",
+    axes.whole(0),
+    32,
+    "requests of the step (B), without padding; 0 is an idle data-parallel rank",
+    largest=axes.MOST_REQUESTS,
 )
-NUM_PREV_REQS = Axis("num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)")
+NUM_PREV_REQS = Axis(
+    "num_prev_reqs", axes.whole(0), lambda p: p.batch_size, "requests of the previous step (P)", largest=4097
+)
 CHURN = Axis(
     "churn",
     axes.probability,

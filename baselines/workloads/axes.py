@@ -35,11 +35,17 @@ def fraction(value: Any) -> float:
     return float(value)
 
 
+fraction.examples = (0.0, 0.1, 0.9)
+
+
 def probability(value: Any) -> float:
     """Parser of numbers in [0, 1]. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ValueError("must be a number in [0, 1]")
     return float(value)
+
+
+probability.examples = (0.0, 0.3, 0.7, 1.0)
 
 
 def choice(*names: str) -> Callable[[Any], str]:
@@ -50,11 +56,26 @@ def choice(*names: str) -> Callable[[Any], str]:
             raise ValueError(f"must be one of {', '.join(names)}")
         return value
 
+    parse.examples = names
     return parse
 
 
-BATCH_SIZE = Axis("batch_size", whole(1), 32, "decode requests of the step (B), padding requests included")
-NEXT_N = Axis("next_n", whole(1), 4, "query rows per request the server is configured for: 1 + num_speculative_tokens")
+#: B * L then exceeds 16 bits, and a reference in Python still takes less than a second.
+MOST_REQUESTS = 2**15 + 1
+BATCH_SIZE = Axis(
+    "batch_size",
+    whole(1),
+    32,
+    "decode requests of the step (B), padding requests included",
+    largest=MOST_REQUESTS,
+)
+NEXT_N = Axis(
+    "next_n",
+    whole(1),
+    4,
+    "query rows per request the server is configured for: 1 + num_speculative_tokens",
+    largest=513,
+)
 MAX_DECODE_LEN = Axis("max_decode_len", whole(1), lambda p: p.next_n, "longest row of this step (L), at most next_n")
 DECODE_LEN = Axis(
     "decode_len",
@@ -99,6 +120,10 @@ CONTEXT_FITS = Rule(
     "context_len {context_len} must not exceed max_model_len ({max_model_len})",
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
+ROW_FITS = Rule(
+    "max_decode_len ({max_decode_len}) must not exceed max_model_len ({max_model_len}): a step's tokens count",
+    lambda p: p.max_decode_len <= p.max_model_len,
+)
 LENGTHS_FIT = Rule(
     "max_model_len ({max_model_len}) and the tokens of a block must be less than 2^31, as lengths are int32",
     lambda p: max(p.max_model_len, p.get("block_size", 1)) < 2**31,
@@ -106,7 +131,7 @@ LENGTHS_FIT = Rule(
 
 #: The axes and rules of every operator over a decode step.
 DECODE_STEP = (BATCH_SIZE, NEXT_N, MAX_DECODE_LEN, DECODE_LEN, CONTEXT_LEN, MAX_MODEL_LEN, PADDING)
-DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, LENGTHS_FIT)
+DECODE_STEP_RULES = (DECODE_LEN_FITS, CONTEXT_FITS, ROW_FITS, LENGTHS_FIT)
 
 
 def num_padding_requests(point: Point) -> int:

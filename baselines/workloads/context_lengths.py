@@ -16,14 +16,21 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import stat
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import quote
 
 import numpy as np
 
+from harness.contract import Point
+
 #: The largest length: lengths are int32 on the device.
 LONGEST = 2**31 - 1
+#: Of a trace, which is read row by row; a week of a large service has about as many.
+MAX_TRACE_BYTES = 2 * 2**30
 _COLUMNS = (("ContextTokens", "GeneratedTokens"), ("input_length", "output_length"))
 _FORMS = (
     "a positive integer, {uniform: [low, high]}, {lognormal: {median, sigma}}, {trace: path} "
@@ -52,6 +59,15 @@ def parse_lengths(value: Any) -> Any:
         if kind == "mix" and isinstance(argument, list) and argument and all(_is_weighted(part) for part in argument):
             return {"mix": [[float(weight), parse_lengths(part)] for weight, part in argument]}
     raise ValueError(f"must be {_FORMS}")
+
+
+def _examples(point: Point) -> list[Any]:
+    """Of all lengths, all the longest, and a few long requests among short ones."""
+    top = point.get("max_model_len", 2**17)
+    return [{"uniform": [1, top]}, top, {"mix": [[0.8, {"uniform": [1, min(top, 100)]}], [0.2, top]]}]
+
+
+parse_lengths.examples = _examples
 
 
 def label_lengths(value: Any) -> str:
@@ -112,31 +128,54 @@ def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray
 def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and output tokens of all requests of a trace, both int64 [requests]. Raises ValueError."""
     try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise ValueError(f"the trace {path!r} is not a regular file")
+        if status.st_size > MAX_TRACE_BYTES:
+            raise ValueError(f"the trace {path!r} is larger than {MAX_TRACE_BYTES:,} bytes; use a part of it")
         with open(path, encoding="utf-8", newline="") as file:
-            if path.endswith(".jsonl"):
-                rows = [json.loads(line) for line in file if line.strip()]
-            else:
-                rows = list(csv.DictReader(file))
+            lengths = np.fromiter(_requests(path, file), dtype=np.dtype((np.int64, 2)))
     except OSError as error:
         raise ValueError(
             f"the trace {path!r} cannot be read ({error.strerror}); paths are relative to the working directory"
         ) from None
-    except (ValueError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"the trace {path!r} is neither CSV nor JSONL: {error}") from None
-    if not rows:
+    if not len(lengths):
         raise ValueError(f"the trace {path!r} holds no request")
-    for prompt, output in _COLUMNS:
-        if isinstance(rows[0], dict) and prompt in rows[0] and output in rows[0]:
-            break
-    else:
-        raise ValueError(f"the trace {path!r} needs the columns {_COLUMNS[0]} (CSV) or {_COLUMNS[1]} (JSONL)")
-    try:
-        lengths = np.array([[_tokens(row[prompt]), _tokens(row[output])] for row in rows], dtype=np.int64)
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"the trace {path!r} has a row without whole numbers in {prompt} and {output}: {error}"
-        ) from None
     return np.maximum(lengths[:, 0], 1), lengths[:, 1]
+
+
+def _requests(path: str, file: TextIO) -> Iterator[tuple[int, int]]:
+    """(prompt, output) tokens of one request after the other. Raises ValueError, with the line."""
+    columns = None
+    for line, row in _json_rows(path, file) if path.endswith(".jsonl") else _csv_rows(file):
+        if columns is None:
+            columns = next((pair for pair in _COLUMNS if isinstance(row, dict) and set(pair) <= set(row)), None)
+        if columns is None:
+            raise ValueError(f"the trace {path!r} needs the columns {_COLUMNS[0]} (CSV) or {_COLUMNS[1]} (JSONL)")
+        try:
+            yield _tokens(row[columns[0]]), _tokens(row[columns[1]])
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"the trace {path!r}, line {line}: needs whole numbers in {columns[0]} and {columns[1]}: {error}"
+            ) from None
+
+
+def _csv_rows(file: TextIO) -> Iterator[tuple[int, Any]]:
+    reader = csv.DictReader(file)
+    for row in reader:
+        yield reader.line_num, row
+
+
+def _json_rows(path: str, file: TextIO) -> Iterator[tuple[int, Any]]:
+    for line, text in enumerate(file, start=1):
+        if text.strip():
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"the trace {path!r}, line {line}: is not JSON: {error}") from None
+            yield line, row
 
 
 def _tokens(value: Any) -> int:

@@ -79,6 +79,7 @@ RULES = (
     ),
     Rule("max_model_len ({max_model_len}) must be less than 2^30", lambda p: p.max_model_len < LONGEST_MODEL_LEN),
     axes.CONTEXT_FITS,
+    axes.ROW_FITS,
 )
 SEQS_FIT = Rule(
     "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.batch_size <= p.max_num_seqs

@@ -20,7 +20,13 @@ MOST_HEAD_DIM = 1024
 #: Blocks of the cache that no request owns, besides block 0.
 SPARE_BLOCKS = 2
 
-BATCH_SIZE = Axis("batch_size", axes.whole(1), 16, "requests of the prefill chunk (B), empty ones included")
+BATCH_SIZE = Axis(
+    "batch_size",
+    axes.whole(1),
+    16,
+    "requests of the prefill chunk (B), empty ones included",
+    largest=axes.MOST_REQUESTS,
+)
 CHUNK_TOKENS = Axis(
     "chunk_tokens", axes.whole(1), 32768, "KV tokens of the chunk as the host counts them (N): an upper bound"
 )

@@ -16,7 +16,7 @@ from harness.records.schema import Calibration
 #: A pointer chase must come this close to the level that its state requires, as a share of the distance from L2 to
 #: memory.
 CHASE_TOLERANCE = 0.35
-#: L2 and memory can be told apart where a hop in memory takes this many times the cycles of one in L2.
+#: A hop in memory must take this many times the cycles of one in L2 for the two to be distinguished.
 MIN_MEMORY_TO_L2 = 1.3
 
 
@@ -27,7 +27,7 @@ class Chase:
     name:     key in Calibration.chase_cycles.
     label:    name in tables and plots.
     level:    where the ring must lie: "l2" or "memory".
-    is_input: whether the ring stands for an input of the call, which the state may rewrite, or for other memory.
+    is_input: whether the ring is treated as an input of the call, which the state may rewrite, or as other memory.
     """
 
     name: str
@@ -43,7 +43,7 @@ class CacheState:
     name:           value of ``measure.cache``.
     flush:          whether twice the L2 is written before each call.
     rewrite_inputs: whether the inputs are then rewritten on the device.
-    chases:         what must be found in the state in every run.
+    chases:         the chases that must confirm the state in every run.
     """
 
     name: str
@@ -52,7 +52,7 @@ class CacheState:
     chases: tuple[Chase, ...]
 
 
-#: Whatever the previous call left: the calls of a graph run back to back on the same buffers.
+#: What the previous call left: the calls of a graph run back to back on the same buffers.
 HOT = CacheState("hot", flush=False, rewrite_inputs=False, chases=(Chase("hot", "hot", "l2"),))
 #: Nothing of the call's data.
 COLD = CacheState("cold", flush=True, rewrite_inputs=False, chases=(Chase("cold", "cold", "memory"),))

@@ -1,7 +1,7 @@
 """Compares two runs cell by cell: slower, faster, same or unsure. Never imports torch.
 
-Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. ``unsure`` is an answer of its own and is never
-turned into ``same``.
+Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. ``unsure`` is a separate verdict and never
+counts as ``same``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from msgspec.structs import asdict
-from scipy import stats as scipy_stats
 
 from harness.analysis import stats
 from harness.analysis.stats import Interval
@@ -199,7 +199,7 @@ def ratio_and_change(base: Sequence[float], head: Sequence[float], seed: int = 0
         base_us, head_us = np.median(base, axis=axis), np.median(head, axis=axis)
         return np.stack([head_us / base_us, head_us - base_us])
 
-    bounds = scipy_stats.bootstrap(
+    bounds = scipy.stats.bootstrap(
         (np.asarray(base, float), np.asarray(head, float)),
         statistic,
         n_resamples=stats.RESAMPLES,

@@ -13,7 +13,7 @@ read their own duration off the GPU's global timer, which gives
 
 A run is calibrated where every residual of every estimator is within the tolerance RESIDUAL.
 
-To compare the estimators on a cell, each value is brought to the time in a graph, which ``gpu_us`` means:
+To compare the estimators on a cell, each value is converted to a time in a graph, like ``gpu_us``:
 
     queued events    value + launches * c
     CUPTI            value + launches * c + s
@@ -23,8 +23,8 @@ block and by hundreds, PyTorch operators, a chain of those, and the spins. s is 
 state the first launch of a call waits for what ran before, so an estimator whose samples are taken in that state has
 two constants: c, what the chain adds for each launch after the first, and s, what kernels of one launch add to that.
 
-The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, and no
-estimator can know a cell better than launches * u. Two estimators disagree on a cell where they differ by more than
+The constant is not quite the same for every kind of kernel. Its spread u is the largest deviation per launch, so
+a converted value is uncertain by launches * u. Two estimators disagree on a cell where they differ by more than
 AGREEMENT and by more than launches * u.
 
 A new estimator is an entry of ESTIMATORS, a field of records.schema.EstimatorSamples, and the code that takes the
@@ -40,7 +40,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import trim_mean
+import scipy
 
 from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from harness.analysis.stats import fit, samples
@@ -137,7 +137,7 @@ def _queued_slope(stream_us: Mapping[int, Sequence[float]]) -> float | None:
     if len(stream_us) < 2:
         return None
     fewest, most = min(stream_us), max(stream_us)
-    longer, shorter = (trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
+    longer, shorter = (scipy.stats.trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
     return float((longer - shorter) / (most - fewest))
 
 

@@ -22,7 +22,6 @@ The time of the model is assumed to be the same with every variant. Never import
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -35,6 +34,9 @@ from harness.analysis import stats
 from harness.analysis.stats import Interval
 from harness.records.schema import Cell, Header, RecordError, Status
 
+#: More tokens per step than any draft has; a larger value comes from a damaged record.
+MAX_DECODE_LEN = 2**20
+
 
 class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The decode loop that is modelled; section ``itl_tpot:`` of a configuration.
@@ -45,14 +47,10 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scheduling:     which time of the operator delays the step, see above.
     """
 
-    model_step_us: Annotated[float, Meta(gt=0)]
+    model_step_us: Annotated[float, Meta(gt=0, le=1e12)]
     acceptance: Annotated[float, Meta(ge=0, le=1)]
-    calls_per_step: Annotated[int, Meta(ge=1)] = 1
+    calls_per_step: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     scheduling: Literal["sync", "async"] = "sync"
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.model_step_us):
-            raise ValueError("model_step_us must be finite")
 
     @property
     def cost_figure(self) -> str:
@@ -61,7 +59,9 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def tokens_per_step(self, max_decode_len: int) -> float:
         """E, the expected output tokens of a request in one step with max_decode_len - 1 drafts."""
-        return float(sum(self.acceptance**i for i in range(max_decode_len)))
+        if self.acceptance == 1:
+            return float(max_decode_len)
+        return (1 - self.acceptance**max_decode_len) / (1 - self.acceptance)
 
     def itl_us(self, cost_us: float) -> float:
         return self.model_step_us + self.calls_per_step * cost_us
@@ -82,8 +82,14 @@ class Delta:
 
 
 def decode_len(axes: Mapping[str, Any]) -> int:
-    """Tokens per request and step of a point: the drafts and one more. 1 for an operator without such an axis."""
-    return axes.get("max_decode_len", axes.get("next_n", 1))
+    """Tokens per request and step of a point: the drafts and one more. 1 for an operator without such an axis.
+
+    Raises RecordError where the axis holds anything else.
+    """
+    found = axes.get("max_decode_len", axes.get("next_n", 1))
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_DECODE_LEN:
+        raise RecordError(f"max_decode_len or next_n of a cell is {found!r}, which is not a number of tokens")
+    return found
 
 
 def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:

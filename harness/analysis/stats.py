@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats as scipy_stats
+import scipy
 
 from harness.records.schema import Calibration, Cell, Metrics, Status
 
@@ -33,7 +33,7 @@ def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
     median = float(np.median(values))
     if len(values) < 2 or np.ptp(values) == 0:
         return Interval(median, median, median)
-    bounds = scipy_stats.bootstrap(
+    bounds = scipy.stats.bootstrap(
         (values,),
         np.median,
         n_resamples=RESAMPLES,
@@ -73,7 +73,7 @@ class Fit:
 def fit(graph_us: Mapping[int, Sequence[float]]) -> Fit:
     copies = np.array(sorted(graph_us), dtype=float)
     times = np.array([np.median(graph_us[int(k)]) for k in copies])
-    line = scipy_stats.theilslopes(times, copies)
+    line = scipy.stats.theilslopes(times, copies)
     return Fit(
         float(line.slope), float(line.intercept), float(np.abs(times - line.intercept - line.slope * copies).max())
     )

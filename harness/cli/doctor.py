@@ -27,7 +27,7 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     """Calibrate and print the result; with ``out``, also write a record and a plot. True where the timer is calibrated,
     and on a machine without a GPU, which has nothing to calibrate. Raises RunError, RecordError.
     """
-    job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda", compiled=False)
+    job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda")
     runner = Runner(job, lambda line: None, lambda progress: None)
     try:
         ready = runner.ready
@@ -36,7 +36,7 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     print_environment(console, ready.environment)
     if ready.calibration is None:
         console.print(
-            Text("no GPU: PyTorch variants are timed by the wall clock of one thread, and nothing is to be calibrated")
+            Text("no GPU: PyTorch variants are timed by the wall clock of one thread, which needs no calibration")
         )
         if out is not None:
             console.print(Text(f"nothing written to {out}"))

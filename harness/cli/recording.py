@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +20,8 @@ from harness.config.load import Source
 from harness.config.sweep import Group, cell_keys
 from harness.discover import ROOT
 from harness.exit_codes import BAD, INTERRUPTED, OK
-from harness.records.file import Writer, read_run
-from harness.records.schema import Header, RecordError, Run, Segment, sources_compile
+from harness.records.file import Writer, lines_of, read_run, run_of
+from harness.records.schema import Cell, Header, RecordError, RecordGone, Run, Segment, sources_compile
 from harness.report.console import (
     make_console,
     print_calibration_errors,
@@ -30,13 +32,17 @@ from harness.report.console import (
     print_wall_time,
     progress_bar,
 )
-from harness.report.tables import markdown, result_tables
+from harness.report.tables import Table, markdown, result_tables
 from harness.runner.protocol import Job, Ready
-from harness.runner.resume import check_same_machine, missing_groups
+from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.sources import changed_source, source_hashes
+from harness.runner.worker import Worker
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
+#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
+TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
 
 
 @dataclass
@@ -64,6 +70,7 @@ def record(
     no_plots: bool,
     shard: str | None = None,
     resumed: Run | None = None,
+    start: Callable[[Job], Worker] | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
@@ -71,34 +78,54 @@ def record(
     """
     folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device, shard)
     missing = missing_groups(groups, resumed.cells) if resumed else list(groups)
+    sources = source_hashes(groups, job.variant_files)
+    if resumed and missing:
+        check_same_sources(resumed, sources)
+        if not resumed.header.sources:
+            _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
 
     def first_line(ready: Ready) -> Header | Segment:
         if resumed is None:
-            return _header(source, job, groups, ready, shard)
+            return _header(source, job, groups, ready, shard, sources)
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
-    writer = Writer(Path(resumed.path) if resumed else folder / "run.jsonl", resume=resumed is not None)
+    path = Path(resumed.path) if resumed else folder / "run.jsonl"
+    if resumed is None:
+        refuse_foreign_table(folder)
+    writer = Writer(path, resume=resumed is not None)
+    lines = lines_of(resumed) if resumed else []
+
+    def keep(line: Header | Segment | Cell) -> None:
+        if isinstance(line, Segment) and (changed := changed_source(sources, source_hashes(groups, job.variant_files))):
+            raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+        lines.append(line)
+        writer.write(line)
+
     try:
-        outcome = _measure(console, job, missing, writer, first_line) if missing else _Outcome(begun=True)
+        outcome = _measure(console, job, missing, keep, first_line, start) if missing else _Outcome(begun=True)
+        writer.check_place()
+        run = read_run(path)  # what is on disk counts
+    except RecordGone as error:
+        print_run(console, run_of(path, lines))
+        raise RecordError(f"{error}; the measured times are only in the tables above") from None
     finally:
         writer.close()
-    if not outcome.begun:
-        raise KeyboardInterrupt
-
-    run = read_run(writer.path)  # what is on disk counts
     try:
         report(console, run, folder, no_plots, outcome.wall_time)
     except KeyboardInterrupt:
         outcome.interrupted = True
     except OSError as error:
         what = error.filename or f"to {folder}"
-        raise RecordError(f"cannot write {what}: {error.strerror}; the record {writer.path} is complete") from None
+        raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
     if not outcome.interrupted and outcome.error is None:
-        return exit_code(run)
+        if (unplanned := _unplanned(run)) is not None:
+            outcome.error = unplanned
+        else:
+            return exit_code(run)
     ended = "interrupted" if outcome.interrupted else f"stopped: {outcome.error}"
-    kept = f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {writer.path}"
-    text = f"{ended}: {kept}; complete them with --resume {writer.path}"
+    kept = f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}"
+    text = f"{ended}: {kept}; complete them with --resume {path}"
     make_console(stderr=True).print(Text(text), soft_wrap=True)
     return INTERRUPTED if outcome.interrupted else BAD
 
@@ -107,21 +134,26 @@ def _measure(
     console: Console,
     job: Job,
     groups: Sequence[Group],
-    writer: Writer,
+    keep: Callable[[Header | Segment | Cell], None],
     first_line: Callable[[Ready], Header | Segment],
+    start: Callable[[Job], Worker] | None,
 ) -> _Outcome:
-    """Write the first line and a line for every cell, however the run ends. Raises RunError where it cannot begin."""
+    """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
+    it cannot begin.
+    """
     outcome, runner = _Outcome(), None
     finished = False
     with progress_bar(console, len(cell_keys(groups))) as update:
         try:
-            runner = Runner(job, writer.write, lambda progress: update(progress.done, progress.doing))
+            runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing), start)
             outcome.wall_time = runner.wall_time
-            writer.write(first_line(runner.ready))
+            keep(first_line(runner.ready))
             outcome.begun = True
             runner.run(groups)
             finished = True
         except KeyboardInterrupt:
+            if not outcome.begun:
+                raise
             outcome.interrupted = True
         except RunError as error:
             if not outcome.begun:
@@ -131,6 +163,15 @@ def _measure(
             if runner is not None:
                 runner.close(wait_s=30 if finished else 0)
     return outcome
+
+
+def _unplanned(run: Run) -> str | None:
+    """What the cells of a finished run are not as planned; None where each planned one is there once."""
+    written = Counter(cell.key for cell in run.cells)
+    if missing := [key for key in run.header.cells if key not in written]:
+        return f"{counted(len(missing), 'planned cell')} not measured, the first is {missing[0]}"
+    twice = next((key for key, count in written.items() if count > 1), None)
+    return None if twice is None else f"{twice} was written more than once"
 
 
 def exit_code(run: Run) -> int:
@@ -147,7 +188,9 @@ def _default_folder(name: str, device: str, shard: str | None) -> Path:
     return next(folder for one in names if not (folder := Path("results") / one).exists())
 
 
-def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None) -> Header:
+def _header(
+    source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None, sources: dict[str, str]
+) -> Header:
     return header(
         ready,
         msgspec.to_builtins(source.config),
@@ -156,11 +199,22 @@ def _header(source: Source, job: Job, groups: Sequence[Group], ready: Ready, sha
         cells=cell_keys(groups),
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
+        sources=sources,
     )
 
 
-def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
-    """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
+def refuse_foreign_table(folder: Path) -> None:
+    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
+    path = folder / TABLE
+    with suppress(OSError):
+        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
+
+
+def print_run(console: Console, run: Run) -> list[Table]:
+    """The tables of a run, with what is to be known of it above and below them."""
     tables = result_tables(run)
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
@@ -168,9 +222,15 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
     console.print()
     print_compiled(console, run.header.compiled)
     print_counts(console, run.cells)
+    return tables
+
+
+def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
+    tables = print_run(console, run)
     if wall_time is not None:
         print_wall_time(console, wall_time.by_activity())
-    (folder / "table.md").write_text(markdown(tables), encoding="utf-8")
+    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
     drawn, references = [], []
     if run.cells and not no_plots:
         from plots import draw_all
@@ -184,6 +244,10 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
     console.print(Text(text))
 
 
+def _warn(text: str) -> None:
+    make_console(stderr=True).print(Text(f"warning: {text}"), soft_wrap=True)
+
+
 def _references(run: Run) -> list[Run]:
     """For a run without a GPU: the recorded GPU runs, at the points and in the cache state of this run."""
     if run.header.environment.device == "cuda":
@@ -194,7 +258,7 @@ def _references(run: Run) -> list[Run]:
         try:
             recorded.append(read_run(path))
         except RecordError as error:
-            make_console(stderr=True).print(Text(f"warning: not drawn beside this run: {error}"), soft_wrap=True)
+            _warn(f"not drawn beside this run: {error}")
     return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
 
 

@@ -50,6 +50,6 @@ def prepare() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a parent may have closed it, e.g. `>&-`
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure") and stream.encoding.lower() != "utf-8":
-            stream.reconfigure(encoding="utf-8")
+        if hasattr(stream, "reconfigure"):  # escapes for a path that is no UTF-8
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout, sys.stderr = Output(sys.stdout), Output(sys.stderr, OSError)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
 from harness.config.sweep import Group
-from harness.contract import Variant
+from harness.contract import Operator, Variant
 from harness.discover import Catalog, unavailable
-from harness.records.schema import Cell, sources_compile
+from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
-from harness.runner.protocol import CheckRequest, Job
+from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
 from harness.runner.run import Runner
-from harness.runner.worker import WorkerDied
-from harness.verify.hard_points import Finding, check_results, is_unverified
+from harness.runner.worker import Worker, WorkerDied
+from harness.verify.capacity import capacity_points
+from harness.verify.hard_points import UNALIGNED, Finding, check_results, is_unverified
+from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
@@ -35,46 +38,94 @@ LEGEND = {
     "-": "no launch got this far",
 }
 
+#: Kind of a finding -> head of its column.
+HEADS = {
+    "hard point": "hard points and sequences",
+    "capacity point": "capacity points",
+    "random batch": "random batches",
+}
+#: What _print_summary calls points and batches for which Triton's interpreter had no time left.
+LEFT_OUT = "left out"
+
+#: Name of the finding that the worker process died.
+DIED = "some point"
+
 #: Variant id -> its findings. A variant that is unavailable here has none.
-Findings = Mapping[str, Sequence[Finding]]
+Findings = Mapping[str, list[Finding]]
 
 
-def verify_all(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
+def verify_all(
+    console: Console,
+    job: Job,
+    catalog: Catalog,
+    groups: Sequence[Group],
+    capacity: bool,
+    random_batches: int,
+    command: Callable[[str, int], str],
+    start: Callable[[Job], Worker] | None = None,
+) -> bool:
     """Verify the variants of a sweep and the defects of its operators, and print the results.
+
+    capacity:       verify at the points at capacity.
+    random_batches: for each variant.
+    command:        the command line for the key of one point, and a seed.
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
-    healthy = list(dict.fromkeys(variant for group in groups for variant in group.variants))
+    healthy = list({variant.id: variant for group in groups for variant in group.variants}.values())
     defects = _defects(catalog, {variant.operator for variant in healthy})
-    cells: list[Cell] = []
-    steps = len(healthy) + len(defects)
+    at_capacity = _capacity_groups(catalog, healthy, job) if capacity else []
+    lines: list[Cell | Segment] = []
+    steps = [len(healthy) + len(defects), _num_cells(at_capacity), len(healthy), _num_cells(groups)]
+    done = 0
     with (
-        progress_bar(console, steps + sum(len(group.variants) for group in groups)) as update,
-        _closed(Runner(job, cells.append, lambda p: update(steps + p.done, p.doing))) as runner,
+        progress_bar(console, sum(steps)) as update,
+        _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing), start)) as runner,
     ):
         findings = _check_all(runner, [*healthy, *defects], job, update)
+        passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
+        done = steps[0]
+        runner.run(_only(at_capacity, passed), at_capacity=True)
+        for cell in _cells(lines):
+            findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
+        lines.clear()
+        done += steps[1]
+        for i, variant in enumerate(passed if random_batches else ()):
+            update(done + i, f"{variant.id} random batches")
+            findings[variant.id] += _check_random(runner, variant, random_batches)
+        done += steps[2]
         runner.run(groups)
+    cells = _cells(lines)
     _print_seed(console, job)
-    _print_summary(console, healthy, findings, cells, job)
     _print_checks(console, healthy, findings, job)
     if defects:
         _print_defects(console, defects, findings, job)
     console.print()
     print_compiled(console, runner.ready.compiled)
-    print_counts(console, cells)
-    _print_rejections(console, healthy, findings)
     accepted = _print_accepted_defects(console, defects, findings)
+    for variant in healthy:
+        _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
+    console.print()
+    _print_summary(console, healthy, findings, cells, job)
+    _print_left_out(console, findings)
+    print_counts(console, cells, reasons=False)
     rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
     bad_cell = any(cell.status.is_bad for cell in cells)
     return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
 
 
-def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
+def verify_defects(
+    console: Console,
+    job: Job,
+    catalog: Catalog,
+    operators: Collection[str],
+    start: Callable[[Job], Worker] | None = None,
+) -> bool:
     """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
     defects = _defects(catalog, operators)
     with (
         progress_bar(console, len(defects)) as update,
-        _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
+        _closed(Runner(job, lambda line: None, lambda progress: None, start)) as runner,
     ):
         findings = _check_all(runner, defects, job, update)
     _print_seed(console, job)
@@ -104,6 +155,48 @@ def _closed(runner: Runner) -> Iterator[Runner]:
     runner.close()
 
 
+def _capacity_groups(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Group]:
+    """The points at capacity of all operators, for the variants that are available here."""
+    groups = []
+    for name in dict.fromkeys(variant.operator for variant in healthy):
+        operator = catalog.operators[name]
+        variants = tuple(v for v in healthy if v.operator == name and unavailable(v, job.device) is None)
+        points = capacity_points(operator, catalog.of(name), job.seed) if variants else []
+        groups += [Group(operator, point, variants) for point in points]
+    return groups
+
+
+def _only(groups: Sequence[Group], variants: Collection[Variant]) -> list[Group]:
+    """The groups with these variants alone."""
+    ids = {variant.id for variant in variants}
+    kept = [replace(group, variants=tuple(v for v in group.variants if v.id in ids)) for group in groups]
+    return [group for group in kept if group.variants]
+
+
+def _num_cells(groups: Sequence[Group]) -> int:
+    return sum(len(group.variants) for group in groups)
+
+
+def _cells(lines: Sequence[Cell | Segment]) -> list[Cell]:
+    return [line for line in lines if isinstance(line, Cell)]
+
+
+def _as_finding(cell: Cell) -> Finding:
+    """A cell of a point at capacity."""
+    outcome = {Status.MISMATCH: "rejected", Status.PASSED: "passed", Status.SKIPPED: "skipped"}.get(
+        cell.status, "failed"
+    )
+    check, _, message = (cell.reason or "").partition(": ") if outcome == "rejected" else ("", "", cell.reason)
+    return Finding(cell.point, outcome, check or None, message, kind="capacity point")
+
+
+def _check_random(runner: Runner, variant: Variant, count: int) -> list[Finding]:
+    try:
+        return runner.ask(RandomRequest(variant.operator, variant.name, count))
+    except WorkerDied as death:
+        return [Finding(DIED, "rejected", "no_crash", str(death), kind="random batch")]
+
+
 def _check_all(
     runner: Runner, variants: Sequence[Variant], job: Job, update: Callable[[int, str], None]
 ) -> dict[str, list[Finding]]:
@@ -119,7 +212,7 @@ def _check(runner: Runner, variant: Variant) -> list[Finding]:
     try:
         return runner.ask(CheckRequest(variant.operator, variant.name))
     except WorkerDied as death:
-        return [Finding("process", "rejected", "no_crash", str(death))]
+        return [Finding(DIED, "rejected", "no_crash", str(death))]
 
 
 def _bad(findings: Sequence[Finding]) -> list[Finding]:
@@ -138,15 +231,38 @@ def _print_seed(console: Console, job: Job) -> None:
 def _print_summary(
     console: Console, healthy: Sequence[Variant], findings: Findings, cells: Sequence[Cell], job: Job
 ) -> None:
-    """A line for each variant: how many hard points, sequences and points of the sweep passed, were skipped, ..."""
+    """A line for each variant: how many hard points, sequences, ..., points of the sweep passed, were skipped, ..."""
+    made = {finding.kind for of in findings.values() for finding in of}
+    kinds = {kind: head for kind, head in HEADS.items() if kind in made}
 
-    def row(variant: Variant) -> tuple[str, str, str]:
+    def row(variant: Variant) -> tuple[str, ...]:
         if variant.id not in findings:
-            return variant.id, f"unavailable: {unavailable(variant, job.device)}", ""
+            return variant.id, f"unavailable: {unavailable(variant, job.device)}", *([""] * len(kinds))
         mine = [cell for cell in cells if (cell.operator, cell.variant) == (variant.operator, variant.name)]
-        return variant.id, _counts([f.outcome for f in findings[variant.id]]), _counts([c.status for c in mine])
+        counts = [_counts([_outcome(f) for f in findings[variant.id] if f.kind == kind]) for kind in kinds]
+        return variant.id, *counts, _counts([c.status for c in mine])
 
-    print_rows(console, ("variant", "hard points and sequences", "points of the sweep"), map(row, healthy))
+    print_rows(console, ("variant", *kinds.values(), "points of the sweep"), map(row, healthy))
+
+
+def _outcome(finding: Finding) -> str:
+    return LEFT_OUT if finding.kind != "hard point" and is_left_out(finding.message) else finding.outcome
+
+
+def _print_left_out(console: Console, findings: Findings) -> None:
+    """How many points and batches Triton's interpreter was too slow for, and what to change."""
+    for kind in ("capacity point", "random batch"):
+        slow = [of for of in findings.values() if any(f.kind == kind and is_left_out(f.message) for f in of)]
+        all_of = [f for of in slow for f in of if f.kind == kind]
+        left = sum(is_left_out(f.message) for f in all_of)
+        if left:
+            ran = len(all_of) - left
+            console.print(
+                Text(
+                    f"{kind}s: {ran} of {len(all_of)} of {counted(len(slow), 'interpreted variant')}; {left} left out: "
+                    "interpreter budget (--set measure.interpreter_budget_s=SECONDS)"
+                )
+            )
 
 
 def _counts(outcomes: Sequence[str]) -> str:
@@ -200,7 +316,44 @@ def _print_accepted_defects(console: Console, defects: Sequence[Variant], findin
     return bool(accepted)
 
 
-def _print_rejections(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
-    for variant in healthy:
-        for finding in _bad(findings.get(variant.id, [])):
-            console.print(Text(f"{variant.id} at hard point {finding.name!r}: {finding.message}", style="red"))
+def _print_failure(
+    console: Console,
+    operator: Operator,
+    variant: Variant,
+    findings: Findings,
+    cells: Sequence[Cell],
+    seed: int,
+    command: Callable[[str, int], str],
+) -> None:
+    """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points at
+    capacity, which may be many, the first is the one that is told in the fewest words.
+    """
+    bad = sorted(_bad(findings.get(variant.id, [])), key=lambda f: len(f.name) if f.kind == "capacity point" else 0)
+    told = bad or [_of_sweep(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
+    if not told:
+        return
+    first = told[0]
+    name, _, drawn = first.name.partition(" (seed ")  # of a random batch
+    seed = int(drawn.rstrip(")")) if drawn else seed
+    check = f"{first.check}: " if first.check else ""
+    console.print(Text(f"\n{variant.id} at {_where(operator, first)}: {check}{first.message}", style="red"))
+    if len(told) > 1:
+        console.print(Text(f"and {counted(len(told) - 1, 'further failure')}"))
+    if first.name != DIED:
+        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED)}", seed)
+        console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
+
+
+def _of_sweep(cell: Cell) -> Finding:
+    check, colon, message = (cell.reason or "").partition(": ") if cell.status == Status.MISMATCH else ("", "", "")
+    return Finding(cell.point, "failed", check or None, message if colon else cell.reason, kind="capacity point")
+
+
+def _where(operator: Operator, finding: Finding) -> str:
+    """``hard point 'L = 1' (batch_size=3,max_decode_len=1)``, ``sequence 'shrinks'``, ``batch_size=3``."""
+    if finding.name in operator.sequences:
+        return f"sequence {finding.name!r}"
+    hard = next((h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED)), None)
+    if hard is not None:
+        return f"hard point {finding.name!r} ({operator.label(operator.complete(hard.point))})"
+    return finding.name

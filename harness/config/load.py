@@ -27,10 +27,25 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 #: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
 #: few enough that aliases of aliases do not hang the loader.
 MAX_VALUES = 100_000
+#: Bytes and nesting of a configuration: read and parsed within seconds.
+MAX_BYTES, MAX_DEPTH = 2**18, 32
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON."""
+    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON. A value that its tag or its form does
+    not allow, such as ``!!int x`` or 2024-02-31, is an error with its line.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # PyYAML's constructors raise whatever their conversion raises
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                problem=f"{node.value!r} is no {kind}", problem_mark=node.start_mark
+            ) from None
 
 
 _Loader.add_implicit_resolver(
@@ -46,15 +61,15 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How long and how often to measure.
 
     seed:                 of all random inputs; if not given, a fresh one in every run, which is recorded.
-    time_budget_s:        seconds of timing in the whole run, shared out over the points that are still to come.
-    min_rounds:           rounds before an interval is trusted.
-    max_rounds:           rounds after which a cell that does not settle is ended.
+    time_budget_s:        seconds of sampling in the whole run, divided among the remaining cells.
+    min_rounds:           least number of rounds of a cell.
+    max_rounds:           rounds after which a cell stops even if it has not settled.
     graph_copies:         copies of a launch in the captured graphs whose slope is gpu_us. Long chains of launches leave
                           out the largest.
     cache:                what a timed call finds in L2; checked in every run (harness/analysis/cache_states.py).
     audit:                whether a second process checks every cell with CUPTI and counts what a launch does.
-    timeout_s:            seconds without a heartbeat after which a variant counts as hanging.
-    interpreter_budget_s: seconds of Triton's interpreter for each variant at the points of a sweep on a CPU.
+    timeout_s:            seconds without a heartbeat after which a variant counts as hung.
+    interpreter_budget_s: seconds that Triton's interpreter may spend on each variant at the points of a sweep on a CPU.
     """
 
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None = None
@@ -72,7 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A whole configuration.
 
     operators: names.
-    variants:  "all", or globs over variant or operator/variant; ``!`` and a glob leaves variants out.
+    variants:  "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
     sweep:     a union of grids, each a mapping of axes to values.
     """
 
@@ -179,16 +194,22 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes, too much for a configuration")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        _check_depth(path, text)
+        loader = _Loader(text)
+        node = loader.get_single_node()
         _note_lines(path, node, "", lines, ())
-        data = yaml.load(text, Loader=_Loader)
+        data = loader.construct_document(node) if node is not None else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
@@ -198,6 +219,16 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     return data, lines
 
 
+def _check_depth(path: str, text: str) -> None:
+    """Raises ConfigError where values nest too deeply for the recursive functions that come after."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{path}:{event.start_mark.line + 1}: nested more than {MAX_DEPTH} deep")
+
+
 def _nearest_file(path: Path) -> str:
     """The nearest name beside a missing file, or in configs/ of this suite."""
     files = {file.stem: file for folder in (CONFIGS, path.parent) for file in sorted(folder.glob("*.yaml"))}
@@ -205,7 +236,7 @@ def _nearest_file(path: Path) -> str:
     return (
         f"; did you mean {min(str(files[near[0]]), relpath(files[near[0]]), key=len)}?"
         if near
-        else "; configs/ has some to start from"
+        else "; see configs/ for examples"
     )
 
 
@@ -229,7 +260,7 @@ def _note_lines(
             inner = f"{key}.{name.value}" if key else str(name.value)
             if inner in lines:
                 raise ConfigError(
-                    f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first in line {lines[inner]}"
+                    f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first on line {lines[inner]}"
                 )
             lines[inner] = name.start_mark.line + 1
             _note_lines(path, value, inner, lines, above)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import string
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +14,10 @@ from typing import Any
 from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
 from harness.records.schema import Cell, Metrics, Status, cell_key
-from harness.wording import did_you_mean, first_line
+from harness.wording import did_you_mean, first_line, printable
+
+#: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
+MAX_POINTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Group:
             point=self.label,
             axes=dict(self.point),
             status=status,
-            reason=reason,
+            reason=None if reason is None else printable(reason),
             metrics=metrics,
             phase=self.operator.phase,
         )
@@ -62,6 +66,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
         chosen.append(operators[name])
     axes: dict[str, Axis] = {axis.name: axis for operator in chosen for axis in operator.axes}
     points: dict[tuple[str, str], tuple[Operator, Point]] = {}
+    planned = 0
     for g, grid in enumerate(source.config.sweep):
         if not grid:
             raise source.error(f"sweep[{g}]", "is empty: give at least one axis")
@@ -70,6 +75,9 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
             mine = {
                 name: options for name, options in values.items() if any(axis.name == name for axis in operator.axes)
             }
+            planned += math.prod(map(len, mine.values()))
+            if planned > MAX_POINTS:
+                raise source.error(f"sweep[{g}]", f"makes {planned:,} points; a sweep may have {MAX_POINTS:,}")
             for combination in itertools.product(*mine.values()):
                 try:
                     point = operator.complete(dict(zip(mine, combination, strict=True)))
@@ -79,7 +87,7 @@ def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Oper
                     raise
                 except Exception as error:  # defaults, rules and labels of an operator may be a user's code
                     raise source.error(
-                        f"sweep[{g}]", f"{operator.name}: no point can be made of this: {first_line(error)}"
+                        f"sweep[{g}]", f"{operator.name}: cannot make a point of this: {first_line(error)}"
                     ) from None
     return sorted(points.values(), key=lambda pair: source.config.operators.index(pair[0].name))
 

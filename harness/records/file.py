@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import structs
 
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
+from harness.records.valid import check
+from harness.wording import printable
 
 Line = Header | Segment | Cell
+#: What decoding a line may raise; the last comes from brackets nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_DECODER = msgspec.json.Decoder(Line)
+#: The last field of a line: CRC-32 of all bytes before it.
+_CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
+#: In a line without these all texts are printable: escapes, and characters beyond ASCII.
+_NOT_PLAIN = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 #: Sections of a configuration that had another name in older records: old name -> present name.
 RENAMED_SECTIONS = {"serving": "itl_tpot"}
@@ -52,8 +63,9 @@ class Writer:
             raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
     def write(self, line: Line) -> None:
-        """Raises RecordError, for example where the disk is full."""
-        unwritten = memoryview(msgspec.json.encode(line) + b"\n")
+        """Raises RecordError, for example where the disk is full, and RecordGone."""
+        fields = _encoded(line).removesuffix(b"}")
+        unwritten = memoryview(fields + b',"crc32":"%08x"}\n' % zlib.crc32(fields))
         try:
             while unwritten:
                 unwritten = unwritten[self._file.write(unwritten) :]
@@ -63,10 +75,23 @@ class Writer:
                 f"cannot write {self.path}: {error.strerror}; what was written before is kept; "
                 "make room and complete it with --resume"
             ) from None
+        self.check_place()
+
+    def check_place(self) -> None:
+        """Raises RecordGone if the file was deleted or replaced, so that written lines would be lost."""
+        if not self._in_place():
+            raise RecordGone(f"{self.path} was deleted or replaced while it was written")
+
+    def _in_place(self) -> bool:
+        """Whether the path still leads to the file that is open."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Close the file. An empty one is removed, with its folder if that was made for it."""
-        if self.path.exists() and self.path.stat().st_size == 0:
+        if not self._file.closed and self._in_place() and self.path.stat().st_size == 0:
             self.path.unlink()
             if self._made_folder:
                 with suppress(OSError):  # the folder holds other files by now
@@ -108,8 +133,8 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
     if start == len(content):
         return
     try:
-        msgspec.json.decode(content[start:], type=Line)
-    except msgspec.DecodeError:
+        _decoded(content[start:])
+    except (*UNREADABLE, ValueError):
         os.truncate(path, start)
     else:
         file.write(b"\n")
@@ -119,51 +144,106 @@ def write_run(run: Run, path: Path) -> None:
     """Write a run to a new file. Raises RecordError."""
     writer = Writer(path)
     try:
-        writer.write(run.header)
-        lines: list[Line] = list(run.cells)
-        for start, segment in reversed(run.segments):
-            lines.insert(start, segment)
-        for line in lines:
+        for line in lines_of(run):
             writer.write(line)
     finally:
         writer.close()
 
 
+def lines_of(run: Run) -> list[Line]:
+    """The lines of a run's file, in order."""
+    lines: list[Line] = list(run.cells)
+    for start, segment in reversed(run.segments):
+        lines.insert(start, segment)
+    return [run.header, *lines]
+
+
 def read_run(path: str | Path) -> Run:
     """Read one run file. An incomplete last line (of a killed run) is dropped and noted in ``truncated``.
 
-    Raises RecordError with path and line number.
+    Texts are printable in what is returned. Raises RecordError with path and line number.
     """
     lines = _content(path).split(b"\n")
-    decoder = msgspec.json.Decoder(Line)
     decoded: list[Line] = []
+    checksums = False
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            decoded.append(decoder.decode(line))
-        except (msgspec.DecodeError, RecursionError) as error:  # RecursionError: brackets nested too deep
+            _check_sum(line, checksums)
+            checksums = checksums or _CHECKSUM.search(line) is not None
+            found = _decoded(line)
+        except UNREADABLE as error:
             if number == 1:
                 _check_schema(path, line)
             if number == len(lines) and decoded:
-                return _run(path, decoded, truncated=True)
-            raise RecordError(f"{path}:{number}: not a record of this suite ({error})") from None
-    return _run(path, decoded, truncated=False)
+                return run_of(path, decoded, truncated=True)
+            raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
+        except ValueError as error:
+            raise RecordError(f"{path}:{number}: {error}") from None
+        if decoded and isinstance(found, Header):
+            raise RecordError(f"{path}:{number}: a second header; a record holds one run, see bench.py merge")
+        decoded.append(found)
+    return run_of(path, decoded)
+
+
+def _decoded(line: bytes) -> Line:
+    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
+    if _NOT_PLAIN.search(line) is None:
+        found = _DECODER.decode(line)
+    else:
+        found = msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
+    check(found)
+    return found
+
+
+def _check_sum(line: bytes, required: bool) -> None:
+    """Raises ValueError for a line that is not as it was written. Older records have no checksums."""
+    found = _CHECKSUM.search(line)
+    if found and int(found[1], 16) != zlib.crc32(line[: found.start()]):
+        raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
+    if found is None and required and line.endswith(b"}"):
+        raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
+
+
+def _encoded(value: Any) -> bytes:
+    """As JSON; texts that UTF-8 cannot hold are made printable."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a lone surrogate, as in a path that is not UTF-8
+        return msgspec.json.encode(_shown(msgspec.to_builtins(value)))
+
+
+def as_recorded(value: Any) -> Any:
+    """A value as plain types, as ``read_run`` gives it back."""
+    return _shown(msgspec.json.decode(_encoded(value)))
+
+
+def _shown(value: Any) -> Any:
+    """Plain values with every text printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, (list, tuple)):
+        return [_shown(inner) for inner in value]
+    if isinstance(value, dict):
+        return {_shown(name): _shown(inner) for name, inner in value.items()}
+    return value
 
 
 def _check_schema(path: str | Path, line: bytes) -> None:
     """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
     try:
         found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return
     if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: schema {found.get('schema')}, this suite reads {SCHEMA_VERSION}; record the run again"
+            f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; record the run again"
         )
 
 
-def _run(path: str | Path, lines: Sequence[Line], truncated: bool) -> Run:
+def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
+    """The run that these lines make. Raises RecordError."""
     if not lines or not isinstance(lines[0], Header):
         raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
     if lines[0].schema != SCHEMA_VERSION:

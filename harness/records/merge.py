@@ -10,15 +10,15 @@ from msgspec import structs
 
 from harness.records.schema import Cell, RecordError, Run, Segment
 
-#: Fields of Environment that must be equal between processes whose cells stand in one record.
+#: Fields of Environment that must be equal between processes whose cells are in one record.
 SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty")
 
 
 def merge(runs: Sequence[Run]) -> Run:
     """One run of the cells of all shards, which may come from several GPUs of one model. Raises RecordError.
 
-    Each shard keeps its own calibration, as a segment. Cells stand shard by shard, their keys in the header in the
-    order of the sweep. Where shards are missing the header names those that are there.
+    Each shard keeps its own calibration, as a segment. Cells are in shard order, their keys in the header in sweep
+    order. If shards are missing, the header names those present.
     """
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
@@ -36,6 +36,7 @@ def merge(runs: Sequence[Run]) -> Run:
         shard=", ".join(run.header.shard for run in runs if run.header.shard) if missing else None,
         cells=_keys_in_sweep_order(runs),
         variants=tuple(dict.fromkeys(name for run in runs for name in run.header.variants)),
+        sources={name: digest for run in runs for name, digest in run.header.sources.items()},
     )
     return Run(first.path, header, cells, False, segments)
 
@@ -48,7 +49,7 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     counts = {n for _, n in shards}
     if len(counts) > 1:
         numbers = " and ".join(map(str, sorted(counts)))
-        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge pieces of one cut")
+        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
 
@@ -63,8 +64,11 @@ def _check_same_sweep(first: Run, other: Run) -> None:
         ours, theirs = getattr(first.header.environment, name), getattr(other.header.environment, name)
         if ours != theirs:
             raise RecordError(
-                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not of one run"
+                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not shards of one run"
             )
+    ours, theirs = first.header.sources, other.header.sources
+    if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
+        raise RecordError(f"{changed[0]} differed between {first.path} and {other.path}; not shards of one run")
 
 
 def _check_no_cell_twice(runs: Sequence[Run]) -> None:

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 SCHEMA_VERSION = 2
+
+#: Microseconds of a sample. The bounds, eleven days, keep what is computed from it finite.
+Us = Annotated[float, Meta(ge=-1e12, le=1e12)]
+#: Samples of which a statistic is taken wherever they are.
+Samples = Annotated[list[Us], Meta(min_length=1)]
+#: Copies or calls -> samples.
+BySize = dict[Annotated[int, Meta(ge=1, le=2**31)], Samples]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class Status(StrEnum):
@@ -40,10 +49,14 @@ class RecordError(Exception):
     """A record file cannot be read or written; the message says which one and why."""
 
 
+class RecordGone(RecordError):
+    """The record was deleted or replaced while it was written."""
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu"."""
 
-    device: str
+    device: Literal["cuda", "cpu"]
     processor: str
     python: str
     torch: str
@@ -77,10 +90,10 @@ class EstimatorSamples(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                the run's cache state.
     """
 
-    graph_us: dict[int, list[float]] = {}
-    state_us: list[float] = []
-    stream_us: dict[int, list[float]] = {}
-    cupti_us: list[float] = []
+    graph_us: BySize = {}
+    state_us: list[Us] = []
+    stream_us: BySize = {}
+    cupti_us: list[Us] = []
 
 
 class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,8 +103,8 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
     launches: kernels, memcpys and memsets of one call.
     """
 
-    true_us: list[float] = []
-    launches: int = 1
+    true_us: list[Us] = []
+    launches: Annotated[int, Meta(ge=1, le=2**53)] = 1
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
@@ -111,11 +124,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     own: dict[str, KernelTimes]
     spins: dict[int, KernelTimes]
-    empty_pair_us: list[float]
-    launch_host_us: list[float]
-    copy_bytes: int
-    copy_us: list[float]
-    chase_cycles: dict[str, list[float]] = {}
+    empty_pair_us: Samples
+    launch_host_us: Samples
+    copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
+    copy_us: Samples
+    chase_cycles: dict[str, Samples] = {}
     sm_clock_mhz: int = 0
 
 
@@ -130,13 +143,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled:         CUDA source -> architecture -> "ok" or NVRTC's error; without a GPU only.
     cells:            keys of all planned cells, in order; --resume measures those that are missing.
     shard:            "2/8" where this run is one part of a sweep.
+    sources:          file -> hash, of everything that the cells depend on (harness/runner/sources.py); empty in records
+                      from before it was noted.
     """
 
     schema: int
     name: str
     command: str
     started: str
-    seed: int
+    seed: Count
     variants: tuple[str, ...] = ()
     config: dict[str, Any]
     environment: Environment
@@ -145,6 +160,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled: dict[str, dict[str, str]] = {}
     cells: tuple[str, ...] = ()
     shard: str | None = None
+    sources: dict[str, str] = {}
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
@@ -175,11 +191,11 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     sm_clock_mhz, power_w: read before and after the rounds of the point.
     """
 
-    bytes_moved: int
-    host_us: list[float] = []
-    eager_us: list[float] = []
-    cpu_us: list[float] = []
-    launches: int | None = None
+    bytes_moved: Count
+    host_us: list[Us] = []
+    eager_us: list[Us] = []
+    cpu_us: list[Us] = []
+    launches: Count | None = None
     graph_nodes: dict[str, int] = {}
     no_graph: str | None = None
     no_audit: str | None = None
@@ -190,8 +206,8 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     memcpys: dict[str, int] | None = None
     rounds: int = 0
     stopped: str | None = None
-    discarded: dict[str, int] = {}
-    disturbed: int = 0
+    discarded: dict[str, Count] = {}
+    disturbed: Count = 0
     sm_clock_mhz: list[int] = []
     power_w: list[float] = []
 

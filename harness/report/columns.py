@@ -4,6 +4,7 @@ inside a number.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -15,6 +16,11 @@ GAP = 2
 _PART = re.compile(r"(?<=[_=;(])|(?<=[/,])(?!\d)|(?<=[.-])(?=[A-Za-z])")
 #: Where a part that is still too long may break: between letters, never inside a number.
 _LETTER = re.compile(r"(?<![\d.,+-])|(?![\d.,])")
+
+
+def text_lines(text: str) -> list[str]:
+    """At line breaks alone; str.splitlines would split at more characters than the pieces below."""
+    return text.split("\n")
 
 
 def words(text: str) -> list[str]:
@@ -44,7 +50,7 @@ def widths(columns: Sequence[Sequence[str]], room: int, first: int = 0) -> list[
 
     first: width that the first column gets before the others grow.
     """
-    most = [max(1, longest(texts, str.splitlines)) for texts in columns]
+    most = [max(1, longest(texts, text_lines)) for texts in columns]
     for pieces in (words, parts, letters):
         given = [max(1, longest(texts, pieces)) for texts in columns]
         if sum(given) <= room:
@@ -52,7 +58,7 @@ def widths(columns: Sequence[Sequence[str]], room: int, first: int = 0) -> list[
     else:
         given = [min(width, max(1, room // len(columns))) for width in given]
     given[0] += max(0, min(most[0], first, given[0] + room - sum(given)) - given[0])
-    while sum(given) < room and given != most:
+    while sum(given) < room and any(map(operator.lt, given, most)):
         for i in range(len(given)):
             given[i] += given[i] < most[i] and sum(given) < room
     return given
@@ -109,7 +115,7 @@ def entry_width(table: Table, i: int) -> int:
     """Of the column of variant ``i``: of its head and its entries, whose lines are never broken."""
     entries = [entries[i] for _, entries in table.rows]
     lines = [line for entry in entries for line in (entry.main, entry.second)]
-    return longest([column_head(table.variants[i]), *lines], str.splitlines)
+    return longest([column_head(table.variants[i]), *lines], text_lines)
 
 
 def parted(table: Table, width: int) -> list[list[int]]:

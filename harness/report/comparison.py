@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import scipy
 from jinja2 import Environment as Templates
 from jinja2 import FileSystemLoader, StrictUndefined
 from rich.console import Console
 from rich.text import Text
-from scipy import stats as scipy_stats
 
 from harness.analysis.compare import CORRELATED, GATING, THRESHOLD, VERDICTS, CellComparison, Comparison, Transition
 from harness.analysis.stats import FIGURES, Interval
@@ -21,7 +21,7 @@ from harness.analysis.warnings import warnings
 from harness.records.schema import Run
 from harness.report.columns import broken, room, spaced, widths
 from harness.report.console import laid_out
-from harness.report.tables import as_text
+from harness.report.escape import as_code, as_text
 
 #: GitHub refuses a comment of more than 65,536 characters; tables are cut until it fits.
 COMMENT_CHARACTERS = 65_000
@@ -51,7 +51,7 @@ def summaries(cells: Iterable[CellComparison]) -> list[Summary]:
     for cell in cells:
         if cell.ratio.median > 0:
             groups.setdefault((cell.operator, cell.variant, cell.figure), []).append(cell.ratio.median)
-    return [Summary(*group, len(r), float(scipy_stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
+    return [Summary(*group, len(r), float(scipy.stats.gmean(r)), min(r), max(r)) for group, r in groups.items()]
 
 
 def headline(comparison: Comparison, strong: str = "") -> str:
@@ -76,7 +76,7 @@ def remarks(comparison: Comparison) -> list[str]:
         counts = comparison.counts(figure)
         if counts and figure not in comparison.gating:
             lines.append(
-                f"{figure}, which does not decide: "
+                f"{figure}, which does not affect the exit code: "
                 + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
                 + "."
             )
@@ -163,7 +163,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         "warnings": run_warnings(comparison),
         "marks": MARKS,
         "explanation": explanation(comparison),
-        "command": command(comparison),
+        "command": as_code(command(comparison)),
     }
     template = templates.get_template("comparison.md.j2")
     most = len(comparison.base.cells) + len(comparison.head.cells) + len(comparison.cells) + len(comparison.differences)

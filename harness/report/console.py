@@ -11,10 +11,11 @@ from itertools import count
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -33,6 +34,7 @@ from harness.report.columns import (
     words,
 )
 from harness.report.tables import Entry, Table
+from harness.wording import printable
 
 #: From this terminal width on a list may reserve room for its first column.
 ROOMY = 90
@@ -40,10 +42,19 @@ ROOMY = 90
 PIPED_WIDTH = 100
 
 
+class PrintableConsole(Console):
+    """What is printed cannot control the terminal, whoever wrote it; styles and the progress bar are rich's own."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment("\n".join(map(printable, text.split("\n"))), style)
+
+
 def make_console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return PrintableConsole(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 @contextmanager
@@ -155,12 +166,12 @@ def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
     console.print(Text(f"{sum(by_activity.values()):.0f} s: {shares}"))
 
 
-def print_counts(console: Console, cells: Sequence[Cell]) -> None:
+def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) -> None:
     """``42 passed, 3 skipped``, then every mismatch and failure in full: these make the exit code 1."""
     counts = Counter(cell.status for cell in cells)
     console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no cell"))
     shown: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
+    for cell in cells if reasons else ():
         if cell.status.is_bad:
             shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
     for (variant, text), same in shown.items():
@@ -174,7 +185,7 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
     for source, results in compiled.items():
         archs: dict[str, list[str]] = {}
         for arch, result in results.items():
-            archs.setdefault(result, []).append(arch)
+            archs.setdefault(result.replace("\\n", "\n"), []).append(arch)  # line breaks as records spell them
         if "ok" in archs:
             good.setdefault(", ".join(archs.pop("ok")), []).append(Path(source).name)
         for result, bad in archs.items():

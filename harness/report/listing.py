@@ -1,17 +1,19 @@
-"""`bench.py list`: every operator, variant and check, as tables or as JSON."""
+"""`bench.py list`: the operators on one screen, one of them with all that belongs to it, or everything as JSON."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from harness.checks import CHECKS, WAIVABLE
-from harness.contract import Axis, Variant
+from harness.contract import Axis, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.report.console import print_checks, print_rows
+from harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"
@@ -36,22 +38,68 @@ def listed_json(catalog: Catalog, device: str) -> str:
 
 
 def listed_console(console: Console, catalog: Catalog, device: str) -> None:
-    """Tables: for each operator its variants and the checks they waive, then all checks with their meaning."""
+    """One screen: a line for each operator."""
+    rows, absent = [], {}
     for name, operator in catalog.operators.items():
-        console.print(Text(f"\n{name}: {operator.summary}", style="bold"))
-        rows = [_row(variant, device) for variant in catalog.of(name)]
-        texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
-        print_rows(console, ("variant", "available", "what it is"), texts)
-        # A defect breaks one of them; which one, `verify --defects` says.
-        checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
-        if checks:
-            console.print()
-            print_checks(console, checks)
+        variants = catalog.of(name)
+        healthy = [variant for variant in variants if variant.defect is None]
+        counts = len(healthy), len(operator.hard_points) + len(operator.sequences), len(variants) - len(healthy)
+        rows.append((name, *map(str, counts), operator.summary))
+        for variant in healthy:
+            if reason := unavailable(variant, device):
+                absent.setdefault(reason, []).append(variant.name)
+    longest = max((len(name) for name in catalog.operators), default=0)
+    print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
+    console.print()
+    for reason, names in absent.items():
+        unique = ", ".join(dict.fromkeys(names))
+        console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
+    console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
+    _print_broken(console, catalog)
+
+
+def listed_operator(console: Console, catalog: Catalog, operator: Operator, device: str) -> None:
+    """Tables: variants and the checks they waive, axes, rules, hard points, sequences, and what each check means."""
+    console.print(Text(f"{operator.name}: {operator.summary}", style="bold"))
+    rows = [_row(variant, device) for variant in catalog.of(operator.name)]
+    texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
+    print_rows(console, ("variant", "available", "what it is"), texts)
+    # A defect fails one of them; `verify --defects` shows which.
+    checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
+    if checks:
+        console.print()
+        print_checks(console, checks)
+    defaults = operator.complete({})
+    console.print()
+    axes = ((a.name, a.label(defaults[a.name]) + " *" * callable(a.default), a.doc) for a in operator.axes)
+    print_rows(console, ("axis", "default", "meaning"), axes)
+    if any(callable(axis.default) for axis in operator.axes):
+        console.print(Text("* follows from other axes", style="dim"))
+    if operator.rules:
+        console.print(Text("\nrules of its points", style="bold"))
+    for rule in operator.rules:
+        console.print(Text(_in_words(rule.message)))
+    console.print()
+    hard = ((h.name, operator.label(operator.complete(h.point))) for h in operator.hard_points)
+    print_rows(console, ("hard point", "axes that differ from their default"), hard)
+    if operator.sequences:
+        console.print()
+        steps = ((name, str(len(points))) for name, points in operator.sequences.items())
+        print_rows(console, ("sequence", "steps"), steps)
     console.print(Text("\nchecks: what can reject a variant", style="bold"))
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
+    _print_broken(console, catalog)
+
+
+def _print_broken(console: Console, catalog: Catalog) -> None:
     for file, reason in catalog.broken.items():
         console.print(Text(f"{file} is unavailable: {reason}", style="red"))
+
+
+def _in_words(template: str) -> str:
+    """A rule's message without the values of one point: ``next_n ({next_n}) must ...`` -> ``next_n must ...``."""
+    return re.sub(r"\{(\w+)[^}]*\}", r"\1", re.sub(r" \([^()]*\{[^()]*\)", "", template))
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -68,7 +116,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
-        "checks": {c.name: "waived" if c.name in variant.waives else "promised" for c in CHECKS},
+        "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 
 
@@ -82,4 +130,4 @@ def _described(row: dict[str, Any]) -> str:
 
 def _waivable(row: dict[str, Any]) -> dict[str, str]:
     """The checks in which variants may differ, and one column for all others."""
-    return {name: row["checks"][name] for name in WAIVABLE} | {OTHERS: "promised"}
+    return {name: row["checks"][name] for name in WAIVABLE} | {OTHERS: "required"}

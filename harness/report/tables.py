@@ -5,7 +5,6 @@ Never imports torch.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from harness.analysis.warnings import (
     throttling_warnings,
 )
 from harness.records.schema import Cell, Header, Run, axis_texts
+from harness.report.escape import as_code, as_text
 from harness.wording import significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
@@ -86,6 +86,7 @@ def point_columns(points: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, tu
     for cell in points:
         texts[cell.point] = axis_texts(cell.point, cell.axes)
     axes = list(next(iter(texts.values()))) if texts else []
+    texts = {label: {axis: text.get(axis, "") for axis in axes} for label, text in texts.items()}
     values = {axis: Counter(text[axis] for text in texts.values()) for axis in axes}
     varying = [axis for axis in axes if len(values[axis]) > 1]
     first, others = varying[:1], varying[1:]
@@ -256,7 +257,7 @@ def markdown(tables: Sequence[Table]) -> str:
     """The tables for a README or a pull request."""
     parts = []
     for table in tables:
-        head = [axis.replace("_", " ") for axis in table.axes] + [f"`{v}`" for v in table.variants]
+        head = [as_text(axis.replace("_", " ")) for axis in table.axes] + [as_code(v) for v in table.variants]
         lines = [f"**{as_text(table.title)}**", ""]
         lines += ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)] if table.rows else []
         for values, entries in table.rows:
@@ -270,8 +271,3 @@ def markdown(tables: Sequence[Table]) -> str:
 def _markdown_entry(entry: Entry) -> str:
     main = f"**{as_text(entry.main)}**" if entry.best else as_text(entry.main)
     return f"{main}<br>{as_text(entry.second)}" if entry.second else main
-
-
-def as_text(value: str) -> str:
-    """A value on one line of Markdown with its markup escaped; a star would begin a list, or end a bold text early."""
-    return re.sub(r"([\\|*<`])", r"\\\1", value.replace("\n", " "))

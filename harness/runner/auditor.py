@@ -1,14 +1,14 @@
 """The second process's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
 
 It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
-results are joined to the first process's times cell by cell. It is a process of its own because launches take the host
+results are joined to the first process's times cell by cell. It is a separate process because launches take the host
 longer once CUPTI is attached, until the process ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.analysis.cache_states import HOT
@@ -17,7 +17,7 @@ from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.cuda import launcher
 from harness.cuda_graph import Graph
-from harness.discover import discover
+from harness.discover import Catalog, discover
 from harness.records.schema import Status
 from harness.runner.measure import check_context
 from harness.runner.protocol import Audited, AuditReady, Heartbeat, Job, Rejection, Task
@@ -48,10 +48,8 @@ class Auditor:
     """Owns the device in the second process. It takes the messages of an Evaluator, and times nothing by a clock."""
 
     def __init__(self, job: Job) -> None:
-        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
-        self._catalog = discover(job.variant_files)
-        settings.restore()
         self._job = job
+        self._catalog = _discover((), "cpu")
         self._timer = CudaTimer(job.measure.graph_copies, job.measure.cache)
         self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._own_waits = 0
@@ -75,6 +73,9 @@ class Auditor:
         pass
 
     def group(self, task: Task) -> Iterator[Heartbeat | Audited]:
+        yield Heartbeat(task.variants[0], "audit")  # to blame if an import ends the process
+        if not self._catalog.knows(task.operator, task.variants):  # guests, which are asked for last
+            self._catalog = _discover(self._job.variant_files, self._job.device)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         inputs = operator.make_inputs(point, self._job.seed)
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
@@ -183,6 +184,13 @@ class Auditor:
             if inside and one.name != "span_begins":
                 spans[-1].append(one)
         return [span for span in spans if span]
+
+
+def _discover(files: Sequence[str], device: str) -> Catalog:
+    settings = ProcessState(device)  # the first process has reported what an import changes; here it is only undone
+    catalog = discover(files)
+    settings.restore()
+    return catalog
 
 
 def _work(operations: list[Operation]) -> Counter[str]:

@@ -8,10 +8,13 @@ timed together (harness/runner/measure.py).
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,26 +22,26 @@ import torch
 from harness import interpreter
 from harness.checks import Mismatch
 from harness.config.sweep import Group
-from harness.contract import Point, Variant
+from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
-from harness.discover import discover, unavailable
+from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
-from harness.runner.measure import Measuring, check_context, rejection_of
-from harness.runner.protocol import Heartbeat, Job, Ready, Rejection, Task
+from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
+from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, RandomRequest, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, check_variant, is_unverified, reason_to_skip
+from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
 from harness.verify.integrity import Integrity, ProcessState
 from harness.wording import first_line
 
 #: Seconds of full load before the first sample of a run.
 RAMP_S = 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
-INTERPRETER_SPENT = (
-    "Triton's interpreter has had its {:g} s for this variant (measure.interpreter_budget_s); "
-    "it passed all hard points and earlier batches"
-)
+#: What has a budget of its own on a CPU, for each variant.
+SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
+#: A point at capacity, or a random batch, may take one of so many shares of it.
+SHARES = 8
 
 
 @dataclass
@@ -47,10 +50,10 @@ class _VariantState:
 
     tampering:        what the import of its file changed in the process; then it is never run.
     findings:         at all hard points and sequences; None until every one of them has run.
-    hard_points_done: whether they have run as far as the points of a sweep need it.
+    hard_points_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first hard point or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
-    interpreted_s:    seconds that this took, over all points.
+    slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
     """
 
     tampering: Finding | None = None
@@ -58,7 +61,7 @@ class _VariantState:
     hard_points_done: bool = False
     rejection: Rejection | None = None
     interpreted: bool = False
-    interpreted_s: float = 0.0
+    slow_s: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -72,8 +75,13 @@ class _PointState:
 
     group: Group
     redundant: str | None
+    at_capacity: bool
     fixture: Fixture | None = None
     verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return CAPACITY if self.at_capacity else SWEEP
 
 
 class Evaluator:
@@ -92,13 +100,24 @@ class Evaluator:
         # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
         self._settings = ProcessState("cpu")
         self._tampering: dict[str, Finding] = {}
-        self._catalog = discover(job.variant_files, self._check_import)
-        self._states = {
-            variant.id: _VariantState(tampering=self._tampering.get(variant.origin))
-            for variant in self._catalog.variants
-        }
+        self._states: dict[str, _VariantState] = {}
+        self._catalog = self._discover(())
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = None
+
+    def _discover(self, files: Sequence[str]) -> Catalog:
+        catalog = discover(files, self._check_import)
+        for variant in catalog.variants:
+            self._states.setdefault(variant.id, _VariantState(tampering=self._tampering.get(variant.origin)))
+        return catalog
+
+    def _admit_guests(self, operator: str, variants: Sequence[str]) -> None:
+        """Import the files of --variants once one of theirs is asked for. The runner asks for these last, so whatever
+        they do to the process, no variant of the suite was timed after it.
+        """
+        if not self._catalog.knows(operator, variants):
+            self._settings = ProcessState(self._job.device)
+            self._catalog = self._discover(self._job.variant_files)
 
     def _check_import(self, module: str) -> None:
         """After each module of variants: did it replace a function of the harness, or change a setting?"""
@@ -109,7 +128,7 @@ class Evaluator:
         self._settings.restore()
 
     def ready(self) -> Ready:
-        """Bring the device up: ramp the clocks and calibrate, or compile every CUDA source where there is no GPU."""
+        """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
         calibration, compiled = None, {}
         if self._job.device == "cuda":
             from harness.timing.calibrate import calibrate
@@ -124,10 +143,10 @@ class Evaluator:
                 calibration = calibrate(self._timer, self._clocks)
             torch.cuda.profiler.start()
         else:
-            # A second thread gains nothing at these sizes, and on a busy core it would be waited for for milliseconds.
+            # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
-                compiled = compile_all(s for variant in self._catalog.variants for s in variant.sources)
+                compiled = compile_all(self._job.compiled)
         return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
 
     def close(self) -> None:
@@ -140,10 +159,12 @@ class Evaluator:
         """All variants of a task: check each, then time those that passed. Raises ContextLost; the parent asks another
         process for the variants whose cells it did not get.
         """
+        yield Heartbeat(task.variants[0], "verify")  # to blame if an import ends the process
+        self._admit_guests(task.operator, task.variants)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         try:
-            at = _PointState(group, reason_to_skip(operator, point))
+            at = _PointState(group, reason_to_skip(operator, point), task.at_capacity)
         except Exception as error:  # the operator's own code
             reason = f"the operator's redundant= raised {first_line(error)}"
             yield from (group.cell(variant.name, Status.FAILED, reason) for variant in group.variants)
@@ -173,9 +194,8 @@ class Evaluator:
 
         if not state.hard_points_done:
             yield from self._check_hard_points(variant)
-        interpreter_budget_s = self._job.measure.interpreter_budget_s
-        if state.rejection is None and state.interpreted_s > interpreter_budget_s:
-            yield group.cell(variant.name, Status.SKIPPED, INTERPRETER_SPENT.format(interpreter_budget_s))
+        if state.rejection is None and (reason := self._out_of_time(variant, at.kind)):
+            yield group.cell(variant.name, Status.SKIPPED, reason)
             return
 
         result = state.rejection or self._check_point(at, variant)
@@ -211,33 +231,72 @@ class Evaluator:
         group, state = at.group, self._states[variant.id]
         with nvtx_range(group.key(variant.name), "verify"):
             try:
-                at.fixture = at.fixture or Fixture(group.operator, group.point, self._job.device, self._job.seed)
+                at.fixture = at.fixture or Fixture(
+                    group.operator,
+                    group.point,
+                    self._job.device,
+                    self._job.seed,
+                    batches=2 if at.at_capacity else 3,
+                )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
-            began, launches_before = time.perf_counter(), self._interpreter.launches
             try:
-                launch = verify_cell(at.fixture, variant, once=state.interpreted)
+                with self._counting(variant, at.kind):
+                    launch = verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
                 if (tampered := self._integrity.tampered()) is not None:
                     raise Mismatch("no_tampering", tampered)
                 return launch
+            except LeftOut as reason:
+                return Rejection(Status.SKIPPED, str(reason))
             except Exception as error:  # a variant may raise anything
                 return rejection_of(error)
-            finally:
-                if self._interpreter.launches > launches_before:
-                    state.interpreted = True
-                    state.interpreted_s += time.perf_counter() - began
+
+    @contextmanager
+    def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile
+        on a CPU, beside the points of a sweep. A point at capacity and a random batch may take a share of it.
+        """
+        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
+        began, launches_before = time.perf_counter(), self._interpreter.launches
+        try:
+            with self._interpreter.limited(math.inf if kind == SWEEP else budget_s / SHARES):
+                yield
+        except Exception:
+            if self._interpreter.ran_out:
+                raise LeftOut(INTERPRETER_SPENT.format(budget_s)) from None
+            raise
+        finally:
+            interpreted = self._interpreter.launches > launches_before
+            state.interpreted = state.interpreted or interpreted
+            compiled = self._job.device == "cpu" and COMPILER in variant.requires and kind != SWEEP
+            if interpreted or compiled:
+                state.slow_s[kind] += time.perf_counter() - began
+
+    def _out_of_time(self, variant: Variant, kind: str) -> str | None:
+        """Why a variant is not run at another point, or on another batch."""
+        budget_s = self._job.measure.interpreter_budget_s
+        spent = self._states[variant.id].slow_s[kind] > budget_s
+        return INTERPRETER_SPENT.format(budget_s) if spent else None
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
-    def check_variant(self, operator_name: str, variant_name: str) -> Iterator[Finding]:
-        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost."""
+    def check_variant(
+        self, operator_name: str, variant_name: str, at: str | Mapping[str, Any] | None = None
+    ) -> Iterator[Finding]:
+        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost.
+
+        at: the name of the only hard point or sequence to run, or the axes of another point to run as one.
+        """
+        self._admit_guests(operator_name, [variant_name])
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
         if state.tampering is not None:
             yield state.tampering
             return
-        if state.findings is not None:
+        if at is not None:
+            operator = _restricted(operator, at)
+        elif state.findings is not None:
             yield from state.findings
             return
         findings: list[Finding] = []
@@ -251,4 +310,42 @@ class Evaluator:
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
                     check_context(self._job.device)
-        state.findings = findings
+        if at is None:
+            state.findings = findings
+
+    # --- random batches -----------------------------------------------------------------------------------------------
+
+    def check_random(self, request: RandomRequest) -> Iterator[Finding]:
+        """Findings of one variant on random batches. Raises ContextLost."""
+        from harness.verify.random_batches import check_random
+
+        operator = self._catalog.operators[request.operator]
+        variant = self._catalog.find(request.operator, request.variant)
+        state = self._states[variant.id]
+        if state.tampering is not None:
+            yield state.tampering
+            return
+        with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
+            yield from check_random(
+                operator,
+                variant,
+                self._job.device,
+                self._job.seed,
+                request.count,
+                counting=lambda: self._counting(variant, RANDOM),
+                out_of_time=lambda: self._out_of_time(variant, RANDOM),
+                lost=lambda: is_context_lost(self._job.device),
+            )
+        if (tampered := self._integrity.tampered()) is not None:
+            yield Finding("random batches", "rejected", "no_tampering", tampered, kind="random batch")
+        check_context(self._job.device)
+
+
+def _restricted(operator: Operator, at: str | Mapping[str, Any]) -> Operator:
+    """The operator with one of its hard points or sequences, or with a point of these axes as its only hard point."""
+    if isinstance(at, str):
+        hard_points = [hard for hard in operator.hard_points if hard.name == at]
+        sequences = {name: steps for name, steps in operator.sequences.items() if name == at}
+    else:
+        hard_points, sequences = [HardPoint(operator.label(at), at)], {}
+    return replace(operator, hard_points=hard_points, sequences=sequences)

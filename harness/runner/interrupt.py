@@ -1,6 +1,4 @@
-"""Ctrl-C while modules are imported: exit at once. Nothing is lost yet, and an import interrupted halfway may turn
-KeyboardInterrupt into another exception.
-"""
+"""Ctrl-C, and the signals by which a terminal, a scheduler or ``kill`` end a command: all three interrupt it."""
 
 from __future__ import annotations
 
@@ -8,19 +6,46 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from harness.exit_codes import INTERRUPTED
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-def _exit(*_) -> None:
+
+def _exit(*_) -> NoReturn:
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)
 
 
+def _interrupt(*_) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 @contextmanager
-def exit_on_ctrl_c() -> Iterator[None]:
-    previous = signal.signal(signal.SIGINT, _exit)
+def signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does. One that is ignored, as under nohup, stays so."""
+    with _handled(_interrupt):
+        yield
+
+
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """Exit at once while modules are imported. Nothing is lost yet, and an import interrupted halfway may turn
+    KeyboardInterrupt into another exception.
+    """
+    with _handled(_exit):
+        yield
+
+
+@contextmanager
+def _handled(handler) -> Iterator[None]:
+    previous = {one: signal.getsignal(one) for one in _SIGNALS}
+    for one, before in previous.items():
+        if before != signal.SIG_IGN:
+            signal.signal(one, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for one, before in previous.items():
+            signal.signal(one, before)

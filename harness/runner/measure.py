@@ -44,6 +44,14 @@ def check_context(device: str) -> None:
             raise ContextLost(first_line(error)) from error
 
 
+def is_context_lost(device: str) -> bool:
+    try:
+        check_context(device)
+    except ContextLost:
+        return True
+    return False
+
+
 def rejection_of(error: Exception) -> Rejection:
     """A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
     if isinstance(error, Mismatch):
@@ -144,7 +152,7 @@ class Measuring:
         timing: CellTimings,
         readings: Sequence[Reading],
     ) -> Cell:
-        """What became of one variant: its samples, if it did not raise and is still right after the last of them."""
+        """The outcome of one variant: its samples, if it did not raise and is still right after the last of them."""
         error, when = timing.error, "during timing"
         if error is None:
             error, when = self._check_after(group.key(name), fixture, launch, timing.stopwatch.replay), "after timing"

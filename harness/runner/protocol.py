@@ -1,17 +1,31 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
-The parent sends one Job, then Task or CheckRequest messages, then None. A worker answers the Job with Ready, AuditReady
-or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited), then Done.
+The parent sends one Job, then Task, CheckRequest or RandomRequest messages, then None. A worker answers the Job with
+Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited),
+then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never
+taken for this one's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
 from harness.records.schema import Calibration, Environment, Status
+
+#: Reason of a point or batch that is left out because Triton's interpreter is slow.
+INTERPRETER_SPENT = (
+    "Triton's interpreter has used its {:g} s for this variant (measure.interpreter_budget_s); "
+    "it passed all hard points and earlier batches"
+)
+
+
+def is_left_out(reason: str | None) -> bool:
+    """Whether a reason is INTERPRETER_SPENT."""
+    return (reason or "").startswith(INTERPRETER_SPENT.partition("{")[0])
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,8 @@ class Job:
 
     timed:    whether to time the variants that passed.
     audit:    whether this is the second process, which uses CUPTI.
-    compiled: whether to compile every CUDA source where there is no GPU; false for the replacement of a dead worker.
+    compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
+              worker.
     """
 
     device: str
@@ -29,25 +44,42 @@ class Job:
     measure: Measure
     timed: bool
     audit: bool = False
-    compiled: bool = True
+    compiled: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
 class Task:
-    """One operator at one point, the names of its variants, and the seconds they may be timed for together."""
+    """One operator at one point, the names of its variants, and the seconds they may be timed for together.
+
+    at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    """
 
     operator: str
     axes: Mapping[str, Any]
     variants: tuple[str, ...]
     budget_s: float
+    at_capacity: bool = False
 
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """Check one variant on its operator's hard points and sequences only."""
+    """Check one variant on its operator's hard points and sequences only.
+
+    at: the name of the only one to check, or the axes of any other point; None for all.
+    """
 
     operator: str
     variant: str
+    at: str | Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RandomRequest:
+    """Verify one variant on ``count`` random batches."""
+
+    operator: str
+    variant: str
+    count: int
 
 
 @dataclass(frozen=True)

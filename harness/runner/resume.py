@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from harness.config.load import Config, ConfigError
 from harness.config.sweep import Group, cell_keys
+from harness.records.file import as_recorded
 from harness.records.merge import SAME_ENVIRONMENT
 from harness.records.schema import Cell, Environment, RecordError, Run
+from harness.runner.sources import changed_source
 
 
 def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
@@ -28,11 +28,11 @@ def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group
 
 
 def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
-    """Raises ConfigError where the command describes another sweep than the record that it is to complete.
+    """Raises ConfigError where the command describes another sweep than the record that it should complete.
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
-    recorded, given = (_flat(one) for one in (run.header.config, msgspec.json.decode(msgspec.json.encode(config))))
+    recorded, given = (_flat(one) for one in (run.header.config, as_recorded(config)))
     seed = given.pop("measure.seed", None)
     recorded.pop("measure.seed", None)
     where = f"--resume {run.path}: it was recorded with"
@@ -55,8 +55,17 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
+    """Raises RecordError where a file that the recorded cells depend on has another content now."""
+    if (changed := changed_source(run.header.sources, sources)) is not None:
+        raise RecordError(
+            f"{run.path}: {changed} has changed since, so new cells would have other code or inputs; "
+            "put it back, or record the run again"
+        )
+
+
 def check_same_machine(run: Run, environment: Environment) -> None:
-    """Raises RecordError where cells of this process must not stand in the same record."""
+    """Raises RecordError where cells of this process must not be in the same record."""
     for name in SAME_ENVIRONMENT:
         before, now = getattr(run.header.environment, name), getattr(environment, name)
         if before != now:

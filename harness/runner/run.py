@@ -13,15 +13,12 @@ from typing import Any
 
 from harness.analysis import estimators
 from harness.config.sweep import Group
+from harness.discover import is_guest
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.protocol import CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.protocol import CheckRequest, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
-from harness.runner.worker import Worker, WorkerDied
-
-
-class RunError(Exception):
-    """No worker can be had: the run cannot start, or cannot go on after a worker died. The message says why."""
+from harness.runner.worker import RunError, Worker, WorkerDied
 
 
 @dataclass(frozen=True)
@@ -67,32 +64,44 @@ class Runner:
 
     on_line:     called with every Cell as soon as it is known, and with a Segment when a worker was replaced.
     on_progress: called whenever a variant gets control.
+    start:       makes a process for a job; early_start.py has some that loaded torch before.
     ready:       the evaluator's answer to the job, with the auditor's times joined to it.
     """
 
     def __init__(
-        self, job: Job, on_line: Callable[[Cell | Segment], None], on_progress: Callable[[Progress], None]
+        self,
+        job: Job,
+        on_line: Callable[[Cell | Segment], None],
+        on_progress: Callable[[Progress], None],
+        start: Callable[[Job], Worker] | None = None,
     ) -> None:
+        start = start or Worker
         self._measure_config = job.measure
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
+        self._at_capacity = False
         audited = job.timed and job.device == "cuda" and job.measure.audit
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
-        self._worker = SupervisedWorker(job, Worker)
-        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), Worker)) if audited else None
+        self._worker = SupervisedWorker(job, start)
+        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), start)) if audited else None
         self.ready = self._wait_until_ready()
 
-    def run(self, groups: Sequence[Group]) -> None:
-        """All groups in order. The time budget is shared out over the points still to come. Raises RunError."""
-        self._done, self._total = 0, sum(len(group.variants) for group in groups)
-        for i, group in enumerate(groups):
+    def run(self, groups: Sequence[Group], at_capacity: bool = False) -> None:
+        """All groups in order, those of --variants last. The time budget is divided among the remaining cells.
+        Raises RunError.
+        """
+        self._at_capacity = at_capacity
+        cells_left = self._total = sum(len(group.variants) for group in groups)
+        self._done = 0
+        for group in _guests_last(groups):
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
-            measured = self._measure(group, budget_left_s / (len(groups) - i))
+            measured = self._measure(group, budget_left_s * len(group.variants) / cells_left)
             self._audit_and_write(group, measured)
+            cells_left -= len(group.variants)
         self._on_progress(Progress(self._total, self._total, ""))
 
-    def ask(self, request: CheckRequest) -> list[Any]:
+    def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:
         """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
         try:
             return list(self._worker.ask(request))
@@ -145,10 +154,15 @@ class Runner:
         return to_run
 
     def _ask_for(self, point: _Point, batch: Sequence[str], budget_s: float) -> None:
-        """Ask for some variants together and take their cells. Raises WorkerDied."""
+        """Ask for some variants together and take their cells. Raises WorkerDied, also for an answer without a cell of
+        each of them.
+        """
         group = point.group
-        for event in self._worker.ask(Task(group.operator.name, dict(group.point), tuple(batch), budget_s)):
+        task = Task(group.operator.name, dict(group.point), tuple(batch), budget_s, self._at_capacity)
+        for event in self._worker.ask(task):
             if isinstance(event, Cell):
+                if event.variant not in point.pending or event.key != group.key(event.variant):
+                    raise WorkerDied(f"the worker process sent a cell that it was not asked for: {event.key}")
                 point.pending.remove(event.variant)
                 self._done += 1
                 was_timed = event.status == Status.PASSED and event.metrics and event.metrics.rounds
@@ -158,6 +172,8 @@ class Runner:
                     self._on_line(event)
             doing = f"{group.operator.name}/{self._worker.attribution.control or ''} {group.label}"
             self._on_progress(Progress(self._done, self._total, doing))
+        if lost := [name for name in batch if name in point.pending]:
+            raise WorkerDied(f"the worker process finished without a cell of {', '.join(lost)}")
 
     def _settle_blame(self, point: _Point, batch: list[str], death: WorkerDied) -> None:
         """Fail the variant that ended the process, and queue the others of its batch again."""
@@ -169,9 +185,9 @@ class Runner:
             return
         point.batches.insert(0, batch)
         if culprit is None and not point.died_without_culprit:
-            point.died_without_culprit = True  # nobody had control; it may not happen again
+            point.died_without_culprit = True  # no variant had control; it may not happen again
             return
-        culprit = culprit or batch[0]  # somebody has to go, or this might never end
+        culprit = culprit or batch[0]  # exclude one, or this might never end
         self._worker.blame(f"{point.group.operator.name}/{culprit}", death)
         if culprit in point.pending:  # else its cell arrived before the process died
             point.pending.remove(culprit)
@@ -209,6 +225,20 @@ class Runner:
         """Replace the evaluator's process and note it in the record. Raises RunError."""
         self._worker.restart()
         self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
+
+
+def _guests_last(groups: Sequence[Group]) -> list[Group]:
+    """Groups of the suite's own variants, then groups of those of --variants, each in the order of the sweep.
+
+    The worker imports the files of --variants when it is asked for the first of the latter, so that the times of the
+    suite's variants do not depend on what these files do to its process.
+    """
+    split = [
+        replace(group, variants=tuple(variant for variant in group.variants if is_guest(variant) == guests))
+        for guests in (False, True)
+        for group in groups
+    ]
+    return [group for group in split if group.variants]
 
 
 # --- lines of the record ----------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.runner.fault_attribution import FaultAttribution
-from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, Ready, Task
+from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.worker import Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
 MAX_DEATHS = 2
-#: How often a process that dies during start-up is started. Whatever killed it (say, the kernel's OOM killer) may be
-#: over by then.
+#: How often a process that dies during start-up is started. The cause, such as the kernel's OOM killer, may be
+#: gone by then.
 MAX_STARTS = 3
 
 
@@ -27,7 +27,7 @@ class Deaths:
 
 
 class SupervisedWorker:
-    """Owns one worker process at a time; the clients decide what becomes of the cells.
+    """Owns one worker process at a time; the clients decide what happens to the cells.
 
     start:       makes a process for a job; it begins to load at once.
     attribution: who had control in the latest task.
@@ -56,9 +56,9 @@ class SupervisedWorker:
                 self._worker = self._start(self._job)
                 starts += 1
 
-    def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame, and before the next
-        message comes ``restart``.
+    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame; call ``restart``
+        before the next message.
         """
         self.attribution = FaultAttribution()
         for event in self._worker.ask(message):
@@ -77,9 +77,9 @@ class SupervisedWorker:
         return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
 
     def restart(self) -> None:
-        """Replace the process, which need not compile every CUDA source again; then ``wait_until_ready``."""
+        """Replace the process, which need not compile the CUDA sources again; then ``wait_until_ready``."""
         self._worker.close(wait_s=0)
-        self._job = replace(self._job, compiled=False)
+        self._job = replace(self._job, compiled=())
         self._worker = self._start(self._job)
 
     def request_exit(self) -> None:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
-from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, Ready, Task
+from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, RandomRequest, Ready, Task
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
@@ -31,6 +31,10 @@ EXIT_LIMIT_S = 10.0
 GONE_LIMIT_S = 60.0
 
 
+class RunError(Exception):
+    """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
+
+
 class WorkerDied(Exception):
     """The process ended, or had to be ended, without finishing its message."""
 
@@ -41,32 +45,36 @@ class WorkerSilent(WorkerDied):
 
 def _serve(connection: Connection, output: Connection, device: str, audit: bool, parent: int) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
-    _die_with_parent(parent)
+    die_with_parent(parent)
+    os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     redirect_output(output)
-    interpreter.choose(device)
+    choose_interpreter(device)
     if audit:
         from harness.runner.auditor import Auditor as Owner
     else:
         from harness.runner.evaluator import Evaluator as Owner
     from harness.runner.measure import ContextLost
 
+    number, process_id = 0, os.getpid()
+
+    def send(event: Any) -> None:
+        if os.getpid() != process_id:  # a variant forked: the copy went on as a second worker
+            os._exit(1)
+        connection.send((number, event))
+
     try:
-        job = connection.recv()
+        number, job = connection.recv()
         try:
             owner = Owner(job)
-            connection.send(owner.ready())
+            send(owner.ready())
         except Exception as error:  # there is nothing to clean up yet
-            connection.send(Fatal(first_line(error)))
+            send(Fatal(first_line(error)))
             return
-        while (message := connection.recv()) is not None:
-            events = (
-                owner.check_variant(message.operator, message.variant)
-                if isinstance(message, CheckRequest)
-                else owner.group(message)
-            )
-            for event in events:
-                connection.send(event)
-            connection.send(Done())
+        while (received := connection.recv()) is not None:
+            number, message = received
+            for event in _events(owner, message):
+                send(event)
+            send(Done())
         owner.close()
     except ContextLost:
         connection.close()
@@ -77,12 +85,29 @@ def _serve(connection: Connection, output: Connection, device: str, audit: bool,
         raise
     except BaseException as error:  # a variant raised no Exception, or an event cannot be pickled
         with suppress(OSError):
-            connection.send(Fatal(first_line(error)))
+            send(Fatal(first_line(error)))
         connection.close()
         os._exit(1)
 
 
-def _die_with_parent(parent: int) -> None:
+def choose_interpreter(device: str) -> None:
+    """Switch Triton's interpreter on or off for "cuda", "cpu" or "auto", as the parent does."""
+    if device == "auto":
+        from harness.timing.environment import choose_device
+
+        device = choose_device(device)
+    interpreter.choose(device)
+
+
+def _events(owner: Any, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+    if isinstance(message, CheckRequest):
+        return owner.check_variant(message.operator, message.variant, message.at)
+    if isinstance(message, RandomRequest):
+        return owner.check_random(message)
+    return owner.group(message)
+
+
+def die_with_parent(parent: int) -> None:
     """A worker whose parent was killed must not keep the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -91,29 +116,47 @@ def _die_with_parent(parent: int) -> None:
 
 
 class Worker:
-    """The parent's handle on one worker process, which starts at once."""
+    """The parent's handle on one worker process, which starts at once and loads torch.
 
-    def __init__(self, job: Job) -> None:
+    device, audit: as in the job. With a job of None, which ``give`` brings later, device may be "auto".
+
+    Raises RunError where the system starts no process or thread.
+    """
+
+    def __init__(self, job: Job | None, device: str = "auto", audit: bool = False) -> None:
         self._job = job
+        self._number = 0
+        if job is not None:
+            device, audit = job.device, job.audit
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._worker_output = WorkerOutput(context)
-        arguments = (theirs, self._worker_output.writer, job.device, job.audit, os.getpid())
+        arguments = (theirs, self._worker_output.writer, device, audit, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
         # The child inherits this, so that it ignores Ctrl-C from its first import on.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self._process.start()
+            theirs.close()
+            self._worker_output.listen()
+        except (OSError, RuntimeError) as error:  # the latter from a thread
+            if self._process.pid is not None:
+                self._process.kill()
+            raise RunError(
+                f"the system starts no worker process: {first_line(error)}; see its limits with ulimit -a"
+            ) from None
         finally:
             signal.signal(signal.SIGINT, previous)
-        theirs.close()
-        self._worker_output.listen()
+
+    def give(self, job: Job) -> Worker:
+        self._job = job
+        return self
 
     @cached_property
     def ready(self) -> Ready | AuditReady | Fatal:
         """Sends the job and waits for the answer. Raises WorkerDied."""
         try:
-            self._connection.send(self._job)
+            self._connection.send((self._number, self._job))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
         return self._receive(START_LIMIT_S, "it should have been ready by then")
@@ -122,10 +165,11 @@ class Worker:
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Task | CheckRequest) -> Iterator[Any]:
+    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
         """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
+        self._number += 1
         try:
-            self._connection.send(message)
+            self._connection.send((self._number, message))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
@@ -136,7 +180,10 @@ class Worker:
     def _receive(self, limit_s: float, limit: str) -> Any:
         try:
             if self._connection.poll(limit_s):
-                return self._connection.recv()
+                number, event = self._connection.recv()
+                if number == self._number:
+                    return event
+                raise ValueError(f"an answer to message {number} instead of {self._number}")
         except (EOFError, OSError):
             raise WorkerDied(self._exit_reason()) from None
         except Exception as error:  # a variant wrote into the pipe, or an object of a class that only it has
@@ -154,11 +201,7 @@ class Worker:
             return "the worker process closed its pipe without ending, and was ended"
         if code == CONTEXT_LOST:
             return "the CUDA context was lost"
-        return (
-            f"the worker process ended with exit code {code}"
-            if code >= 0
-            else f"the worker process was killed by {_signal_name(-code)}"
-        )
+        return f"the worker process {how_it_ended(code)}"
 
     def request_exit(self) -> None:
         """Send that no more messages come; does not wait for the process to end."""
@@ -174,6 +217,7 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._exit_code(GONE_LIMIT_S)
+        kill_group(self._process.pid)
         self._connection.close()
         self._worker_output.close()
 
@@ -185,6 +229,17 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
+
+
+def kill_group(leader: int) -> None:
+    """End what a process, which has ended itself, has left behind in its group."""
+    with suppress(OSError):  # nothing
+        os.killpg(leader, signal.SIGKILL)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code as multiprocessing has it, in words."""
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
 
 
 def _signal_name(number: int) -> str:

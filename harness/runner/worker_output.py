@@ -10,6 +10,8 @@ import threading
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 
+from harness.wording import printable
+
 #: Lines of one process that are passed on.
 MAX_LINES = 50
 #: Bytes of a line that are passed on; what has no line break is cut here.
@@ -58,7 +60,7 @@ class WorkerOutput:
             for line in lines:
                 self._lines += 1
                 if self._lines <= MAX_LINES:
-                    _print(line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip("\r"))
+                    _print(line[:MAX_LINE_BYTES].decode("utf-8", "replace"))
 
 
 def redirect_output(writer: Connection) -> None:
@@ -75,4 +77,4 @@ def redirect_output(writer: Connection) -> None:
 
 def _print(text: str) -> None:
     # sys.stderr is looked up each time: a live progress bar replaces it with a stream of its own.
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text.rstrip("\r").expandtabs()), file=sys.stderr, flush=True)

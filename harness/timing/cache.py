@@ -38,8 +38,8 @@ class Cache:
 
 
 def measure_chase_cycles(cache: Cache) -> dict[str, list[float]]:
-    """Clock cycles per hop of a chase through a ring that is in L2 ("l2"), in memory ("memory"), and in whatever level
-    the cache's state leaves it (the state's chases).
+    """Clock cycles per hop of a chase through a ring that is in L2 ("l2"), in memory ("memory"), and where the
+    cache's state leaves it (the state's chases).
     """
     ring = _ring()
     master, out = ring.clone(), torch.zeros(2, dtype=torch.int32, device="cuda")

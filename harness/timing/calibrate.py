@@ -74,7 +74,7 @@ def calibrate(timer: CudaTimer, clocks: Clocks) -> Calibration:
         own = {name: _timed(timer, launch) for name, launch in kernels.own.items()}
         kernels.own["block_copy"]()
         if not torch.equal(kernels.source, kernels.target):
-            raise RuntimeError("the calibration copy came out wrong; this GPU or driver cannot be trusted")
+            raise RuntimeError("the calibration copy is wrong; do not trust this GPU or driver")
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)

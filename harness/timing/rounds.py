@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import scipy.stats  # noqa: F401 - loaded here, as loading it between two rounds takes half a second
+
 from harness.analysis.stats import median_interval, samples
 from harness.records.schema import Metrics
 
@@ -113,11 +115,11 @@ def interleave(
     """Sample the variants of one point in interleaved rounds until each has stopped; yields all timings after every
     round.
 
-    min_rounds:      are taken even if the budget is spent before.
+    min_rounds:      rounds that are taken even if the budget is spent before.
     around:          variant -> context manager around each of its samples (an NVTX range, checks).
     throttle_reason: see CellTimings.add_sample.
 
-    What a sample raises ends its variant alone, and is kept in ``error``.
+    An exception in a sample ends only its variant, and is kept in ``error``.
     """
     timings = {name: CellTimings(stopwatch) for name, stopwatch in stopwatches.items()}
     start = now_s()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from harness.checks import Mismatch
 from harness.contract import Expected
-from harness.verify.mismatch import describe_differences
+from harness.verify.mismatch import View, describe_differences
 
 
 def required(expected: Expected) -> Tensor:
@@ -19,11 +21,13 @@ def required(expected: Expected) -> Tensor:
     return must
 
 
-def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
+def compare(
+    name: str, got: Tensor, before: Tensor, expected: Expected, views: Callable[[], Sequence[View]] = tuple
+) -> None:
     """Raise Mismatch("exact") unless every element of the buffer ``name`` is what ``expected`` allows.
 
     before: what the buffer held before the launch. It may be larger than ``expected.value``, where the buffer belongs
-    to a larger step of a sequence; the elements outside must keep what they held.
+    to a larger step of a sequence; the elements outside must keep what they held. views: what consumers read of it.
     """
     inside = tuple(slice(size) for size in expected.value.shape)
     must_be = before.clone()
@@ -34,5 +38,7 @@ def compare(name: str, got: Tensor, before: Tensor, expected: Expected) -> None:
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
     if bool(wrong.any()):
-        differences = describe_differences(wrong, must_be, got, before)
-        raise Mismatch("exact", f"{name} {tuple(got.shape)} differs; {differences}")
+        first = tuple(wrong.nonzero()[0].tolist())
+        view = next((view for view in views() if view.index(got, first) is not None), View(name, got))
+        differences = describe_differences(wrong, must_be, got, before, lambda index: view.place(name, got, index))
+        raise Mismatch("exact", f"{view.name} {tuple(view.tensor.shape)} differs; {differences}")

@@ -18,13 +18,17 @@ from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
-#: that takes such a device, or a timed run; "-": no launch got as far as this check.
+#: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
+
+
+#: Behind the name of a hard point that runs once more in such buffers.
+UNALIGNED = ", unaligned buffers"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What happened at one hard point or in one sequence.
+    """What happened at one hard point or in one sequence, at one point at capacity, or on one random batch.
 
     check:         the check that rejected the variant, or the type of the exception that it failed with.
     passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
@@ -35,6 +39,11 @@ class Finding:
     check: str | None = None
     message: str | None = None
     passed_checks: frozenset[str] = frozenset()
+    kind: Literal["hard point", "capacity point", "random batch"] = "hard point"
+
+
+class LeftOut(Exception):
+    """A launch was ended because this device takes too long for it. The message says how long it may take."""
 
 
 @dataclass(frozen=True)
@@ -108,26 +117,26 @@ class _VariantChecks:
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
-            if skipped := _skipped(hard.name, self.variant, [point]):
-                yield skipped
+            if found := skipped(hard.name, self.variant, [point]):
+                yield found
                 continue
             first = not taken
             taken.append((hard, point))
-            # Sequences replay graphs too, so without thoroughness the first of them is enough.
+            # Sequences replay graphs too, so unless thorough the first of them is enough.
             replays = thorough or (first and not operator.sequences)
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
         if taken:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
-                name = f"{hard.name}, unaligned buffers"
+                name = f"{hard.name}{UNALIGNED}"
                 yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = True
         for name, steps in self.operator.sequences.items():
             points = [self.operator.complete(step) for step in steps]
-            if skipped := _skipped(name, self.variant, points):
-                yield skipped
+            if found := skipped(name, self.variant, points):
+                yield found
             else:
                 yield self._through(name, points, replays)
                 replays = self.thorough
@@ -144,7 +153,7 @@ class _VariantChecks:
             if replays and self._has_graph:
                 check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
 
-        return _finding(name, check)
+        return finding_of(name, check)
 
     def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -153,14 +162,14 @@ class _VariantChecks:
             if replays and self._has_graph:
                 replay_sequence(*of, self.device_checks.capture, passed_checks)
 
-        return _finding(name, check)
+        return finding_of(name, check)
 
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
 
 
-def _finding(name: str, check: Callable[[set[str]], None]) -> Finding:
+def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
     """Run ``check``, which collects the names of the checks that passed."""
     passed: set[str] = set()
     try:
@@ -168,12 +177,14 @@ def _finding(name: str, check: Callable[[set[str]], None]) -> Finding:
     except Mismatch as mismatch:
         passed_checks = frozenset(passed | {"no_crash"}) - {mismatch.check}
         return Finding(name, "rejected", mismatch.check, mismatch.message, passed_checks)
+    except LeftOut as reason:
+        return Finding(name, "skipped", message=str(reason))
     except Exception as error:  # a variant may raise anything
         return Finding(name, "failed", type(error).__name__, first_line(error), frozenset(passed | {"no_crash"}))
     return Finding(name, "passed", passed_checks=frozenset(passed | {"no_crash"}))
 
 
-def _skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
+def skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
     """The finding where ``skip`` leaves out one of the points, or raises; None where the variant takes them all."""
     try:
         reason = next((reason for point in points if (reason := reason_to_skip(variant, point))), None)

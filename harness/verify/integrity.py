@@ -1,7 +1,7 @@
 """no_tampering and process_state: a variant runs in the process that times and checks it, and could change both.
 
-The functions that timing and checking rest on are noted before any variant is imported, and compared after each variant
-had control. What was replaced is put back, and the variant rejected.
+The functions that timing and checking rely on are recorded before any variant is imported, and compared after each
+variant had control. Replaced functions are restored, and the variant is rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-#: What timing and checking call outside of this suite, as far as Python can replace it: owner, names.
+#: What timing and checking call outside this suite and Python code could replace: owner, names.
 _CALLED: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (time, ("perf_counter", "perf_counter_ns", "monotonic", "process_time", "thread_time", "time")),
     (torch, ("equal", "where", "empty", "full", "randint", "stack")),

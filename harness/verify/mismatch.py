@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import lt, mul
+
 import torch
 from torch import Tensor
 
@@ -11,11 +15,53 @@ from harness.verify.buffers import POISONS
 SHOWN = 5
 
 
-def describe_differences(wrong: Tensor, expected: Tensor, got: Tensor, before: Tensor | None = None) -> str:
+@dataclass(frozen=True)
+class View:
+    """What a consumer reads of a buffer. letters: of its dimensions; none where the operator gives none."""
+
+    name: str
+    tensor: Tensor
+    letters: Sequence[str] = ()
+
+    def index(self, buffer: Tensor, index: Sequence[int]) -> tuple[int, ...] | None:
+        """The index of a buffer's element in this view; None where it lies outside."""
+        address = buffer.data_ptr() + sum(map(mul, index, buffer.stride())) * buffer.element_size()
+        rest, odd = divmod(address - self.tensor.data_ptr(), self.tensor.element_size())
+        if odd or rest < 0:
+            return None
+        found = [0] * self.tensor.dim()
+        for i in sorted(range(self.tensor.dim()), key=self.tensor.stride, reverse=True):
+            if self.tensor.shape[i] > 1:
+                found[i], rest = divmod(rest, self.tensor.stride(i))
+        inside = rest == 0 and all(map(lt, found, self.tensor.shape))
+        return tuple(found) if inside else None
+
+    def place(self, name: str, buffer: Tensor, index: Sequence[int]) -> str:
+        """``[b=2, j=0]``, ``[2, 0]``, or with the buffer's ``name`` where the element lies outside of the view."""
+        found = self.index(buffer, index)
+        if found is None:
+            return f"{name}{_plain(index)}"
+        if len(self.letters) == len(found):
+            return f"[{', '.join(f'{letter}={i}' for letter, i in zip(self.letters, found, strict=True))}]"
+        return _plain(found)
+
+
+def _plain(index: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, index))}]"
+
+
+def describe_differences(
+    wrong: Tensor,
+    expected: Tensor,
+    got: Tensor,
+    before: Tensor | None = None,
+    place: Callable[[Sequence[int]], str] = _plain,
+) -> str:
     """``2 elements, first at [3] expected 7, got 0; [4] expected 8, got 0``.
 
     wrong:  bool mask, not all False; the other tensors have its shape.
     before: what the buffer held before the launch. Elements that were poisoned then and still are, are called so.
+    place:  an index in words.
     """
     shown = []
     for index in map(tuple, wrong.nonzero()[:SHOWN].tolist()):
@@ -23,8 +69,7 @@ def describe_differences(wrong: Tensor, expected: Tensor, got: Tensor, before: T
         if before is not None and _is_poison(before[index]):
             note_on_expected = " (what it held)" if bool(must_be == before[index]) else ""
             note_on_actual = _unwritten(actual) if bool(actual == before[index]) else ""
-        where = ", ".join(map(str, index))
-        shown.append(f"[{where}] expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}")
+        shown.append(f"{place(index)} expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}")
     count = int(wrong.sum())
     return f"{count} element{'s' if count > 1 else ''}, first at {'; '.join(shown)}"
 

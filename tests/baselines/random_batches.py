@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from harness.checks import Mismatch
 from harness.contract import Operator, Point
-from harness.runner.measure import ContextLost, check_context
-from harness.verify.fixture import Fixture, verify_cell
+from harness.runner.measure import is_context_lost
+from harness.verify.fixture import verify_cell
+from harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy
 
 #: Random batches per operator; the environment variable RANDOM_BATCHES overrides it.
@@ -29,8 +30,6 @@ SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None
 #: Some variants run only on one batch in this many. On a GPU: the operator chains, whose code a CPU tests on every
 #: batch. In the interpreter: those that a test names.
 SELDOM = 8
-#: Offsets at which buffers start: 0 to 3 int32 past an aligned address, all positions within 16 bytes.
-SHIFTS = 4
 #: Values drawn on a GPU for an axis that Triton compiles for. Compiling for all of them would take minutes.
 COMPILED_VALUES = 2
 #: One batch in this many is a crowd, with more requests than a kernel handles at a time.
@@ -92,17 +91,10 @@ def check_random(
     assert not _context_destroyed_by, _context_destroyed_by[0]
 
 
-def shift_of(batch_seed: int) -> int:
-    """Elements past an aligned address at which the buffers of a batch start. Every value also occurs among the batches
-    that run the SELDOM variants.
-    """
-    return batch_seed // SELDOM % SHIFTS
-
-
 def _verify_all(
     operator: Operator, point: Point, batch_seed: int, seldom: tuple[str, ...], edit: Callable[[Any], None] | None
 ) -> None:
-    bench = Fixture(operator, point, DEVICE, batch_seed, edit, batches=2, shift=shift_of(batch_seed))
+    bench = fixture_of(operator, Drawn(point, batch_seed), DEVICE, edit=edit)
     for variant in _healthy(operator.name):
         is_seldom = variant.origin.startswith("baselines.") if DEVICE == "cuda" else variant.name in seldom
         if variant.skip(point) or (is_seldom and batch_seed % SELDOM):
@@ -112,17 +104,9 @@ def _verify_all(
         except Mismatch as mismatch:
             raise Mismatch(mismatch.check, f"{variant.id}: {mismatch.args[0]}") from None
         except Exception as error:
-            if not _context_lost():
+            if not is_context_lost(DEVICE):
                 raise
             _context_destroyed_by.append(
                 f"{variant.id} destroyed the CUDA context at {point!r}, batch seed {batch_seed}: {error}"
             )
             return
-
-
-def _context_lost() -> bool:
-    try:
-        check_context(DEVICE)
-    except ContextLost:
-        return True
-    return False

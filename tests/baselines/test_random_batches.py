@@ -95,7 +95,7 @@ def test_a_lost_context_is_blamed_on_the_batch_that_destroyed_it(monkeypatch):
     monkeypatch.setattr(random_batches, "_context_destroyed_by", [])
     with pytest.raises(RuntimeError, match="illegal memory access"):
         check_random(operator, {"batch_size": 2}, 1)
-    monkeypatch.setattr(random_batches, "_context_lost", lambda: True)
+    monkeypatch.setattr(random_batches, "is_context_lost", lambda device: True)
     for batch_size in (3, 4):
         with pytest.raises(
             AssertionError,

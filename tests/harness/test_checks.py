@@ -41,7 +41,7 @@ def test_a_mismatch_names_a_listed_check():
     mismatch = Mismatch("exact", "out[0] expected 1, got 2")
     assert (mismatch.check, mismatch.message) == ("exact", "out[0] expected 1, got 2")
     assert str(mismatch) == "exact: out[0] expected 1, got 2"
-    with pytest.raises(ValueError, match="'exakt' is no check"):
+    with pytest.raises(ValueError, match="'exakt' is not listed"):
         Mismatch("exakt", "")
 
 

@@ -3,12 +3,14 @@
 import importlib
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 import bench
 from harness.contract import COMPILER, GPU, Variant
 from harness.discover import DiscoveryError, discover, unavailable
+from tests.processes import has_ended
 
 HEAD = "from harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
@@ -42,10 +44,11 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 def test_a_file_may_define_an_operator(tmp_path):
     text = f"""
-        from harness.contract import Axis, Operator, variant
+        from harness.contract import Axis, HardPoint, Operator, variant
         from baselines.decode_native import operator as decode_native
         operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                            views=None, reference=None, bytes_moved=None, baseline="mine")
+                            views=None, reference=None, bytes_moved=None, baseline="mine",
+                            hard_points=(HardPoint("one", {{}}),))
         @variant("own")
         def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
     """
@@ -118,6 +121,22 @@ FAULTS = {
         "marks a function (point, x, out) -> launch, not <class",
     ),
     "nothing in it": ("x = 1\n", "no variant"),
+    "raises no Exception": (
+        "class Panic(BaseException):\n    pass\nraise Panic('at the disco')\n",
+        "cannot be imported: Panic: at the disco (mine.py, line 3)",
+    ),
+    "interrupts": ("raise KeyboardInterrupt\n", "cannot be imported: KeyboardInterrupt"),
+    "ends the process": ("import os\nos._exit(0)\n", "the process that imported it ended with exit code 0"),
+    "segfaults": ("import ctypes\nctypes.string_at(0)\n", "the process that imported it was killed by SIGSEGV"),
+    "aborts": ("import os\nos.abort()\n", "the process that imported it was killed by SIGABRT"),
+    "closes stdout": (
+        f"{HEAD}import os\nos.close(1)\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
+    "closes the stream stderr": (
+        f"{HEAD}import sys\nsys.stderr.close()\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
 }
 
 
@@ -136,6 +155,29 @@ def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     assert "mine.py: " in err
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "pathlib.Path('child').write_text(str(child.pid))\n"
+        "while True:\n    pass\n"
+    )
+    (tmp_path / "tiny.yaml").write_text(
+        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 3}\n"
+    )
+    assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 3 s\n")
+    assert has_ended(int((tmp_path / "child").read_text()))
+
+
+def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
+    replaces = f"{HEAD}import io, sys\nsys.stdout = io.StringIO()\n@variant('decode_native')\ndef mine{BODY}"
+    (tmp_path / "mine.py").write_text(replaces)
+    assert bench.main(["list", "decode_native", "--variants", "mine.py"]) == 0
+    assert "mine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -161,9 +203,10 @@ def test_a_binary_file_is_one_sentence(tmp_path):
 
 
 OPERATOR = f"""
-from harness.contract import Axis, Operator, variant
+from harness.contract import Axis, HardPoint, Operator, variant
 operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
-                    views=None, reference=None, bytes_moved=None, baseline="in_operator")
+                    views=None, reference=None, bytes_moved=None, baseline="in_operator",
+                    hard_points=(HardPoint("one", {{}}),))
 @variant("tiny")
 def in_operator{BODY}
 """
@@ -233,6 +276,44 @@ def test_a_folder_without_its_operator_is_listed_with_the_reason(tiny):
         "baselines/tiny/operator.py": "ZeroDivisionError: division by zero (operator.py, line 1)",
         "kernels/tiny/triton.py": "fused: unknown operator 'tiny'",
     }
+
+
+#: What a sweep refuses of the operator in examples/cu_seqlens.py: (text there, its replacement, the sentence).
+INCOMPLETE = {
+    "no hard points": ("hard_points=", "hard_points=() and ", "mine.py:{operator}: cu_seqlens has no hard_points, so"),
+    "no baseline": (
+        'baseline="padded_cumsum"',
+        'baseline="padded_cumsm"',
+        "mine.py:{operator}: the baseline of cu_seqlens, 'padded_cumsm', is no variant; did you mean padded_cumsum?",
+    ),
+    "a buffer forgotten": (
+        "    return {",
+        "    return {} and {",
+        "mine.py:{reference}: the reference of cu_seqlens says nothing of 'cu_seqlens'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPLETE)
+def test_an_incomplete_operator_is_refused_with_file_and_line(case, tmp_path, capsys):
+    before, after, said = INCOMPLETE[case]
+    text = (Path(bench.__file__).parent / "examples" / "cu_seqlens.py").read_text()
+    head, reference, tail = text.partition("def reference(")
+    tail = tail.replace(before, after, 1) if case == "a buffer forgotten" else tail
+    head, tail = (part if case == "a buffer forgotten" else part.replace(before, after) for part in (head, tail))
+    text = head + reference + tail
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "c.yaml").write_text("name: c\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
+    assert bench.main(["c.yaml", "--variants", "mine.py", "--plan"]) == 2
+    lines = text.splitlines()
+    places = {
+        "operator": 1 + next(i for i, line in enumerate(lines) if "= Operator(" in line),
+        "reference": 1 + next(i for i, line in enumerate(lines) if line.startswith("def reference(")),
+    }
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {said.format(**places)}")
+    assert err.count("\n") == 1
 
 
 def test_every_import_is_reported(tmp_path):

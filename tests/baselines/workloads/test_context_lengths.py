@@ -1,6 +1,7 @@
 """The context_len axis: legal values, draws, labels."""
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -182,18 +183,18 @@ BAD_TRACES = {
     "other columns.csv": ("a,b\n1,2\n", "needs the columns .*ContextTokens.*input_length"),
     "one column.csv": ("ContextTokens\n1\n", "needs the columns"),
     "words.csv": ("ContextTokens,GeneratedTokens\n1,x\n", "whole numbers in ContextTokens and GeneratedTokens"),
-    "short row.csv": ("ContextTokens,GeneratedTokens\n1,2\n1\n", "whole numbers"),
+    "short row.csv": ("ContextTokens,GeneratedTokens\n1,2\n1\n", "line 3: needs whole numbers"),
     "fractions.csv": ("ContextTokens,GeneratedTokens\n1.5,2\n", "whole numbers"),
     "negative.csv": ("ContextTokens,GeneratedTokens\n-5,-3\n", "whole numbers"),
     "huge.csv": (f"ContextTokens,GeneratedTokens\n{10**30},3\n", "whole numbers"),
     "header only.csv": ("ContextTokens,GeneratedTokens\n", "holds no request"),
     "empty.csv": ("", "holds no request"),
     "empty.jsonl": ("\n\n", "holds no request"),
-    "torn.jsonl": ('{"input_length": 3, "output_le', "neither CSV nor JSONL"),
+    "torn.jsonl": ('{"input_length": 3, "output_length": 4}\n{"input_length": 3, "output_le', "line 2: is not JSON"),
     "other keys.jsonl": ('{"prompt": 3, "output": 4}\n', "needs the columns"),
     "numbers.jsonl": ("5\n", "needs the columns"),
     "lists.jsonl": ("[1, 2]\n", "needs the columns"),
-    "one odd row.jsonl": ('{"input_length": 3, "output_length": 4}\n[1]\n', "whole numbers"),
+    "one odd row.jsonl": ('{"input_length": 3, "output_length": 4}\n\n[1]\n', "line 3: needs whole numbers"),
     "a key missing later.jsonl": ('{"input_length": 3, "output_length": 4}\n{"input_length": 3}\n', "whole numbers"),
     "infinity.jsonl": ('{"input_length": Infinity, "output_length": 4}\n', "whole numbers"),
     "fractions.jsonl": ('{"input_length": 3.7, "output_length": 4}\n', "whole numbers"),
@@ -218,6 +219,21 @@ def test_a_binary_or_missing_trace_is_refused_with_its_name(tmp_path):
         with pytest.raises(ValueError, match="trace") as caught:
             parse_lengths({"trace": str(path)})
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a pipe", "/dev/zero", "."])
+def test_a_trace_that_is_no_regular_file_is_refused_before_it_is_opened(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("a pipe")
+    with pytest.raises(ValueError, match=f"the trace '{name}' is not a regular file"):
+        parse_lengths({"trace": name})
+
+
+def test_a_trace_of_many_gigabytes_is_refused_before_it_is_read(tmp_path):
+    with open(tmp_path / "t.csv", "wb") as file:
+        file.truncate(3 * 2**30)  # takes no space
+    with pytest.raises(ValueError, match="larger than 2,147,483,648 bytes; use a part of it"):
+        parse_lengths({"trace": str(tmp_path / "t.csv")})
 
 
 def test_no_file_name_brings_a_separator_into_a_label(tmp_path):

@@ -109,6 +109,16 @@ def test_a_cell_that_is_no_longer_timed_is_unsure():
         assert len(comparison.gating_cells) == 1
 
 
+@pytest.mark.parametrize(("rounds", "verdict"), [(3, "unsure"), (4, "unsure"), (5, "slower")])
+def test_fewer_than_five_samples_give_no_verdict(rounds, verdict):
+    """Of four samples the bootstrap interval misses the true median every fourth time."""
+    base, head = (
+        factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=us, rounds=rounds)])
+        for us in (5.0, 50.0)
+    )
+    assert compare(base, head).counts("gpu_us") == {verdict: 1}
+
+
 def test_host_times_are_shown_and_gate_only_when_asked():
     base = factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=5.0, host=20.0)])
     head = factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=5.0, host=40.0)])

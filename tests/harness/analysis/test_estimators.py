@@ -169,6 +169,20 @@ def test_the_pointer_chase_confirms_the_cache_state(calibration, cache, cycles, 
     assert words is None or words in errors[0]
 
 
+@pytest.mark.parametrize("state", ["hot", "cold"])
+@pytest.mark.parametrize(("share", "confirmed"), [(0.34, True), (0.36, False)])
+def test_a_chase_comes_within_35_per_cent_of_its_level(calibration, state, share, confirmed):
+    hop = 300 + 400 * share if state == "hot" else 700 - 400 * share
+    cycles = {"l2": [300.0], "memory": [700.0], state: [hop]}
+    assert (estimators.calibration_errors(structs.replace(calibration, chase_cycles=cycles), state) == ()) is confirmed
+
+
+@pytest.mark.parametrize(("memory", "confirmed"), [(388.0, False), (392.0, True)])
+def test_a_hop_in_memory_takes_30_per_cent_more_than_one_in_the_l2(calibration, memory, confirmed):
+    chased = structs.replace(calibration, chase_cycles={"l2": [300.0], "memory": [memory]})
+    assert (estimators.calibration_errors(chased) == ()) is confirmed
+
+
 def test_the_event_quantum_is_the_smallest_step_between_two_times(calibration):
     assert estimators.event_quantum_us(calibration) == pytest.approx(0.032)
     assert estimators.event_quantum_us(structs.replace(calibration, empty_pair_us=[1.3] * 5)) == 0.0

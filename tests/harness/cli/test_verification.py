@@ -114,8 +114,8 @@ def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_co
     ("arguments", "words"),
     [
         (["verify"], "verify needs a configuration"),
-        (["verify", "--defects", "--only", "x"], "name the configuration"),
-        (["verify", "--defects", "--set", "batch_size=1"], "name the configuration"),
+        (["verify", "--defects", "--only", "x"], "give its configuration"),
+        (["verify", "--defects", "--set", "batch_size=1"], "give its configuration"),
     ],
 )
 def test_verify_without_a_configuration(arguments, words, config):

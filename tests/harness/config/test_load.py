@@ -220,8 +220,19 @@ LOCATED = {
         GOOD + "itl_tpot: {model_step_us: 1, acceptance: 1.5}\n",
         "c.yaml:5: itl_tpot.acceptance: ",
     ),
-    "impossible date": (GOOD.replace("tiny", "2024-13-01"), "c.yaml: not readable as YAML: month must be in 1..12"),
-    "nested without end": ("name: " + "[" * 5000, "c.yaml: not readable as YAML: nested too deeply"),
+    "impossible date": (
+        GOOD.replace("tiny", "2024-13-01"),
+        "c.yaml:1: not readable as YAML: '2024-13-01' is no timestamp",
+    ),
+    "nested without end": ("name: " + "[" * 5000, "c.yaml:1: nested more than 32 deep"),
+    "keys nested without end": ("".join(f"{' ' * i}a:\n" for i in range(600)), "c.yaml:33: nested more than 32 deep"),
+    "megabytes": (GOOD + "#" * 2**20, "c.yaml: larger than 262,144 bytes"),
+    "tag without its value": (GOOD + "measure: {seed: !!int ''}\n", "c.yaml:5: not readable as YAML: '' is no int"),
+    "tag of another value": (GOOD + "measure:\n  audit: !!bool x\n", "c.yaml:6: not readable as YAML: 'x' is no bool"),
+    "more points than anyone measures": (
+        GRID + "".join(f"{axis}: {list(range(1, 41))}\n    " for axis in ("next_n", "compress_ratio", "max_model_len")),
+        "c.yaml:4: sweep[0]: makes 128,000 points; a sweep may have 100,000",
+    ),
     "aliases of aliases": (
         "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 8)),
         "c.yaml: more than 100,000 values",
@@ -234,12 +245,12 @@ LOCATED = {
     "seed past what a generator takes": (GOOD + "measure: {seed: 99999999999999999999}\n", "c.yaml:5: measure.seed: "),
     "name a number": (GOOD.replace("tiny", "3"), "c.yaml:1: name: Expected text, got a whole number"),
     "name with a slash": (GOOD.replace("tiny", "a/b"), "c.yaml:1: name: "),
-    "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first in line 1"),
+    "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first on line 1"),
     "key of measure given twice": (
         GOOD + "measure:\n  seed: 1\n  seed: 2\n",
-        "c.yaml:7: measure.seed: given twice, first in line 6",
+        "c.yaml:7: measure.seed: given twice, first on line 6",
     ),
-    "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first in line 4"),
+    "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first on line 4"),
     "tabs": ("name: t\noperators:\n\t- decode_native\n", "c.yaml:3: not readable as YAML: "),
     "unclosed bracket": (
         "name: t\noperators: [decode_native\nsweep: [{batch_size: 1}]\n",
@@ -278,7 +289,7 @@ OVERRIDDEN = {
     "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
     "impossible date": (
         "batch_size=2020-13-01",
-        "--set batch_size=2020-13-01: the value is not YAML (month must be in 1..12)",
+        "--set batch_size=2020-13-01: the value is not YAML ('2020-13-01' is no timestamp)",
     ),
     "misspelt axis": (
         "batchsize=3",
@@ -314,9 +325,7 @@ def test_a_folder_is_no_configuration(capsys, tmp_path):
 
 def test_a_missing_folder_is_no_traceback(capsys):
     assert bench.main(["nowhere/c.yaml", "--plan"]) == 2
-    assert (
-        capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory; configs/ has some to start from\n"
-    )
+    assert capsys.readouterr().err == "error: nowhere/c.yaml: No such file or directory; see configs/ for examples\n"
 
 
 @pytest.mark.parametrize("given", ["configs/mtp3.yaml", "confgs/mtp3.yaml", "mtp3", "mtp3.yml"])

@@ -260,12 +260,12 @@ OWN = {
     "a rule raises": (
         {"n": 0},
         {"rules": (Rule("{n}", lambda p: 1 // p.n > 0),)},
-        "o: no point can be made of this: ZeroDivisionError",
+        "o: cannot make a point of this: ZeroDivisionError",
     ),
     "a rule names what is no axis": (
         {"n": 0},
         {"rules": (Rule("{k}", lambda p: False),)},
-        "no point can be made of this: KeyError: 'k'",
+        "cannot make a point of this: KeyError: 'k'",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_json_says_for_every_variant_and_check_whether_it_is_waived(capsys):
     rows = {f"{row['operator']}/{row['variant']}": row["checks"] for row in catalog["variants"]}
     assert set(rows) == {variant.id for variant in CATALOG.variants}
     for variant in CATALOG.variants:
-        assert rows[variant.id] == {name: "waived" if name in variant.waives else "promised" for name in NAMES}
+        assert rows[variant.id] == {name: "waived" if name in variant.waives else "required" for name in NAMES}
     assert [name for name, state in rows["mla_tile_schedule/host_loop"].items() if state == "waived"] == list(WAIVABLE)
 
 
@@ -35,7 +36,7 @@ def check_rows(out):
         if (name := line.partition(":")[0]) in CATALOG.operators:
             operator = name
         words = line.split()
-        if operator and {"promised", "waived"} & set(words[1:2]):
+        if operator and {"required", "waived"} & set(words[1:2]):
             found.setdefault(operator, {})[words[0]] = words[1:]
     return found
 
@@ -46,25 +47,65 @@ def test_every_check_is_a_column_or_one_of_the_others(width, capsys, monkeypatch
     monkeypatch.delenv("COLUMNS", raising=False)
     if width:
         monkeypatch.setenv("COLUMNS", str(width))
-    out = listed(capsys)
-    assert max(map(len, out.splitlines())) <= (width or 100)
-    found = check_rows(out)
+    found = {}
+    for name in CATALOG.operators:
+        out = listed(capsys, name)
+        assert max(map(len, out.splitlines())) <= (width or 100)
+        found |= check_rows(out)
     assert list(found) == list(CATALOG.operators)
     for operator, rows in found.items():
         healthy = [variant for variant in CATALOG.of(operator) if variant.defect is None]
         assert list(rows) == [variant.name for variant in healthy]
         for variant in healthy:
-            states = ["waived" if name in variant.waives else "promised" for name in WAIVABLE]
-            assert rows[variant.name] == [*states, "promised"]
+            states = ["waived" if name in variant.waives else "required" for name in WAIVABLE]
+            assert rows[variant.name] == [*states, "required"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_every_check_is_explained(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = itertools.dropwhile(lambda line: not line.startswith("checks: "), listed(capsys).splitlines())
+    lines = itertools.dropwhile(
+        lambda line: not line.startswith("checks: "), listed(capsys, "decode_native").splitlines()
+    )
     table = list(lines)[3:]
     first_words = [line.split()[0] for line in table if line[:1].strip()]
     assert first_words == list(NAMES)
     text = " ".join(" ".join(table).split())
     assert text.count(" yes ") == len(WAIVABLE)
     assert len(CHECKS) == len(first_words)
+
+
+def test_the_operators_take_one_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    out = listed(capsys)
+    lines = out.splitlines()
+    assert len(lines) <= 36
+    operator = CATALOG.operators["decode_native"]
+    row = next(line for line in lines if line.startswith("decode_native"))
+    defects = [variant for variant in CATALOG.of("decode_native") if variant.defect is not None]
+    counts = len(CATALOG.of("decode_native")) - len(defects), len(operator.hard_points) + len(operator.sequences)
+    assert re.search(rf"  {counts[0]} +{counts[1]} +{len(defects)} +\(B, L\)", row)
+    assert [line.split()[0] for line in lines[2:] if re.match(r"[a-z_]+ +\d", line)] == list(CATALOG.operators)
+    assert re.search(r"variants unavailable, needs a GPU: .*cuda_fused", out)
+
+
+def test_an_operator_is_listed_with_all_that_belongs_to_it(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = listed(capsys, "decode_native")
+    operator = CATALOG.operators["decode_native"]
+    for axis in operator.axes:
+        assert re.search(rf"^{axis.name} .*{re.escape(axis.doc)}", out, re.MULTILINE)
+    assert re.search(r"^max_decode_len +4 \* ", out, re.MULTILINE)  # follows from next_n
+    assert re.search(r"^batch_size +32 +", out, re.MULTILINE)
+    for hard in operator.hard_points:
+        assert re.search(rf"^{re.escape(hard.name)} ", out, re.MULTILINE)
+    for name in operator.sequences:
+        assert re.search(rf"^{re.escape(name)} ", out, re.MULTILINE)
+    assert "\nmax_decode_len must not exceed next_n\n" in out
+    assert "flat_view" in out
+    assert "op_chain" not in out  # of other operators
+
+
+def test_an_unknown_operator_is_named_with_the_nearest(capsys):
+    assert bench.main(["list", "decode_nativ"]) == 2
+    assert capsys.readouterr().err == "error: list: no operator 'decode_nativ'; did you mean decode_native?\n"

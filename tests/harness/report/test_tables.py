@@ -201,3 +201,10 @@ def test_markdown_of_a_table_is_text_and_tables_alone():
     assert "\n* fastest of its row." in html
     starred = sum(entry.main.endswith("*") for table in tables for _, entries in table.rows for entry in entries)
     assert starred == len(re.findall(r"×\*</strong>", html)) > 0
+
+
+@pytest.mark.parametrize("mark", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_characters_that_split_lines_elsewhere_end_no_width(mark):
+    """str.splitlines breaks at each of them, a column does not."""
+    assert columns.widths([["a" + mark + "bb", f"{mark}{mark}"], ["c"]], 100) == [4, 1]
+    shown(100, lambda console: print_rows(console, ("name", "value"), [(f"x{mark}y", "1")]))

@@ -1,14 +1,19 @@
 """Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
 
+import os
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from harness.config.sweep import Group
+from harness.discover import discover
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
 from harness.runner import run
 from harness.runner.protocol import Ready
+from harness.runner.sources import source_hashes
 from tests import factory
 from tests.fake_worker import FakeWorkers
 from tests.harness.cli.test_cli import TINY, call
@@ -33,8 +38,6 @@ def bench(tmp_path, monkeypatch):
         cells_left = iter(range(dies_after))
 
         def script(task):
-            from harness.discover import discover
-
             label = discover().operators[task.operator].label(task.axes)
             for name in task.variants:
                 if next(cells_left, None) is None:
@@ -144,17 +147,27 @@ def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
     assert workers.started[0].seed == 5
 
 
-def test_another_machine_is_refused(bench):
+@pytest.mark.parametrize(
+    ("changed", "before", "now"),
+    [
+        ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
+        ({"driver": "590.2"}, "driver None", "590.2"),
+        ({"commit": "fffaaa"}, "commit None", "fffaaa"),
+        ({"dirty": True}, "dirty False", "True"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
-    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(torch="2.14.0"))
+    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(**changed))
     assert code == 2
-    assert err == "error: out/run.jsonl was recorded with torch 2.13.0+cpu, this is 2.14.0; record the run again"
+    assert err == f"error: out/run.jsonl was recorded with {before}, this is {now}; record the run again"
     assert workers.closed
     assert keys() == KEYS[:1]
 
 
 def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
-    assert "leave --out out" in bench("--resume", "out", "--out", "other")[2]
+    assert "drop --out" in bench("--resume", "out", "--out", "other")[2]
     code, _, err, _ = bench("--resume", "nowhere")
     assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
 
@@ -177,6 +190,71 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     )
     assert err.endswith("complete it with --resume")
     assert keys() == KEYS[:1]
+
+
+@pytest.mark.parametrize("how", ["unlinked", "replaced", "folder deleted"])
+def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench, tmp_path, monkeypatch):
+    def write(self, line):
+        if isinstance(line, Cell) and line.key == KEYS[2]:
+            if how == "folder deleted":
+                shutil.rmtree("out")
+            else:
+                os.unlink("out/run.jsonl")
+            if how == "replaced":
+                Path("out/run.jsonl").write_text("another file")
+        real(self, line)
+
+    real = Writer.write
+    monkeypatch.setattr(Writer, "write", write)
+    code, out, err, workers = bench("--out", "out")
+    assert code == 2
+    assert err == (
+        "error: out/run.jsonl was deleted or replaced while it was written; the measured times are only in the "
+        "tables above"
+    )
+    assert "3 passed" in out
+    assert "decode_native: CPU wall time" in out
+    assert workers.closed
+    assert how != "replaced" or Path("out/run.jsonl").read_text() == "another file"
+
+
+def test_a_record_deleted_after_its_last_line_still_shows_its_table(bench, monkeypatch):
+    def close(self, wait_s=30):
+        os.unlink("out/run.jsonl")
+
+    monkeypatch.setattr(run.Runner, "close", close)
+    code, out, err, _ = bench("--out", "out")
+    assert (code, "4 passed" in out) == (2, True)
+    assert "was deleted or replaced" in err
+
+
+def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
+    """Whatever loses it: here a writer that forgets one."""
+    real = Writer.write
+    forget = lambda self, line: None if isinstance(line, Cell) and line.key == KEYS[1] else real(self, line)  # noqa: E731
+    monkeypatch.setattr(Writer, "write", forget)
+    code, _, err, _ = bench("--out", "out")
+    assert code == 1
+    assert err == (
+        f"stopped: 1 planned cell not measured, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; "
+        "complete them with --resume out/run.jsonl"
+    )
+
+
+def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
+    table = tmp_path / "out" / "table.md"
+    table.parent.mkdir()
+    table.write_text("# my notes\n")
+    code, _, err, workers = bench("--out", "out")
+    assert (code, workers.started, table.read_text()) == (2, [], "# my notes\n")
+    assert err == (
+        "error: out/table.md was not written by a run and would be overwritten; choose another folder with --out"
+    )
+    assert list(table.parent.iterdir()) == [table]
+    table.unlink()
+    for _ in range(2):  # the table of an earlier run, whose record was removed
+        assert bench("--out", "out")[0] == 0
+        (tmp_path / "out" / "run.jsonl").unlink()
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -224,3 +302,96 @@ def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
         run, header=header, segments=[(2, segment("b", calibration=two)), (5, segment("c", calibration=three))]
     )
     assert [[one, two, three].index(run.calibration_of(cell)) for cell in run.cells[:7]] == [0, 0, 1, 1, 1, 2, 2]
+
+
+# --- what the cells depend on -----------------------------------------------------------------------------------------
+
+GUEST = """
+from harness.contract import variant
+
+
+@variant("decode_native")
+def mine(point, x, out):
+    return lambda: None
+"""
+TRACE = "ContextTokens,GeneratedTokens\n{},20\n"
+
+
+@pytest.fixture
+def depends(bench, tmp_path):
+    """depends(*arguments, **more): the bench on a trace, with a variant of a file; and that file and the trace."""
+    guest, trace = tmp_path / "mine.py", tmp_path / "lengths.csv"
+    guest.write_text(GUEST)
+    trace.write_text(TRACE.format(100))
+    traced = TINY.replace("{uniform: [1000, 100000]}", "{trace: lengths.csv}").replace("flat_view", "mine")
+    (tmp_path / "tiny.yaml").write_text(traced)
+    return lambda *arguments, **more: bench(*arguments, "--variants", "mine.py", **more)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "lengths.csv"])
+def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
+    assert depends("--out", "out", dies_after=1)[0] == 130
+    assert "mine.py" in read_run("out/run.jsonl").header.sources
+    before = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(before + "\n# slower\n" if name == "mine.py" else TRACE.format(200))
+    code, _, err, workers = depends("--resume", "out")
+    assert (code, workers.started) == (2, [])
+    assert err == (
+        f"error: out/run.jsonl: {name} has changed since, so new cells would have other code or inputs; "
+        "put it back, or record the run again"
+    )
+    (tmp_path / name).write_text(before)
+    assert depends("--resume", "out")[0] == 0
+
+
+def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path):
+    depends("--out", "out", dies_after=1)
+    code, _, err, _ = bench("--resume", "out", "--variants", tmp_path / "mine.py")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "kernels/decode_native/cuda.py",
+        "kernels/decode_native/decode_native.cuh",
+        "baselines/workloads/axes.py",
+        "harness/",
+    ],
+)
+def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
+    """As it would be with an untracked kernel or outside of git: the commit is the same."""
+    bench("--out", "out", dies_after=1)
+    record = tmp_path / "out" / "run.jsonl"
+    digest = read_run(record).header.sources[path]
+    record.write_bytes(factory.without_checksums(record.read_bytes().replace(digest.encode(), b"0" * 16)))
+    code, _, err, _ = bench("--resume", "out")
+    assert code == 2
+    assert err.startswith(f"error: out/run.jsonl: {path} has changed since")
+
+
+def test_a_record_without_hashes_is_resumed_with_a_warning(bench, tmp_path):
+    bench("--out", "out", dies_after=1)
+    record = tmp_path / "out" / "run.jsonl"
+    header, rest = factory.without_checksums(record.read_bytes()).split(b"\n", 1)
+    old = msgspec.json.decode(header)
+    del old["sources"]
+    record.write_bytes(msgspec.json.encode(old) + b"\n" + rest)
+    code, _, err, _ = bench("--resume", "out")
+    assert code == 0
+    assert err == ("warning: out/run.jsonl has no source hashes: whether code or traces changed since is not checked")
+    assert keys() == KEYS
+
+
+def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
+    catalog = discover()
+
+    def hashed(name):
+        operator = catalog.operators[name]
+        return source_hashes([Group(operator, operator.complete({}), tuple(catalog.of(name)))], ())
+
+    native, step = hashed("decode_native"), hashed("decode_step")
+    assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)
+    assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
+    parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
+    assert all(any(f"/{part}/" in name for name in step) for part in parts)

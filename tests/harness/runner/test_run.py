@@ -3,6 +3,8 @@ gives up.
 """
 
 import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +137,44 @@ def test_a_worker_that_always_dies_before_anybody_has_control_does_not_go_on_for
     assert set(fates.values()) == {"failed"}
 
 
+@pytest.mark.parametrize("fault", ["another point", "twice", "none"])
+def test_every_planned_cell_is_written_once_whatever_a_worker_answers(fault, drive):
+    """The first process answers wrongly and is replaced; the next one answers as asked."""
+    faults = iter([True])
+
+    def script(task):
+        for event in session()(task):
+            wrong_here = isinstance(event, Cell) and event.variant == "b" and task.axes["n"] == 1
+            if not wrong_here or not next(faults, False):
+                yield event
+            elif fault == "twice":
+                yield from (event, event)
+            elif fault == "another point":
+                yield cell(replace(task, axes={"n": 7}), "b")
+
+    fates, lines = drive(FakeWorkers(script), groups(2))
+    assert set(fates.values()) == {"passed"}
+    (why,) = [line.why for line in lines if isinstance(line, Segment)]
+    assert (
+        why
+        == {
+            "another point": "the worker process sent a cell that it was not asked for: o/b/n=7",
+            "twice": "the worker process sent a cell that it was not asked for: o/b/n=1",
+            "none": "the worker process finished without a cell of b",
+        }[fault]
+    )
+
+
+def test_variants_of_a_file_run_after_all_others(drive):
+    own = [Variant("o", name, None, "", "kernels.o.triton") for name in "ab"]
+    guest = Variant("o", "c", None, "", "variants_mine")
+    plan = [Group(OPERATOR, Point({"n": n}), (own[0], guest, own[1])) for n in (1, 2)]
+    workers = FakeWorkers(session())
+    drive(workers, plan, time_budget_s=60)
+    assert workers.asked == [("a", "b"), ("a", "b"), ("c",), ("c",)]
+    assert workers.budgets == pytest.approx([20, 30, 30, 60], rel=0.01)  # nothing was spent, so what is left grows
+
+
 def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_others(drive, monkeypatch):
     now = iter(range(0, 10**6))
     monkeypatch.setattr(loop.time, "monotonic", lambda: next(now))
@@ -196,10 +236,12 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run_and_keeps_the_cells(monke
     assert [(line.variant, line.status) for line in lines] == [("b", "failed")]
 
 
-def test_only_the_first_worker_compiles_every_source(drive):
+def test_only_the_first_worker_compiles_sources(monkeypatch):
     workers = FakeWorkers(session(dies_verifying="b"))
-    drive(workers, groups())
-    assert [job.compiled for job in workers.started] == [True, False]
+    monkeypatch.setattr(loop, "Worker", workers)
+    job = Job("cpu", (), 0, Measure(), timed=True, compiled=(Path("b.cu"),))
+    Runner(job, lambda line: None, lambda progress: None).run(groups())
+    assert [job.compiled for job in workers.started] == [(Path("b.cu"),), ()]
 
 
 def test_the_cells_of_the_fake_are_those_of_the_plan():

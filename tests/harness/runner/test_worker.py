@@ -68,6 +68,20 @@ def test_whatever_ends_a_worker_is_one_sentence(name, start, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_worker_that_was_forked_answers_once(start):
+    one = start()
+    assert one.ready
+    for _ in range(3):
+        assert [event.variant for event in ask(one, "forks", "fine")] == ["forks", "forks", "fine", "fine"]
+
+
+def test_an_answer_to_another_message_is_not_taken_for_this_one(start):
+    one = start()
+    assert one.ready
+    with pytest.raises(WorkerDied, match="an answer to message 0 instead of 1"):
+        list(ask(one, "answers_an_older_message"))
+
+
 def test_what_a_worker_prints_goes_to_standard_error_and_a_flood_is_cut(start, capfd):
     one = start()
     assert one.ready

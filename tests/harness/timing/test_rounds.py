@@ -95,6 +95,21 @@ def interval_is_wide(timing):
     return median_interval(slopes(timing.metrics(1).graph_us)).relative_half_width > 0.01
 
 
+@pytest.mark.parametrize(("spread", "stopped"), [(0.007, "settled"), (0.013, "rounds")])
+def test_a_median_is_settled_at_one_per_cent(spread, stopped):
+    """As many samples at either end of the spread, so that the interval of the median reaches from end to end."""
+
+    class Alternates(FakeStopwatch):
+        leading = "host_us"
+
+        def sample(self):
+            self.calls += 1
+            return {"host_us": 100 * (1 + (spread if self.calls % 2 else -spread))}
+
+    gpu = FakeGpu()
+    assert run(gpu, Alternates(gpu, "a", 1.0))["a"].stopped == stopped
+
+
 def test_the_budget_ends_a_run_that_does_not_settle_but_not_before_min_rounds():
     gpu = FakeGpu()
     timing = run(gpu, FakeStopwatch(gpu, "a", 1e6, noise=0.5), min_rounds=7, budget_s=1.0)["a"]

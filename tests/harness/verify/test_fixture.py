@@ -15,7 +15,7 @@ from harness.contract import Expected, Variant
 from harness.records.schema import Cell
 from harness.runner.evaluator import Evaluator
 from harness.runner.protocol import Job, Task
-from harness.verify.buffers import GUARD_BYTES, Guarded
+from harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
 from harness.verify.equality import compare
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.hard_points import check_variant
@@ -133,6 +133,17 @@ def returns_a_copy(point, x, out):
     return launch
 
 
+def returns_other_strides(point, x, out):
+    launch_right = right(point, x, out)
+
+    def launch():
+        launch_right()
+        rows, columns = native.views(point, out)["context_lens"].shape
+        return {"context_lens": out.buffer.as_strided((rows, columns), (1, rows))}
+
+    return launch
+
+
 def returns_wrong_dtype(point, x, out):
     launch_right = right(point, x, out)
 
@@ -163,15 +174,16 @@ def test_the_right_one_passes(device):
 @pytest.mark.parametrize(
     ("wrong", "check", "words"),
     [
-        (unwritten_output, "exact", r"\[14\] expected .* got .*poison: never written"),
+        (unwritten_output, "exact", r"\[b=4, j=2\] expected .* got .*poison: never written"),
         (stale_output, "exact", "poison: never written"),
-        (caches_first_answer, "exact", r"\[0\] expected \d+, got \d+"),
-        (computed_during_setup, "exact", r"\[0\] expected \d+, got \d+"),
+        (caches_first_answer, "exact", r"\[b=0, j=0\] expected \d+, got \d+"),
+        (computed_during_setup, "exact", r"\[b=0, j=0\] expected \d+, got \d+"),
         (mutates_input, "inputs_unchanged", r"seq_lens was written to; 1 element, first at \[4\]"),
         (writes_one_too_many, "exact", r"\[15\] expected .*, got 0"),
         (writes_past_the_buffer, "in_bounds", "outside the output buffer"),
         (writes_before_an_input, "in_bounds", "outside the input seq_lens .* at byte -4"),
         (returns_a_copy, "stable_address", "address moves"),
+        (returns_other_strides, "contiguous", r"strides \(1, 5\), expected \(3, 1\)"),
         (returns_wrong_dtype, "return_value", "int64"),
         (returns_nothing_useful, "return_value", "returned no 'context_lens'"),
     ],
@@ -181,6 +193,103 @@ def test_wrong_kernels_are_rejected(wrong, check, words, device):
     with pytest.raises(Mismatch, match=words) as caught:
         verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, wrong))
     assert caught.value.check == check
+
+
+def right_on_poison_only(point, x, out):
+    """Adds its answer instead of storing it, to what it takes for an empty buffer."""
+    launch_right = right(point, x, out)
+
+    def launch():
+        used = bool(out.buffer[0] < 1_000_000)
+        launch_right()
+        out.buffer[: point.batch_size * point.max_decode_len] += int(used)
+
+    return launch
+
+
+def idle_on_known_inputs(point, x, out):
+    """Works again only when the contents of its inputs changed."""
+    launch_right, known = right(point, x, out), []
+
+    def launch():
+        if not known or not torch.equal(known[-1], x.seq_lens):
+            known.append(x.seq_lens.clone())
+            launch_right()
+
+    return launch
+
+
+@pytest.mark.parametrize("wrong", [right_on_poison_only, idle_on_known_inputs])
+def test_a_launch_runs_on_its_own_result_and_again_on_the_same_inputs(wrong, device):
+    with pytest.raises(Mismatch) as caught:
+        verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, wrong))
+    assert caught.value.check == "exact"
+
+
+def test_set_up_never_sees_the_batch_of_the_first_launch(device):
+    """The first launch is the only one of an interpreted variant in a sweep."""
+    with pytest.raises(Mismatch):
+        verify_cell(Fixture(native, POINT, device, seed=3), as_variant(native, computed_during_setup), once=True)
+
+
+def leaves_zeros_to_the_buffer(point, x, out):
+    def launch():
+        lens = right_lens(point, x).flatten()
+        rows = out.buffer[: lens.numel()]
+        rows.copy_(torch.where(lens > 0, lens, rows))
+
+    return launch
+
+
+def test_a_sequence_starts_on_poison(device):
+    point = native.complete(dict(POINT) | {"batch_size": 4, "padding": 0.5})
+    words = "step 1 of 1 through the same buffers: .*poison: never written"
+    with pytest.raises(Mismatch, match=words):
+        verify_sequence(native, as_variant(native, leaves_zeros_to_the_buffer), [point], device, seed=1)
+
+
+def test_every_step_of_a_sequence_has_other_contents(device):
+    first = []
+
+    def answers_as_in_the_first_step(point, x, out):
+        def launch():
+            first.append(right_lens(point, x).flatten())
+            out.buffer[: first[0].numel()].copy_(first[0])
+
+        return launch
+
+    with pytest.raises(Mismatch, match="step 2 of 2"):
+        verify_sequence(native, as_variant(native, answers_as_in_the_first_step), [POINT, POINT], device, seed=1)
+
+
+def test_no_element_is_right_because_of_its_poison(device):
+    """A value of one byte may equal a poison; it is compared under another one, too."""
+    assert len(set(POISONS)) == 2
+    value = torch.tensor([POISONS[0], POISONS[1]], dtype=torch.uint8)
+    for index, pattern in enumerate(POISONS):
+        guarded = Guarded(value, device)
+        guarded.poison(pattern)
+        never_written = guarded.tensor.clone()
+        with pytest.raises(Mismatch, match=rf"\[{1 - index}\] expected"):
+            compare("state", guarded.tensor, never_written, Expected(value.to(guarded.tensor.device)))
+
+
+def test_a_row_written_one_row_too_far_meets_a_canary(device):
+    """As wide as a block table of the longest model with blocks of 64 tokens."""
+    guarded = Guarded(torch.zeros(2, 163840 // 64, dtype=torch.int32), device)
+    for row in (-1, 2):
+        beside = guarded.tensor.as_strided((2560,), (1,), guarded.tensor.storage_offset() + row * 2560)
+        kept = beside.clone()
+        beside.fill_(3)
+        assert guarded.stray_write() == row * 2560 * 4
+        beside.copy_(kept)
+
+
+def test_tensors_keep_their_strides_between_canaries(device):
+    source = torch.arange(40, dtype=torch.int32).view(4, 10)[:, :3]
+    guarded = Guarded(source, device)
+    assert (guarded.tensor.shape, guarded.tensor.stride()) == ((4, 3), (10, 1))
+    assert torch.equal(guarded.tensor.cpu(), source)
 
 
 def test_a_mismatch_names_the_first_five_elements(device):
@@ -249,6 +358,8 @@ def test_a_read_past_the_source_row_shows_in_the_slack(device):
     before = torch.full((1, 4), 99, dtype=torch.int32)
     for legal in ([5, 6, 99, 0], [5, 6, 0, 99]):
         compare("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, slack=slack))
+    kept_by_the_source = Expected(torch.tensor([[5, 6, 7, 8]], dtype=torch.int32), slack=slack)
+    compare("table", torch.tensor([[5, 6, 0, 8]], dtype=torch.int32), before, kept_by_the_source)
     for illegal in ([5, 6, 42, 0], [5, 99, 0, 0]):
         with pytest.raises(Mismatch):
             compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, slack=slack))
@@ -291,7 +402,7 @@ def test_contents_move_with_the_seed_but_shapes_do_not():
 
 @pytest.mark.parametrize("returned", [4.0, None, "8"])
 def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, catalog, monkeypatch):
-    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     for name, traffic in (("decode_native", lambda point, x: returned), ("decode_flatten", flatten.bytes_moved)):
         brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
         monkeypatch.setitem(
@@ -310,7 +421,7 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
     ("returned", "problem"), [(True, "redundant= returned True; it must"), (None, None), ("the same at B = 1", None)]
 )
 def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, monkeypatch):
-    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False, compiled=False))
+    evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: returned, sequences={})
     monkeypatch.setitem(
         evaluator._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])

@@ -10,7 +10,7 @@ from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES, Mismatch
 from harness.contract import Variant
 from harness.verify.graph_replay import STEPS
-from harness.verify.hard_points import DeviceChecks, Finding, check_results, check_variant
+from harness.verify.hard_points import DeviceChecks, Finding, check_results, check_variant, is_unverified
 from harness.verify.integrity import Integrity
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
@@ -143,6 +143,11 @@ def test_a_variant_that_never_ran_has_no_results():
     assert set(check_results(waiving, [], "cuda").values()) == {"-"}
     died = check_results(waiving, [Finding("process", "rejected", "no_crash", "killed by SIGSEGV")], "cuda")
     assert died["no_crash"] == "no"
+
+
+def test_only_a_hard_point_that_was_passed_verifies_a_variant():
+    assert is_unverified([Finding("B=1", "skipped"), Finding("L = 1", "failed", "ValueError", "it failed")])
+    assert not is_unverified([Finding("B=1", "skipped"), Finding("L = 1", "passed")])
 
 
 def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_checked(catalog):

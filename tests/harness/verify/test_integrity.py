@@ -110,7 +110,7 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
         f"import torch\ntorch.set_default_device('{device}')\nfrom harness.contract import variant\n"
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
-    evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True, compiled=False))
+    evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True))
     (finding,) = evaluator.check_variant("decode_native", "moves")
     assert (finding.outcome, finding.check) == ("rejected", "process_state")
     assert finding.message.startswith("torch.get_default_device() was cpu and is ")
@@ -141,6 +141,18 @@ def test_a_call_that_writes_everything_passes_and_one_that_does_not_is_rejected(
     output_probe.arm()
     with pytest.raises(Mismatch, match=r"out\[\d, \d\] was made wrong before the queued calls and still is after them"):
         output_probe.check("queued")
+
+
+def test_a_stage_that_writes_a_quarter_of_an_output_is_rejected_at_once():
+    expected = torch.arange(10_000, dtype=torch.int32)
+    fixture, buffer = fixture_of(expected)
+    output_probe = OutputProbe(fixture)
+    for _ in range(20):
+        output_probe.arm()
+        buffer[:2500] = expected[:2500]
+        with pytest.raises(Mismatch, match="every_call"):
+            output_probe.check("host")
+        buffer.copy_(expected)
 
 
 def test_which_elements_are_made_wrong_differs_from_stage_to_stage():

@@ -1,0 +1,103 @@
+"""Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
+
+The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
+be anywhere. Imports from elsewhere, such as installed packages, are not checked. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.config.sweep import Group
+from harness.discover import FOLDERS, ROOT
+from harness.records.schema import RecordError
+from harness.wording import printable
+
+#: Hexadecimal digits kept of SHA-256, which are the first ones that sha256sum prints.
+DIGITS = 16
+#: The engine as one entry; a path of a file cannot end so.
+ENGINE = "harness/"
+_SUFFIXES = (".py", ".cu", ".cuh")
+#: How a file of an operator's folder names another folder: an import, or an include of CUDA.
+_OTHER_FOLDER = re.compile(rf'\b(?:{"|".join(FOLDERS)})\.(\w+)|#include "(\w+)/')
+
+
+def source_hashes(groups: Sequence[Group], variant_files: Iterable[str]) -> dict[str, str]:
+    """File -> hash: of the engine, the folders of the operators and of those they import, the files of ``--variants``,
+    the sources of the variants, and every file that an axis names, such as a trace. Paths inside the repository are
+    relative to it. Raises RecordError for a file that cannot be read.
+    """
+    files = dict.fromkeys(_files(_closure({group.operator.name for group in groups})))
+    files |= dict.fromkeys(Path(file) for file in variant_files)
+    files |= dict.fromkeys(source for group in groups for variant in group.variants for source in variant.sources)
+    named = {text for group in groups for text in _texts(list(group.point.values()))}
+    files |= dict.fromkeys(Path(text) for text in sorted(named) if _is_file(text))
+    engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
+    return {ENGINE: engine} | {_name(path): _hash(path) for path in files}
+
+
+def changed_source(recorded: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """The first file whose content is not the recorded one; None where all are as they were.
+
+    A file of the same name and content in another place is the same one: --resume may be called from another folder.
+    """
+    elsewhere = {(Path(name).name, digest) for name, digest in now.items()}
+    for name, digest in recorded.items():
+        if now.get(name) != digest and (name in now or (Path(name).name, digest) not in elsewhere):
+            return name
+    return None
+
+
+def _closure(operators: Collection[str]) -> list[str]:
+    """Names of operator folders, with those that they import or include; ``workloads`` is one of them."""
+    found, left = set(), set(operators)
+    while left:
+        folder = left.pop()
+        found.add(folder)
+        for path in _files([folder]):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            left |= {name for names in _OTHER_FOLDER.findall(text) for name in names if name} - found
+    return sorted(found)
+
+
+def _files(folders: Iterable[str]) -> list[Path]:
+    return [path for name in folders for folder in FOLDERS for path in _code(ROOT / folder / name)]
+
+
+def _code(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text inside a value of an axis."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _texts(inner)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or with a null
+        return False
+
+
+def _name(path: Path) -> str:
+    return printable(str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path))
+
+
+def _hash(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,183 @@
+"""Points at capacity: legal points at which sizes are large, found from the axes, rules and variants of an operator.
+
+Hard points name the batches that broke implementations, and they are small. What goes wrong at size (a loop that ends
+too early, a grid that is limited, an index of 16 bits, the third level of a search) is found here:
+
+* every size of an operator at one past each power of two, from the smallest legal value to the largest that fits;
+* the sizes that its variants declare (``@variant(..., sizes=)``), one less and one more;
+* at the largest value of each size, and at a multiple of a large power of two, every example of every other axis
+  (layouts, modes, paddings, context lengths);
+* points in which several sizes are large together.
+
+A size is as large as the rules of the operator, ``Axis.largest`` and MOST_BYTES of inputs and outputs allow. Where a
+value breaks a rule or takes too many bytes, the other sizes move: buffers grow, the rest shrinks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.contract import Axis, Operator, Point, Variant
+from harness.verify.hard_points import reason_to_skip
+from harness.verify.points import LARGEST, PointSearch
+
+#: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's
+#: interpreter; 16-bit and 20-bit counts overflow well below it.
+MOST_BYTES = 8 << 20
+#: Points in which several sizes are large.
+GROWN = 12
+#: How often other examples are drawn where a point is redundant, and how often a point may fail to grow.
+ATTEMPTS = 8
+
+
+def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) -> list[Point]:
+    """The points at capacity of an operator, each once, in random order.
+
+    The seed decides which examples meet at a point, which sizes shrink where bytes are short, and the order.
+    """
+    chosen = random.Random(f"{operator.name} {seed}")
+    search = PointSearch(operator, MOST_BYTES)
+    points: dict[str, Point] = {}
+    for axis in search.sizes:
+        declared = [size for variant in variants for size in variant.sizes.get(axis.name, ())]
+        for point in (*_one_size(search, axis, chosen), *_declared(search, axis, declared, chosen)):
+            points.setdefault(operator.label(point), point)
+    for _ in range(GROWN):
+        point = _grown(search, chosen)
+        if point is not None and reason_to_skip(operator, point) is None:
+            points.setdefault(operator.label(point), point)
+    found = list(points.values())
+    chosen.shuffle(found)
+    return found
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A point, the sizes that were set for it, and axis -> number of its example."""
+
+    sizes: Mapping[str, int]
+    picks: Mapping[str, int]
+    point: Point
+
+
+def _fitting(
+    search: PointSearch,
+    sizes: Mapping[str, int],
+    keep: str,
+    chosen: random.Random,
+    pinned: Mapping[str, int] | None = None,
+) -> _Found | None:
+    """A point that fits with the size ``keep`` as it is, and is not redundant; None where none is found.
+
+    pinned: axis -> number of its example; the others have random ones.
+    """
+    for _ in range(ATTEMPTS):
+        picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
+        fitting = search.fitting(sizes, picks, frozenset({keep}), chosen.randrange(64))
+        if fitting is None:
+            return None
+        point = search.complete(fitting, picks)
+        if reason_to_skip(search.operator, point) is None:
+            return _Found(fitting, picks, point)
+    return None
+
+
+def _examples(search: PointSearch) -> dict[Axis, int]:
+    """Axis that is no size -> how many examples it has."""
+    default = search.operator.complete({})
+    return {axis: len(axis.examples_at(default)) for axis in search.words}
+
+
+def _ladder(search: PointSearch, axis: Axis) -> Iterator[int]:
+    """Ascending values: 0, 1 and one legal step past each power of two (or the power itself), where they are legal."""
+    yield from (value for value in (0, 1) if _is_legal(search, axis, value))
+    for bits in range(LARGEST.bit_length()):
+        past = [*(2**bits + 2**step for step in range(max(bits, 1))), 2**bits]
+        yield from itertools.islice((value for value in past if _is_legal(search, axis, value)), 1)
+
+
+def _is_legal(search: PointSearch, axis: Axis, value: int) -> bool:
+    return search.parses(axis, value) and search.legal({axis.name: value}, {}, frozenset({axis.name})) is not None
+
+
+def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterator[Point]:
+    """Points with this size on its ladder, and with every example of the other axes at the largest that fits."""
+    name, default = axis.name, search.operator.complete({})
+    # The sizes that were set for each value, from the default on. What had to move for one has to for a larger one.
+    steps: list[Mapping[str, int]] = [{}]
+    largest = None
+    for value in _ladder(search, axis):
+        found = _fitting(search, {**steps[-1], name: value}, name, chosen)
+        if found is not None:
+            largest = value
+            if value >= default[name]:
+                steps.append(found.sizes)
+            yield found.point
+        elif largest is not None or value > default[name]:
+            break
+    if largest is None:
+        return
+    end = _last_legal(search, axis, largest)
+    if end > largest and (found := _fitting(search, {**steps[-1], name: end}, name, chosen)):
+        steps.append(found.sizes)
+        largest = end
+    # A multiple of a large power of two, too: kernels take wide accesses there.
+    even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
+    if search.parses(axis, even[name]) and (found := _fitting(search, even, name, chosen)):
+        yield found.point
+    left = {(word.name, number): None for word, count in _examples(search).items() for number in range(count)}
+    while left:
+        word, number = next(iter(left))
+        del left[word, number]
+        # Some examples only differ from others where no other size has shrunk to 1: at the largest value that leaves
+        # them room.
+        tries = (_fitting(search, sizes, name, chosen, {word: number}) for sizes in reversed(steps[1:]))
+        if found := next((found for found in tries if found), None):
+            yield found.point
+            for pair in found.picks.items():
+                left.pop(pair, None)
+
+
+def _last_legal(search: PointSearch, axis: Axis, low: int) -> int:
+    """The last legal value from ``low`` to less than twice as much, where the next power of two is none; else ``low``.
+
+    A size may be limited by its parser, a rule or ``largest`` without a round number, such as 4095 requests.
+    """
+    high = 2 * low + 2
+    if _is_legal(search, axis, high):
+        return low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _is_legal(search, axis, middle) else (low, middle)
+    return low
+
+
+def _declared(search: PointSearch, axis: Axis, sizes: Sequence[int], chosen: random.Random) -> Iterator[Point]:
+    for value in dict.fromkeys(near for size in sizes for near in (size - 1, size, size + 1)):
+        if search.parses(axis, value) and (found := _fitting(search, {axis.name: value}, axis.name, chosen)):
+            yield found.point
+
+
+def _grown(search: PointSearch, chosen: random.Random) -> Point | None:
+    """A point whose sizes were doubled in random order, from the smallest ones on, until nothing more fits."""
+    picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()}
+    small: dict[str, int] = {}
+    for axis in search.sizes:
+        value = next(_ladder(search, axis), None)
+        if value is not None and (more := search.legal({**small, axis.name: value}, picks)) is not None:
+            small = more
+    values, failed = search.fitting(small, picks, frozenset(small)), 0
+    while values is not None and failed < ATTEMPTS:
+        before, axis = search.complete(values, picks), chosen.choice(search.sizes)
+        more = 2 * before[axis.name] + chosen.randrange(2)
+        grown = {size.name: before[size.name] for size in search.sizes} | {axis.name: more}
+        grown = search.legal(grown, picks, frozenset({axis.name})) if search.parses(axis, more) else None
+        shrunk = grown is None or any(size < before[name] for name, size in grown.items())
+        if shrunk or search.fitting(grown, picks, frozenset(grown)) is None:
+            failed += 1
+        else:
+            values = grown
+    return None if values is None else search.complete(values, picks)

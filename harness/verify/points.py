@@ -1,0 +1,149 @@
+"""Legal points near given sizes: what the points at capacity and the random batches are made of. Names no operator.
+
+An axis is a *size* if it takes whole numbers. All others take one of their examples, which may depend on the sizes (see
+harness.contract.Axis).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import string
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from harness.contract import Axis, Operator, Point, Rule
+
+#: Sizes are int32 in kernels.
+LARGEST = 2**31 - 1
+
+
+class PointSearch:
+    """Finds legal points of an operator with at most ``most_bytes`` of inputs and outputs.
+
+    ``sizes``: the axes that take whole numbers. ``words``: those that have examples.
+    """
+
+    def __init__(self, operator: Operator, most_bytes: int) -> None:
+        self.operator, self.most_bytes = operator, most_bytes
+        default = operator.complete({})
+        self.words = [axis for axis in operator.axes if axis.examples_at(default)]
+        self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
+        self._bytes: dict[Point, int] = {}
+
+    def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
+        """The point with these sizes. picks: axis -> number of its example, counted over their end."""
+        sizes = self.operator.complete(values)
+        chosen = {}
+        for axis in self.words:
+            examples = axis.examples_at(sizes)
+            chosen[axis.name] = examples[picks.get(axis.name, 0) % len(examples)]
+        return self.operator.complete({**values, **chosen})
+
+    def parses(self, axis: Axis, value: int) -> bool:
+        if value > (axis.largest or LARGEST):
+            return False
+        try:
+            return axis.parse(value) == value
+        except Exception:  # a parse= such as int raises TypeError as well
+            return False
+
+    def legal(
+        self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str] = frozenset()
+    ) -> dict[str, int] | None:
+        """``values``, with other sizes raised or lowered until no rule is broken; None where that takes too much.
+
+        keep: axes that are not moved.
+        """
+        values = dict(values)
+        for _ in range(2 * len(self.operator.rules) + 1):
+            broken = self.operator.broken_rule(self.complete(values, picks))
+            if broken is None:
+                return values
+            moves = self._moves(values, picks, keep, broken)
+            if (move := next(moves, None)) is None:
+                return None
+            values |= move
+        return None
+
+    def _moves(
+        self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str], rule: Rule
+    ) -> Iterator[dict[str, int]]:
+        """Changes of one size that the rule's message names, after which it holds; the smallest first. Capacities are
+        raised before anything is lowered: a step that is too large for its buffers gets larger ones.
+        """
+        point = self.complete(values, picks)
+        named = {name for _, name, _, _ in string.Formatter().parse(rule.message) if name}
+        axes = [axis for axis in self.sizes if axis.name in named] or self.sizes
+        for up in (True, False):
+            for doublings in range(1, 32):
+                for axis in axes:
+                    size = point[axis.name]
+                    moved = max(size, 1) << doublings if up else size >> doublings
+                    if axis.name in keep or moved == size or not self.parses(axis, moved):
+                        continue
+                    if _holds(rule, self.complete({**values, axis.name: moved}, picks)):
+                        yield {axis.name: moved}
+
+    def fitting(
+        self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str], first: int = 0
+    ) -> dict[str, int] | None:
+        """``values``, made legal, with at most ``most_bytes`` of inputs and outputs; None where that takes too much.
+
+        Other sizes are halved in turns, beginning with number ``first``, until the bytes are few enough.
+        """
+        values = self.legal(values, picks, keep)
+        if values is None:
+            return None
+        turns = [axis for axis in self._elastic if axis.name not in keep]
+        turns = [*turns[first % len(turns) :], *turns[: first % len(turns)]] if turns else []
+        while (excess := self.nbytes(self.complete(values, picks)) / self.most_bytes) > 1 and turns:
+            # As many at once as it takes at least: making inputs only to count their bytes is slow.
+            for axis in [turns.pop(0) for _ in range(min(math.ceil(math.log2(excess)), len(turns)))]:
+                size = self.complete(values, picks)[axis.name]
+                if size and self.parses(axis, size >> 1):
+                    halved = self.legal({**values, axis.name: size >> 1}, picks, keep | {axis.name})
+                    if halved is not None:
+                        values = halved
+                        turns.append(axis)
+        return values if excess <= 1 else None
+
+    @cached_property
+    def _elastic(self) -> list[Axis]:
+        """Sizes that the bytes depend on."""
+        point = self.operator.complete({})
+        found = []
+        for axis in self.sizes:
+            halved = self.operator.complete({axis.name: point[axis.name] >> 1})
+            legal = self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None
+            if legal and self.nbytes(halved) < self.nbytes(point):
+                found.append(axis)
+        return found
+
+    def nbytes(self, point: Point) -> int:
+        """Of inputs and outputs, with what lies between the rows of a table. The inputs are made for it, unless the
+        outputs are too large already.
+        """
+        key = self.operator.spelt_out(point)
+        if key not in self._bytes:
+            count = _nbytes(self.operator.make_outputs(point))
+            if count <= self.most_bytes:
+                count += _nbytes(self.operator.make_inputs(point, 0))
+            self._bytes[key] = count
+        return self._bytes[key]
+
+
+def _holds(rule: Rule, point: Point) -> bool:
+    """Whether a rule holds at a point that may break an earlier one, which a rule may take for granted."""
+    try:
+        return rule.holds(point)
+    except Exception:
+        return False
+
+
+def _nbytes(tensors: Any) -> int:
+    values = (getattr(tensors, field.name) for field in dataclasses.fields(tensors))
+    return sum(value.untyped_storage().nbytes() for value in values if isinstance(value, torch.Tensor))

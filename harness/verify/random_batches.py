@@ -1,0 +1,144 @@
+"""Random legal batches of an operator, drawn and shrunk by hypothesis, against the scalar reference, bit for bit.
+
+Sizes are drawn evenly over their orders of magnitude, up to twice their default, and moved until the rules hold
+(harness/verify/points.py). Every other axis takes one of its examples. Buffers start 0 to 3 elements past an aligned
+address.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import strategies as st
+
+from harness.contract import Operator, Point, Variant
+from harness.verify.fixture import Fixture, verify_cell
+from harness.verify.hard_points import Finding, finding_of, reason_to_skip, skipped
+from harness.verify.points import PointSearch
+
+#: Kind of these findings.
+KIND = "random batch"
+#: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are points at capacity.
+MOST_BYTES = 1 << 20
+#: Offsets at which buffers start, in elements past an aligned address: all positions of an int32 within 16 bytes.
+SHIFTS = 4
+#: Seconds for which a failing batch is shrunk.
+SHRINK_S = 20.0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A batch: its point, and the seed of its contents."""
+
+    point: Point
+    seed: int
+
+    @property
+    def shift(self) -> int:
+        """Elements past an aligned address at which its buffers start."""
+        return self.seed // 8 % SHIFTS  # independent of what else a seed's lowest bits decide
+
+
+def fixture_of(operator: Operator, drawn: Drawn, device: str, **more: Any) -> Fixture:
+    """The batch between canaries. more: other arguments of Fixture."""
+    return Fixture(operator, drawn.point, device, drawn.seed, batches=2, shift=drawn.shift, **more)
+
+
+def batches(operator: Operator) -> st.SearchStrategy[Drawn | None]:
+    """Strategy for legal batches; None where what was drawn is not to be made legal, or is another point's batch."""
+    search = PointSearch(operator, MOST_BYTES)
+    default = operator.complete({})
+
+    @st.composite
+    def draw_batch(draw: Callable) -> Drawn | None:
+        sizes = {}
+        for axis in search.sizes:
+            magnitude = draw(st.integers(0, default[axis.name].bit_length() + 1))
+            size = draw(st.integers(2**magnitude >> 1, 2**magnitude - 1))
+            if search.parses(axis, size) and search.legal({axis.name: size}, {}) is not None:
+                sizes[axis.name] = size
+        picks = {axis.name: draw(st.integers(0, len(axis.examples_at(default)) - 1)) for axis in search.words}
+        fitting = search.fitting(sizes, picks, frozenset())
+        contents = draw(st.integers(0, 2**16 - 1))
+        if fitting is None:
+            return None
+        point = search.complete(fitting, picks)
+        return None if reason_to_skip(operator, point) else Drawn(point, contents)
+
+    return draw_batch()
+
+
+class _Failed(Exception):
+    """What hypothesis shrinks; all failures are one to it."""
+
+
+def check_random(
+    operator: Operator,
+    variant: Variant,
+    device: str,
+    draw_seed: int,
+    count: int,
+    counting: Callable[[], AbstractContextManager] = nullcontext,
+    out_of_time: Callable[[], str | None] = lambda: None,
+    lost: Callable[[], bool] = lambda: False,
+) -> list[Finding]:
+    """One finding for each of ``count`` random batches, up to the first that the variant fails. That one is shrunk, for
+    SHRINK_S seconds at most, and its finding names the smallest failing batch that was found.
+
+    counting:    is around every launch, and may raise LeftOut.
+    out_of_time: why no further batch is to be tried, once there is a reason.
+    lost:        whether the device is lost after a failure; then nothing more is tried.
+    """
+    findings: list[Finding] = []
+    failed: list[Finding] = []
+    end = math.inf
+
+    @seed(draw_seed)
+    @settings(
+        max_examples=count,
+        phases=(Phase.generate, Phase.shrink),
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(drawn=batches(operator))
+    def check(drawn: Drawn | None) -> None:
+        nonlocal end
+        assume(drawn is not None)
+        if time.monotonic() > end:
+            return
+        if not failed and (reason := out_of_time()) is not None:
+            findings.append(Finding(operator.label(drawn.point), "skipped", message=reason, kind=KIND))
+            return
+        finding = _checked(operator, variant, drawn, device, counting)
+        if finding.outcome in ("rejected", "failed"):
+            end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf
+            failed.append(finding)
+            raise _Failed
+        if not failed:
+            findings.append(finding)
+
+    # Hypothesis raises _Failed, or calls it flaky where time ran out in between.
+    with suppress(Exception):
+        check()
+    return [*findings, *failed[-1:]]
+
+
+def _checked(
+    operator: Operator, variant: Variant, drawn: Drawn, device: str, counting: Callable[[], AbstractContextManager]
+) -> Finding:
+    def verify(passed_checks: set[str]) -> None:
+        fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks)
+        with counting():
+            verify_cell(fixture, variant, once=True)
+
+    name = f"{operator.label(drawn.point)} (seed {drawn.seed})"
+    found = skipped(name, variant, [drawn.point]) or finding_of(name, verify)
+    return replace(found, kind=KIND)

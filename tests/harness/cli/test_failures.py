@@ -1,0 +1,164 @@
+"""What `verify` says of a variant that fails: the first failure once, and the command that repeats it alone."""
+
+import re
+import shlex
+from types import SimpleNamespace
+
+import pytest
+
+from baselines.decode_native.operator import operator as native
+from harness.cli.one_point import parse_key
+from harness.config.load import ConfigError, load
+from harness.config.sweep import plan
+from tests.harness.cli.test_verification import call
+
+CONFIG = """\
+name: two
+operators: [decode_native]
+variants: [wrong_after_two, frozen]
+sweep: [{batch_size: [3, 5], context_len: {uniform: [100, 900]}}]
+"""
+#: One is wrong from the third column on, the other answers from what set-up saw.
+VARIANTS = """\
+import torch
+from harness.contract import variant
+
+def lengths(point, x):
+    steps = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32, device=x.seq_lens.device)
+    return ((x.seq_lens[:, None] + steps).clamp_(min=0) // point.compress_ratio)
+
+def skip(point):
+    return "front" if point.row_alignment == "front" else None
+
+@variant("decode_native", skip=skip, waives="no_alloc")
+def wrong_after_two(point, x, out):
+    fill = out.buffer[: point.batch_size * point.max_decode_len].view(point.batch_size, point.max_decode_len)
+    def launch():
+        fill.copy_(lengths(point, x))
+        fill[1:, 2:] = 7
+    return launch
+
+@variant("decode_native", skip=skip, waives="no_alloc")
+def frozen(point, x, out):
+    answer = lengths(point, x).flatten()
+    def launch():
+        out.buffer[: len(answer)] = answer
+    return launch
+"""
+
+
+#: The first hard point with a second request and a third column.
+FIRST_WRONG = next(
+    hard
+    for hard in native.hard_points
+    if (point := native.complete(hard.point)).batch_size > 1 and point.max_decode_len > 2
+)
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("failures")
+    (folder / "two.yaml").write_text(CONFIG)
+    (folder / "mine.py").write_text(VARIANTS)
+    arguments = [folder / "two.yaml", "--variants", folder / "mine.py", "--device", "cpu"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", "4000")
+        code, out, err = call("verify", *arguments, "--seed", 5, "--random", 0, "--no-capacity")
+    return SimpleNamespace(code=code, out=out, err=err, folder=folder)
+
+
+def told(verified, name):
+    """The lines of one variant's failure: what, how many more, how to repeat it."""
+    lines = verified.out.splitlines()
+    begins = [i for i, line in enumerate(lines) if line.startswith(f"decode_native/{name} at ")]
+    assert len(begins) == 1
+    return lines[begins[0] : begins[0] + 3]
+
+
+def test_the_first_failure_is_told_once_as_the_consumer_sees_it(verified):
+    assert verified.code == 1, verified.err
+    first, more, _ = told(verified, "wrong_after_two")
+    axes = native.label(native.complete(FIRST_WRONG.point))
+    where = f"hard point {FIRST_WRONG.name!r} ({axes})"
+    assert first.startswith(f"decode_native/wrong_after_two at {where}: exact: context_lens (")
+    assert "first at [b=1, j=2] expected " in first
+    assert re.fullmatch(r"and \d+ further failures", more)
+
+
+def test_answers_to_earlier_inputs_are_called_so(verified):
+    frozen, *_ = told(verified, "frozen")
+    assert frozen.endswith("; these are the answers to earlier inputs, which were replaced after set-up")
+    assert "earlier inputs" not in told(verified, "wrong_after_two")[0]
+
+
+def test_the_summary_comes_last(verified):
+    *_, head, rule, first, second, counts = verified.out.splitlines()
+    assert head.split()[0] == "variant"
+    assert set(rule) == {"─"}
+    assert [line.split()[0] for line in (first, second)] == ["decode_native/wrong_after_two", "decode_native/frozen"]
+    assert counts == "4 mismatch"
+
+
+@pytest.mark.parametrize("name", ["wrong_after_two", "frozen"])
+def test_the_command_repeats_the_failure_alone(name, verified):
+    failure, _, repeat = told(verified, name)
+    words = shlex.split(repeat.removeprefix("this one alone: "))
+    assert words[:3] == ["python", "bench.py", "verify"]
+    code, out, err = call(*words[2:])
+    assert code == 1, err
+    said = " ".join(out.split())
+    assert " ".join(failure.partition("exact: ")[2].split()) in said
+    assert re.findall(r"decode_native/(\w+) at ", said) == [name, name]  # in aligned and in unaligned buffers
+
+
+def test_a_point_of_the_sweep_is_verified_alone_and_a_right_variant_passes(verified):
+    key = "decode_native/chain_clamp/batch_size=5,context_len=uniform(100;900)"
+    code, out, err = call("verify", verified.folder / "two.yaml", "--set", "variants=all", "--point", key)
+    assert (code, err) == (0, "")
+    assert out.count("passed") == 2
+
+
+@pytest.fixture
+def parse(verified, catalog):
+    source = load(verified.folder / "two.yaml", {"variants": "all"})
+    groups = plan(source, catalog.operators, catalog.variants)
+    return lambda key: parse_key(key, catalog, groups)
+
+
+def test_every_key_of_a_plan_is_taken(parse, verified, catalog):
+    for group in plan(load(verified.folder / "two.yaml", {"variants": "all"}), catalog.operators, catalog.variants):
+        for key in group.keys:
+            assert parse(key).at == dict(group.point)
+        spelt_out = f"decode_native/chain/{group.operator.spelt_out(group.point)}"
+        assert parse(spelt_out).at == dict(group.point)
+
+
+def test_every_hard_point_and_sequence_is_taken_by_its_name(parse, catalog):
+    for operator in catalog.operators.values():
+        variant = catalog.of(operator.name)[0].name
+        for name in (*(hard.name for hard in operator.hard_points), *operator.sequences):
+            assert parse(f"{operator.name}/{variant}/{name}").at == name
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("chain", "expected OPERATOR/VARIANT/POINT"),
+        ("decode_nativ/chain/default", "no operator 'decode_nativ'; did you mean decode_native?"),
+        ("decode_native/chian/default", "no variant 'chian' of decode_native; did you mean chain?"),
+        ("decode_native/chain/paddng rows", "did you mean padding rows?"),
+        ("decode_native/chain/bach_size=3", "no axis 'bach_size'; did you mean batch_size?"),
+        ("decode_native/chain/batch_size=0", "batch_size=0: must be an integer >= 1"),
+        ("decode_native/chain/batch_size=9000", "must not exceed max_num_batched_tokens"),
+    ],
+)
+def test_a_key_of_nothing_is_one_sentence(key, words, parse):
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        parse(key)
+    assert str(caught.value).startswith(f"--point {key}: ")
+
+
+def test_a_point_needs_a_configuration():
+    code, out, err = call("verify", "--defects", "--point", "decode_native/chain/default")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --point needs a configuration")

@@ -1,0 +1,77 @@
+"""Markdown of foreign text: whatever it is, a renderer shows it as it was and nothing becomes live."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from harness.report.escape import as_code, as_text
+from harness.wording import printable
+
+RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+LIVE = st.sampled_from(
+    [*"\\`*_~[]<>|$&#!@-+=.)(: \n", "1. ", "# ", "- ", "---", "===", "&amp;", "<!--", "![a](b)", "[x]: y", "__a__"]
+)
+TEXT = st.lists(LIVE | st.text(st.characters(exclude_categories=()), max_size=4), max_size=10).map("".join)
+
+
+def shown(markdown: str, code: bool) -> str:
+    """What a reader sees of the first cell of a table, or of a paragraph of its own."""
+    tokens = [token for token in RENDERER.parse(markdown) if token.type == "inline"]
+    assert len(tokens) == 1, markdown
+    texts = []
+    for child in tokens[0].children:
+        assert child.type in ("text", "text_special", "html_inline", *(("code_inline",) if code else ())), child
+        assert child.type != "html_inline" or child.content == "<!-- -->"
+        texts.append("" if child.type == "html_inline" else child.content)
+    return "".join(texts)
+
+
+def visible(text: str) -> str:
+    """A renderer folds spaces at the ends."""
+    return " ".join(text.split())
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=TEXT)
+def test_a_value_is_shown_as_it_is(text):
+    wanted = visible(printable(text.replace("\n", " ")).strip())
+    if wanted:
+        assert visible(shown(as_text(text), code=False)) == wanted
+        row = RENDERER.parse(f"| a |\n|---|\n| {as_text(text)} |")
+        cells = [token for token in row if token.type == "inline"]
+        assert len(cells) == 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXT)
+def test_a_name_in_code_is_shown_as_it_is(text):
+    if text.strip():
+        head = RENDERER.parse(f"| {as_code(text)} | b |\n|---|---|\n| x | y |")
+        inline = [token for token in head if token.type == "inline"]
+        assert len(inline) == 4
+        assert [child.type for child in inline[0].children] == ["code_inline"]
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("decode_flatten: 1.5 µs", "decode_flatten: 1.5 µs"),
+        ("* fastest of its row.", r"\* fastest of its row."),
+        ("a | b `c` <d>", r"a \| b \`c\` \<d>"),
+        ("@me and #12, GH-3", "@<!-- -->me and #<!-- -->12, GH-<!-- -->3"),
+        ("# heading", r"\# heading"),
+        ("1. one", r"1\. one"),
+        ("https://x.org www.x.org", "https:<!-- -->//x.org www<!-- -->.x.org"),
+        ("a\nb\x1b[31m", r"a b\\x1b\[31m"),
+    ],
+)
+def test_what_is_escaped(text, escaped):
+    assert as_text(text) == escaped
+
+
+def test_no_value_is_linked_by_github():
+    text = as_text("@me #1 https://x.org me@x.org www.x.org GH-1 o/r#1")
+    assert not re.search(r"@\w|#\w|://|www\.|GH-\d", text)

@@ -1,0 +1,113 @@
+"""Random batches of `verify`: legal, repeatable, shrunk, and ended where time is up."""
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+
+from harness.contract import Variant
+from harness.discover import discover
+from harness.verify.hard_points import LeftOut
+from harness.verify.random_batches import MOST_BYTES, SHIFTS, batches, check_random, fixture_of
+from tests.harness.verify.mutants import MUTANTS
+from tests.runnable import DEVICE, healthy
+
+CATALOG = discover()
+NATIVE = CATALOG.operators["decode_native"]
+
+
+def drawn(operator, number, count=40):
+    found = []
+
+    @seed(number)
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(batches(operator))
+    def note(batch):
+        if batch is not None:
+            found.append(batch)
+
+    note()
+    return found
+
+
+@pytest.mark.parametrize("name", CATALOG.operators)
+def test_batches_are_legal_small_and_varied(name):
+    operator = CATALOG.operators[name]
+    found = drawn(operator, 1)
+    assert len({operator.label(batch.point) for batch in found}) > 5
+    assert len({batch.shift for batch in found}) > 1
+    assert all(0 <= batch.shift < SHIFTS for batch in found)
+    for batch in found:
+        assert operator.broken_rule(batch.point) is None
+        assert operator.redundant(batch.point) is None
+        assert fixture_of(operator, batch, "cpu").nbytes <= MOST_BYTES
+
+
+def test_a_seed_draws_the_same_batches_again():
+    assert drawn(NATIVE, 1) == drawn(NATIVE, 1) != drawn(NATIVE, 2)
+
+
+@pytest.mark.parametrize("name", CATALOG.operators)
+def test_healthy_variants_pass(name):
+    operator = CATALOG.operators[name]
+    for variant in healthy(name):
+        if variant.origin.startswith("baselines."):
+            findings = check_random(operator, variant, DEVICE, 3, 15)
+            assert [f for f in findings if f.outcome not in ("passed", "skipped")] == []
+            assert {f.kind for f in findings} == {"random batch"}
+            assert any(f.outcome == "passed" for f in findings)
+
+
+def mutant(name):
+    return next(one.variant for one in MUTANTS if one.name == name)
+
+
+@pytest.mark.parametrize("name", ["ratio_as_shift", "reciprocal_rounded_down"])
+def test_a_failing_batch_is_shrunk_and_named_by_its_axes(name):
+    *before, last = check_random(NATIVE, mutant(name), DEVICE, 7, 200)
+    assert {finding.outcome for finding in before} <= {"passed", "skipped"}
+    assert (last.outcome, last.check, last.kind) == ("rejected", "exact", "random batch")
+    assert "compress_ratio=3" in last.name  # the smallest that is no power of two
+    assert last.name.count("=") == 2  # beside the context lengths, every other axis has its default
+
+
+def idle(calls):
+    def setup(point, x, out):
+        calls.append(point)
+        return lambda: None
+
+    return Variant("decode_native", "idle", setup, doc="", origin="test")
+
+
+def test_nothing_is_shrunk_on_a_lost_device():
+    calls = []
+    findings = check_random(NATIVE, idle(calls), DEVICE, 7, 25, lost=lambda: True)
+    assert [finding.outcome for finding in findings] == ["rejected"]
+    assert len(calls) == 1
+
+
+def test_batches_without_time_are_left_out():
+    chain = CATALOG.find("decode_native", "chain_clamp")
+    findings = check_random(NATIVE, chain, DEVICE, 7, 10, out_of_time=lambda: "no time")
+    assert len(findings) == 10
+    assert {(finding.outcome, finding.message) for finding in findings} == {("skipped", "no time")}
+
+
+def test_a_launch_that_was_ended_is_no_failure():
+    class Ended:
+        def __enter__(self):
+            raise LeftOut("too long")
+
+        def __exit__(self, *error):
+            return False
+
+    chain = CATALOG.find("decode_native", "flat_view")
+    findings = check_random(NATIVE, chain, DEVICE, 7, 10, counting=Ended)
+    assert {finding.outcome for finding in findings} == {"skipped"}
+
+
+def test_a_variant_that_raises_fails():
+    def setup(point, x, out):
+        raise ValueError("no such size")
+
+    raising = Variant("decode_native", "raising", setup, doc="", origin="test")
+    last = check_random(NATIVE, raising, DEVICE, 7, 25)[-1]
+    assert (last.outcome, last.check) == ("failed", "ValueError")
