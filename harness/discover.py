@@ -9,7 +9,8 @@ import importlib
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from os.path import relpath
 from pathlib import Path
@@ -41,15 +42,6 @@ class Catalog:
 
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
-
-    def knows(self, operator: str, names: Iterable[str]) -> bool:
-        """Whether the operator is there with all these variants."""
-        return operator in self.operators and set(names) <= {variant.name for variant in self.of(operator)}
-
-
-def is_guest(variant: Variant) -> bool:
-    """Whether it comes from a file of --variants."""
-    return variant.origin.partition(".")[0] not in FOLDERS
 
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:
@@ -89,6 +81,16 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
         if problems[file]:
             catalog.broken[file] = "; ".join(problems[file])
     return catalog
+
+
+def discover_operators() -> dict[str, Operator]:
+    """The operators of baselines/, whose variants are not imported. A file that cannot be imported is left out."""
+    found: dict[str, Operator] = {}
+    for path in sorted((ROOT / "baselines").glob("[!_]*/operator.py")):
+        with suppress(Exception):  # discover() reports it
+            module = importlib.import_module(f"baselines.{path.parent.name}.operator")
+            found |= {value.name: value for value in vars(module).values() if isinstance(value, Operator)}
+    return found
 
 
 def _operator_files() -> list[Path]:

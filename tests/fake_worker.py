@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.records.schema import Cell, Metrics, Status
-from harness.runner.protocol import Audited, AuditReady, Heartbeat, Job, Ready, Rejection
+from harness.runner.protocol import Audited, AuditReady, Done, Heartbeat, Job, Ready, Rejection
 from harness.runner.worker import WorkerDied, WorkerSilent
 from tests import factory
 
@@ -27,6 +27,8 @@ class FakeWorkers:
         self.closed = 0
 
     def __call__(self, job: Job | None = None) -> FakeWorker:
+        if job is not None and job.role == "compare":
+            return FakeComparer()
         self.started.append(job)
         answer = self.starts.pop(0) if len(self.starts) > 1 else self.starts[0]
         return FakeWorker(self, answer)
@@ -57,6 +59,21 @@ class FakeWorker:
 
     def close(self, wait_s: float = 30.0) -> None:
         self._all.closed += 1
+
+
+class FakeComparer:
+    """Finds nothing wrong; it is never asked to compare, as the workers here send no outputs."""
+
+    ready = Done()
+
+    def ask(self, task):
+        return iter(())
+
+    def request_exit(self) -> None:
+        pass
+
+    def close(self, wait_s: float = 30.0) -> None:
+        pass
 
 
 def cell(task, name, status="passed", rounds=3) -> Cell:

@@ -106,7 +106,8 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    with early_workers(options.device, audit=source.config.measure.audit) as start:
+    roles = ("evaluate", "compare", "audit") if source.config.measure.audit else ("evaluate", "compare")
+    with early_workers(options.device, roles) as start:
         return _run(options, source, resumed, start)
 
 
@@ -179,7 +180,7 @@ def verify_command(options: argparse.Namespace) -> int:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
     source = _load(options) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
-    with early_workers(options.device, audit=False) as start:
+    with early_workers(options.device, ["evaluate"]) as start:
         device, catalog = _prepare(options, measure.timeout_s)
         groups = _plan(options, source, catalog) if source else []
         _print_broken(catalog)

@@ -8,7 +8,7 @@ longer once CUPTI is attached, until the process ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from harness.analysis.cache_states import HOT
@@ -17,7 +17,7 @@ from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.cuda import launcher
 from harness.cuda_graph import Graph
-from harness.discover import Catalog, discover
+from harness.discover import discover
 from harness.records.schema import Status
 from harness.runner.measure import check_context
 from harness.runner.protocol import Audited, AuditReady, Heartbeat, Job, Rejection, Task
@@ -28,7 +28,7 @@ from harness.timing.cupti import Operation, trace
 from harness.timing.rounds import SAMPLE_DECIMALS
 from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
 from harness.verify.buffers import Guard
-from harness.verify.integrity import ProcessState
+from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
 #: Graphs that are traced, one replay of each; eager calls that are traced; calls before either. Many graphs, because
@@ -49,7 +49,9 @@ class Auditor:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._catalog = _discover((), "cpu")
+        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
+        self._catalog = discover(job.variant_files)
+        settings.restore()
         self._timer = CudaTimer(job.measure.graph_copies, job.measure.cache)
         self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._own_waits = 0
@@ -73,9 +75,6 @@ class Auditor:
         pass
 
     def group(self, task: Task) -> Iterator[Heartbeat | Audited]:
-        yield Heartbeat(task.variants[0], "audit")  # to blame if an import ends the process
-        if not self._catalog.knows(task.operator, task.variants):  # guests, which are asked for last
-            self._catalog = _discover(self._job.variant_files, self._job.device)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         inputs = operator.make_inputs(point, self._job.seed)
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
@@ -184,13 +183,6 @@ class Auditor:
             if inside and one.name != "span_begins":
                 spans[-1].append(one)
         return [span for span in spans if span]
-
-
-def _discover(files: Sequence[str], device: str) -> Catalog:
-    settings = ProcessState(device)  # the first process has reported what an import changes; here it is only undone
-    catalog = discover(files)
-    settings.restore()
-    return catalog
 
 
 def _work(operations: list[Operation]) -> Counter[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.runner.protocol import Job
+from harness.runner.protocol import Job, Role
 from harness.runner.worker import Worker
 
 #: Where the NVIDIA driver is loaded on Linux. Without it, no auditor is started early.
@@ -15,25 +15,25 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @contextmanager
-def early_workers(device: str, audit: bool) -> Iterator[Callable[[Job], Worker] | None]:
+def early_workers(device: str, roles: Sequence[Role]) -> Iterator[Callable[[Job], Worker] | None]:
     """Yields what makes the process for a job. The first of each kind runs already, and ends with the context if no job
     came for it. None in a process that has torch: it plans at once, so there is nothing to overlap with.
 
-    device: "auto", "cuda" or "cpu". audit: whether there will be an auditor if there is a GPU.
+    device: "auto", "cuda" or "cpu". roles: of the processes that there will be; an auditor only where there is a GPU.
     """
     if "torch" in sys.modules:
         yield None
         return
-    kinds = [False, True] if audit and _may_have_gpu(device) else [False]
     waiting = {}
 
     def start(job: Job) -> Worker:
-        early = waiting.pop(job.audit, None)
+        early = waiting.pop(job.role, None)
         return early.give(job) if early else Worker(job)
 
     try:
-        for kind in kinds:
-            waiting[kind] = Worker(None, device, audit=kind)
+        for role in roles:
+            if role != "audit" or _may_have_gpu(device):
+                waiting[role] = Worker(None, device, role)
         yield start
     finally:
         for unused in waiting.values():

@@ -9,10 +9,9 @@ timed together (harness/runner/measure.py).
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,19 +19,18 @@ from typing import Any
 import torch
 
 from harness import interpreter
-from harness.checks import Mismatch
 from harness.config.sweep import Group
 from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
-from harness.discover import Catalog, discover, unavailable
+from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
-from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, RandomRequest, Ready, Rejection, Task
+from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
-from harness.verify.integrity import Integrity, ProcessState
+from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
 #: Seconds of full load before the first sample of a run.
@@ -48,7 +46,7 @@ SHARES = 8
 class _VariantState:
     """What this process knows of one variant.
 
-    tampering:        what the import of its file changed in the process; then it is never run.
+    bad_import:       what the import of its file changed in the process; then it is never run.
     findings:         at all hard points and sequences; None until every one of them has run.
     hard_points_done: whether enough of them have run for the points of a sweep.
     rejection:        from the first hard point or sequence that it does not pass.
@@ -56,7 +54,7 @@ class _VariantState:
     slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
     """
 
-    tampering: Finding | None = None
+    bad_import: Finding | None = None
     findings: list[Finding] | None = None
     hard_points_done: bool = False
     rejection: Rejection | None = None
@@ -91,41 +89,19 @@ class Evaluator:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        if job.device == "cuda":
-            # With it all modules that time on a GPU, so that the snapshot below covers them.
-            import harness.timing.calibrate  # noqa: F401
-        self._integrity = Integrity(
-            [sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "harness"]
-        )
+        bad_imports: dict[str, Finding] = {}
         # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
-        self._settings = ProcessState("cpu")
-        self._tampering: dict[str, Finding] = {}
-        self._states: dict[str, _VariantState] = {}
-        self._catalog = self._discover(())
+        settings = ProcessState("cpu")
+
+        def check_import(module: str) -> None:
+            if (changed := settings.changed()) is not None:
+                bad_imports[module] = Finding("import", "rejected", "process_state", changed)
+            settings.restore()
+
+        self._catalog = discover(job.variant_files, check_import)
+        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self._catalog.variants}
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = None
-
-    def _discover(self, files: Sequence[str]) -> Catalog:
-        catalog = discover(files, self._check_import)
-        for variant in catalog.variants:
-            self._states.setdefault(variant.id, _VariantState(tampering=self._tampering.get(variant.origin)))
-        return catalog
-
-    def _admit_guests(self, operator: str, variants: Sequence[str]) -> None:
-        """Import the files of --variants once one of theirs is asked for. The runner asks for these last, so whatever
-        they do to the process, no variant of the suite was timed after it.
-        """
-        if not self._catalog.knows(operator, variants):
-            self._settings = ProcessState(self._job.device)
-            self._catalog = self._discover(self._job.variant_files)
-
-    def _check_import(self, module: str) -> None:
-        """After each module of variants: did it replace a function of the harness, or change a setting?"""
-        if (tampered := self._integrity.tampered()) is not None:
-            self._tampering[module] = Finding("import", "rejected", "no_tampering", tampered)
-        elif (changed := self._settings.changed()) is not None:
-            self._tampering[module] = Finding("import", "rejected", "process_state", changed)
-        self._settings.restore()
 
     def ready(self) -> Ready:
         """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
@@ -155,12 +131,10 @@ class Evaluator:
 
     # --- a group of variants at one point -----------------------------------------------------------------------------
 
-    def group(self, task: Task) -> Iterator[Heartbeat | Cell]:
+    def group(self, task: Task) -> Iterator[Heartbeat | Outputs | Cell]:
         """All variants of a task: check each, then time those that passed. Raises ContextLost; the parent asks another
         process for the variants whose cells it did not get.
         """
-        yield Heartbeat(task.variants[0], "verify")  # to blame if an import ends the process
-        self._admit_guests(task.operator, task.variants)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
         try:
@@ -173,8 +147,8 @@ class Evaluator:
             yield Heartbeat(variant.name, "verify")
             yield from self._check(at, variant)
         if at.verified:
-            measuring = Measuring(self._job, self._integrity, self._timer, self._clocks)
-            yield from measuring.time(group, at.fixture, at.verified, task.budget_s)
+            measuring = Measuring(self._job, self._timer, self._clocks)
+            yield from measuring.time(group, at.fixture, at.verified, task.budget_s, task.check_seed)
 
     def _check(self, at: _PointState, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Yields the variant's cell, or puts its launch into ``at.verified``."""
@@ -243,10 +217,7 @@ class Evaluator:
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
             try:
                 with self._counting(variant, at.kind):
-                    launch = verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
-                if (tampered := self._integrity.tampered()) is not None:
-                    raise Mismatch("no_tampering", tampered)
-                return launch
+                    return verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
             except LeftOut as reason:
                 return Rejection(Status.SKIPPED, str(reason))
             except Exception as error:  # a variant may raise anything
@@ -288,11 +259,10 @@ class Evaluator:
 
         at: the name of the only hard point or sequence to run, or the axes of another point to run as one.
         """
-        self._admit_guests(operator_name, [variant_name])
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
-        if state.tampering is not None:
-            yield state.tampering
+        if state.bad_import is not None:
+            yield state.bad_import
             return
         if at is not None:
             operator = _restricted(operator, at)
@@ -303,9 +273,7 @@ class Evaluator:
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to check every property at every hard point.
             thorough = not self._job.timed
-            for finding in check_variant(
-                operator, variant, self._job.device, self._job.seed, thorough=thorough, integrity=self._integrity
-            ):
+            for finding in check_variant(operator, variant, self._job.device, self._job.seed, thorough):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):
@@ -322,8 +290,8 @@ class Evaluator:
         operator = self._catalog.operators[request.operator]
         variant = self._catalog.find(request.operator, request.variant)
         state = self._states[variant.id]
-        if state.tampering is not None:
-            yield state.tampering
+        if state.bad_import is not None:
+            yield state.bad_import
             return
         with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
             yield from check_random(
@@ -336,8 +304,6 @@ class Evaluator:
                 out_of_time=lambda: self._out_of_time(variant, RANDOM),
                 lost=lambda: is_context_lost(self._job.device),
             )
-        if (tampered := self._integrity.tampered()) is not None:
-            yield Finding("random batches", "rejected", "no_tampering", tampered, kind="random batch")
         check_context(self._job.device)
 
 

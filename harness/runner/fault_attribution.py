@@ -19,20 +19,24 @@ class FaultAttribution:
         self._timed: set[str] = set()
         self._rejected: str | None = None
         self._timing_began_s = self._latest_s = 0.0
+        self._heard = False
 
     def observe(self, event: Any, now_s: float) -> None:
         self._rejected = event.variant if isinstance(event, Cell) and event.status.is_bad else None
-        if isinstance(event, Heartbeat):
+        heartbeat = isinstance(event, Heartbeat)
+        if heartbeat or self._heard:
+            self._latest_s = now_s
+        self._heard = heartbeat
+        if heartbeat:
             self.control = event.variant
             if event.phase == "measure":
                 self._timing_began_s = self._timing_began_s if self._timed else now_s
                 self._timed.add(event.variant)
-        self._latest_s = now_s
 
     @property
     def timing_s(self) -> float:
-        """From the first heartbeat of the timing phase to the last event. Silence before a death does not count, so
-        that a hanging variant does not use up the time budget of the others.
+        """From the first heartbeat of the timing phase to the first event after the last one: without the checks that
+        follow, and without silence before a death, so that a hanging variant does not use up the budget of the others.
         """
         return self._latest_s - self._timing_began_s if self._timed else 0.0
 

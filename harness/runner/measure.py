@@ -1,4 +1,4 @@
-"""Times the variants of one point in turns, watches the process around every sample, and checks results afterwards."""
+"""Times the variants of one point in turns, watches the process around every sample, and hands on what was written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.checks import Mismatch
 from harness.config.sweep import Group
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
-from harness.runner.protocol import Heartbeat, Job, Rejection
+from harness.runner.protocol import Heartbeat, Job, Outputs, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.rounds import CellTimings, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
-from harness.verify.integrity import Integrity, ProcessState
 from harness.verify.output_probe import OutputProbe
+from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
 if TYPE_CHECKING:
@@ -64,15 +64,19 @@ class Measuring:
     """What one process times with; timer and clocks are None on a CPU."""
 
     job: Job
-    integrity: Integrity
     timer: CudaTimer | None
     clocks: Clocks | None
 
     def time(
-        self, group: Group, fixture: Fixture, launches: Mapping[str, Callable[[], Any]], budget_s: float
-    ) -> Iterator[Heartbeat | Cell]:
+        self,
+        group: Group,
+        fixture: Fixture,
+        launches: Mapping[str, Callable[[], Any]],
+        budget_s: float,
+        check_seed: int,
+    ) -> Iterator[Heartbeat | Outputs | Cell]:
         """Time the variants of a group that were verified, for ``budget_s`` seconds together: warm up, take samples in
-        turns, check the results once more, yield the cells.
+        turns, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
 
         launches: variant -> its launch, set up on ``fixture``. Raises ContextLost.
         """
@@ -88,10 +92,21 @@ class Measuring:
             # Before any cell is yielded: if one lost the context, all are asked for again, one by one.
             check_context(self.job.device)
         readings += self._read_clocks()
+        new_inputs = fixture.add_batch(check_seed)
         for name, timing in timings.items():
-            cell = self._cell(group, name, fixture, launches[name], timing, readings)
-            yield cell
-            if cell.status.is_bad:
+            error, when, outputs = timing.error, "during timing", []
+            if error is None:
+                try:
+                    with self._watched(group.key(name), "verify"):
+                        outputs = self._outputs(name, fixture, new_inputs, launches[name], timing.stopwatch.replay)
+                except Exception as raised:  # a variant may raise anything
+                    error, when = raised, "after timing"
+            if error is None:
+                yield from outputs
+                yield self._cell(group, name, fixture, timing, readings)
+            else:
+                rejection = rejection_of(error)
+                yield group.cell(name, rejection.status, f"{when}: {rejection.reason}")
                 check_context(self.job.device)
 
     def _read_clocks(self) -> list[Reading]:
@@ -143,22 +158,30 @@ class Measuring:
             yield Heartbeat(next(iter(timings)), "measure")
         return timings
 
-    def _cell(
+    def _outputs(
         self,
-        group: Group,
         name: str,
         fixture: Fixture,
+        batch: int,
         launch: Callable[[], Any],
-        timing: CellTimings,
-        readings: Sequence[Reading],
+        replay: Callable[[], None] | None,
+    ) -> list[Outputs]:
+        """What the timed closure, and its largest graph, write for inputs that neither was timed on. Raises Mismatch
+        where they write anywhere else.
+        """
+        outputs = []
+        for what, run, poison in (("a call", launch, POISONS[0]), ("a replay of its graph", replay, POISONS[1])):
+            if run is not None:
+                fixture.run(run, batch, poison)
+                contents = fixture.contents(replayed=run is replay)
+                outputs.append(Outputs(name, what, poison, contents))
+        fixture.fill(0)
+        return outputs
+
+    def _cell(
+        self, group: Group, name: str, fixture: Fixture, timing: CellTimings, readings: Sequence[Reading]
     ) -> Cell:
-        """The outcome of one variant: its samples, if it did not raise and is still right after the last of them."""
-        error, when = timing.error, "during timing"
-        if error is None:
-            error, when = self._check_after(group.key(name), fixture, launch, timing.stopwatch.replay), "after timing"
-        if error is not None:
-            rejection = rejection_of(error)
-            return group.cell(name, rejection.status, f"{when}: {rejection.reason}")
+        """The samples of one variant."""
         metrics = timing.metrics(
             fixture.bytes_moved,
             sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
@@ -166,26 +189,9 @@ class Measuring:
         )
         return group.cell(name, Status.PASSED, timing.stopwatch.facts().get("no_graph"), metrics)
 
-    def _check_after(
-        self, key: str, fixture: Fixture, launch: Callable[[], Any], replay: Callable[[], None] | None
-    ) -> Exception | None:
-        """What is wrong with the closure that was timed, or with its graph, on inputs that neither was timed on."""
-        try:
-            with self._watched(key, "verify"):
-                fixture.check(launch, batch=1, poison=POISONS[0])
-                fixture.check(launch, batch=1, poison=POISONS[1])
-                if replay is not None:
-                    fixture.check(replay, batch=2, poison=POISONS[1], replayed=True)
-                fixture.fill(0)
-        except Exception as error:  # a variant may raise anything
-            return error
-        return None
-
     @contextmanager
     def _watched(self, key: str, phase: str) -> Iterator[None]:
-        """Around everything a variant does here: its NVTX range, and the checks that it changed neither a setting of
-        the process nor a function of the harness.
-        """
+        """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
         settings = ProcessState(self.job.device)
         try:
             with nvtx_range(key, phase):
@@ -194,5 +200,3 @@ class Measuring:
                 raise Mismatch("process_state", changed)
         finally:
             settings.restore()
-            if (tampered := self.integrity.tampered()) is not None:
-                raise Mismatch("no_tampering", tampered)

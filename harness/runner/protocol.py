@@ -1,9 +1,8 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
-The parent sends one Job, then Task, CheckRequest or RandomRequest messages, then None. A worker answers the Job with
-Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited),
-then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never
-taken for this one's.
+The parent sends one Job, then messages, then None. A worker answers the Job with Ready, AuditReady, Done or Fatal, and
+each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared), then Done. Messages
+and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this one's.
 """
 
 from __future__ import annotations
@@ -28,12 +27,16 @@ def is_left_out(reason: str | None) -> bool:
     return (reason or "").startswith(INTERPRETER_SPENT.partition("{")[0])
 
 
+Role = Literal["evaluate", "audit", "compare"]
+
+
 @dataclass(frozen=True)
 class Job:
     """Sent once, first.
 
     timed:    whether to time the variants that passed.
-    audit:    whether this is the second process, which uses CUPTI.
+    role:     which process this is: the one that verifies and times, the one that uses CUPTI, or the one that compares
+              the outputs of timed launches and imports no variant.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
     """
@@ -43,7 +46,7 @@ class Job:
     seed: int
     measure: Measure
     timed: bool
-    audit: bool = False
+    role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
 
 
@@ -52,6 +55,7 @@ class Task:
     """One operator at one point, the names of its variants, and the seconds they may be timed for together.
 
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
     operator: str
@@ -59,6 +63,7 @@ class Task:
     variants: tuple[str, ...]
     budget_s: float
     at_capacity: bool = False
+    check_seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,32 @@ class Rejection:
 
     status: Status
     reason: str
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a timed variant wrote for the inputs of ``check_seed``.
+
+    what:     in words: a call, or a replay of the largest graph that was timed.
+    poison:   the pattern that the outputs held before.
+    contents: output -> all of its elements, as bytes.
+    """
+
+    variant: str
+    what: str
+    poison: int
+    contents: Mapping[str, bytes] = field(repr=False)
+
+
+#: What the parent sends after the job.
+Message = Task | CheckRequest | RandomRequest | Outputs
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Whether outputs equal the reference: what is wrong with them, or None."""
+
+    mismatch: str | None
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,20 @@ Runs in the parent process, which never touches the device.
 from __future__ import annotations
 
 import datetime
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from harness.analysis import estimators
 from harness.config.sweep import Group
-from harness.discover import is_guest
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.protocol import CheckRequest, Fatal, Job, RandomRequest, Ready, Task
+from harness.runner.output_check import OutputCheck
+from harness.runner.protocol import CheckRequest, Fatal, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import RunError, Worker, WorkerDied
 
@@ -82,19 +85,18 @@ class Runner:
         self._at_capacity = False
         audited = job.timed and job.device == "cuda" and job.measure.audit
         self.wall_time = WallTime(auditing=0.0 if audited else None)
-        # Both import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
+        # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)
-        self._audit_client = AuditClient(SupervisedWorker(replace(job, audit=True), start)) if audited else None
+        self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
+        self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
         self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group], at_capacity: bool = False) -> None:
-        """All groups in order, those of --variants last. The time budget is divided among the remaining cells.
-        Raises RunError.
-        """
+        """All groups in order. The time budget is divided among the remaining cells. Raises RunError."""
         self._at_capacity = at_capacity
         cells_left = self._total = sum(len(group.variants) for group in groups)
         self._done = 0
-        for group in _guests_last(groups):
+        for group in groups:
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
             measured = self._measure(group, budget_left_s * len(group.variants) / cells_left)
             self._audit_and_write(group, measured)
@@ -110,8 +112,8 @@ class Runner:
             raise
 
     def close(self, wait_s: float = 30.0) -> None:
-        """End both processes; they get ``wait_s`` seconds to finish by themselves."""
-        clients = [self._worker, *([self._audit_client] if self._audit_client else [])]
+        """End all processes; they get ``wait_s`` seconds to finish by themselves."""
+        clients = [client for client in (self._worker, self._audit_client, self._output_check) if client]
         if wait_s:
             for client in clients:
                 client.request_exit()
@@ -158,9 +160,18 @@ class Runner:
         each of them.
         """
         group = point.group
-        task = Task(group.operator.name, dict(group.point), tuple(batch), budget_s, self._at_capacity)
+        seed = secrets.randbelow(2**31)
+        task = Task(group.operator.name, dict(group.point), tuple(batch), budget_s, self._at_capacity, seed)
+        if self._output_check:
+            self._output_check.prepare(task)
+        rejections: dict[str, Rejection] = {}
         for event in self._worker.ask(task):
-            if isinstance(event, Cell):
+            if isinstance(event, Outputs):
+                if event.variant not in rejections and (rejection := self._output_check.rejection(event)):
+                    rejections[event.variant] = rejection
+            elif isinstance(event, Cell):
+                if rejection := rejections.get(event.variant):
+                    event = structs.replace(event, status=rejection.status, reason=rejection.reason, metrics=None)
                 if event.variant not in point.pending or event.key != group.key(event.variant):
                     raise WorkerDied(f"the worker process sent a cell that it was not asked for: {event.key}")
                 point.pending.remove(event.variant)
@@ -225,20 +236,6 @@ class Runner:
         """Replace the evaluator's process and note it in the record. Raises RunError."""
         self._worker.restart()
         self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
-
-
-def _guests_last(groups: Sequence[Group]) -> list[Group]:
-    """Groups of the suite's own variants, then groups of those of --variants, each in the order of the sweep.
-
-    The worker imports the files of --variants when it is asked for the first of the latter, so that the times of the
-    suite's variants do not depend on what these files do to its process.
-    """
-    split = [
-        replace(group, variants=tuple(variant for variant in group.variants if is_guest(variant) == guests))
-        for guests in (False, True)
-        for group in groups
-    ]
-    return [group for group in split if group.variants]
 
 
 # --- lines of the record ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.runner.fault_attribution import FaultAttribution
-from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, RandomRequest, Ready, Task
+from harness.runner.protocol import AuditReady, Done, Fatal, Job, Message, Ready
 from harness.runner.worker import Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -40,7 +40,7 @@ class SupervisedWorker:
         self._deaths: dict[str, Deaths] = {}
         self.attribution = FaultAttribution()
 
-    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
+    def wait_until_ready(self) -> Ready | AuditReady | Done | Fatal:
         """The process's answer to its job. One that dies first is started MAX_STARTS times in all, one that hangs only
         once. Raises WorkerDied, and is closed then.
         """
@@ -56,12 +56,15 @@ class SupervisedWorker:
                 self._worker = self._start(self._job)
                 starts += 1
 
-    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame; call ``restart``
-        before the next message.
+    def ask(self, message: Message) -> Iterator[Any]:
+        """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator; ``attribution`` then
+        says who is to blame; call ``restart`` before the next message.
         """
         self.attribution = FaultAttribution()
-        for event in self._worker.ask(message):
+        return self._observed(self._worker.ask(message))
+
+    def _observed(self, events: Iterator[Any]) -> Iterator[Any]:
+        for event in events:
             self.attribution.observe(event, time.monotonic())
             yield event
 

@@ -17,7 +17,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
-from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, RandomRequest, Ready, Task
+from harness.runner.protocol import (
+    AuditReady,
+    CheckRequest,
+    Done,
+    Fatal,
+    Job,
+    Message,
+    Outputs,
+    RandomRequest,
+    Ready,
+    Role,
+)
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
@@ -43,14 +54,16 @@ class WorkerSilent(WorkerDied):
     """The process sent nothing for so long that it was killed."""
 
 
-def _serve(connection: Connection, output: Connection, device: str, audit: bool, parent: int) -> None:
+def _serve(connection: Connection, output: Connection, device: str, role: Role, parent: int) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
     die_with_parent(parent)
     os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     redirect_output(output)
     choose_interpreter(device)
-    if audit:
+    if role == "audit":
         from harness.runner.auditor import Auditor as Owner
+    elif role == "compare":
+        from harness.runner.output_comparer import OutputComparer as Owner
     else:
         from harness.runner.evaluator import Evaluator as Owner
     from harness.runner.measure import ContextLost
@@ -99,11 +112,13 @@ def choose_interpreter(device: str) -> None:
     interpreter.choose(device)
 
 
-def _events(owner: Any, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+def _events(owner: Any, message: Message) -> Iterator[Any]:
     if isinstance(message, CheckRequest):
         return owner.check_variant(message.operator, message.variant, message.at)
     if isinstance(message, RandomRequest):
         return owner.check_random(message)
+    if isinstance(message, Outputs):
+        return owner.compare(message)
     return owner.group(message)
 
 
@@ -118,20 +133,20 @@ def die_with_parent(parent: int) -> None:
 class Worker:
     """The parent's handle on one worker process, which starts at once and loads torch.
 
-    device, audit: as in the job. With a job of None, which ``give`` brings later, device may be "auto".
+    device, role: as in the job. With a job of None, which ``give`` brings later, device may be "auto".
 
     Raises RunError where the system starts no process or thread.
     """
 
-    def __init__(self, job: Job | None, device: str = "auto", audit: bool = False) -> None:
+    def __init__(self, job: Job | None, device: str = "auto", role: Role = "evaluate") -> None:
         self._job = job
         self._number = 0
         if job is not None:
-            device, audit = job.device, job.audit
+            device, role = job.device, job.role
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._worker_output = WorkerOutput(context)
-        arguments = (theirs, self._worker_output.writer, device, audit, os.getpid())
+        arguments = (theirs, self._worker_output.writer, device, role, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
         # The child inherits this, so that it ignores Ctrl-C from its first import on.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -153,7 +168,7 @@ class Worker:
         return self
 
     @cached_property
-    def ready(self) -> Ready | AuditReady | Fatal:
+    def ready(self) -> Ready | AuditReady | Done | Fatal:
         """Sends the job and waits for the answer. Raises WorkerDied."""
         try:
             self._connection.send((self._number, self._job))
@@ -165,13 +180,18 @@ class Worker:
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
-        """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
+    def ask(self, message: Message) -> Iterator[Any]:
+        """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator, if the process ends,
+        or sends nothing for too long, before Done.
+        """
         self._number += 1
         try:
             self._connection.send((self._number, message))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
+        return self._events()
+
+    def _events(self) -> Iterator[Any]:
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
             if isinstance(event, Fatal):
                 raise WorkerDied(f"the worker process could not go on: {event.reason}")

@@ -15,7 +15,7 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -27,8 +27,8 @@ from harness.checks import Mismatch
 from harness.contract import Expected, Operator, Point, Variant
 from harness.verify.buffers import POISONS, Guard, any_of, as_integers
 from harness.verify.equality import compare, required
-from harness.verify.integrity import ProcessState
 from harness.verify.mismatch import View, describe_differences
+from harness.verify.process_state import ProcessState
 
 #: What a mismatch says of a launch that does not read the inputs again.
 STALE = "these are the answers to earlier inputs, which were replaced after set-up"
@@ -85,15 +85,18 @@ class Fixture:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
-        devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
-        self.batches = []
+        self.batches: list[Batch] = []
         for i in range(batches):
             inputs = operator.make_inputs(point, seed + i)
             if edit is not None:
                 edit(inputs)
-            self.batches.append(Batch(operator, point, inputs, devices))
+            self.batches.append(self._batch(inputs))
         self.inputs = Guard(self.batches[0].inputs, device, shift)
         self._staged: dict[int, dict[str, Tensor]] = {}
+
+    def _batch(self, inputs: Any) -> Batch:
+        devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
+        return Batch(self.operator, self.point, inputs, devices)
 
     @cached_property
     def bytes_moved(self) -> int:
@@ -138,12 +141,14 @@ class Fixture:
         self.fill_on_host(batch)
         self.inputs.fill_some(self.staged(batch))
 
-    def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
-        """Put a batch in, poison the outputs (None leaves them as they are), launch once, compare everything.
+    def add_batch(self, seed: int) -> int:
+        """One more batch, without the edit of a hard point. Returns its number."""
+        self.batches.append(self._batch(self.operator.make_inputs(self.point, seed)))
+        return len(self.batches) - 1
 
-        replayed: ``launch`` replays a graph, which does no work on the host; outputs on the host are not compared.
-
-        Raises Mismatch.
+    def run(self, launch: Callable[[], Any], batch: int, poison: int | None) -> dict[str, Tensor]:
+        """Put a batch in, poison the outputs (None leaves them as they are), launch once, and check what can be checked
+        without the reference. Returns what the outputs held before. Raises Mismatch.
         """
         self.fill(batch)
         if poison is not None:
@@ -157,9 +162,34 @@ class Fixture:
         self.passed_checks.add("inputs_unchanged")
         if returned is not None:
             self._check_returned(returned)
+            self.passed_checks |= {"contiguous", "stable_address"}
         self.passed_checks.add("return_value")
+        return outputs_before
+
+    def contents(self, replayed: bool = False) -> dict[str, bytes]:
+        """Output -> what it holds. replayed: as for ``check``."""
+        tensors = {name: self.outputs.buffers[name].tensor for name in self._written(replayed)}
+        return {name: as_integers(tensor).cpu().numpy().tobytes() for name, tensor in tensors.items()}
+
+    def check(self, launch: Callable[[], Any], batch: int, poison: int | None, replayed: bool = False) -> None:
+        """``run``, and compare everything. Raises Mismatch.
+
+        replayed: ``launch`` replays a graph, which does no work on the host; outputs on the host are not compared.
+        """
+        self.compare(batch, self.run(launch, batch, poison), self._written(replayed))
+
+    def _written(self, replayed: bool) -> list[str]:
+        """The outputs that a launch writes, or that the replay of a graph does, which does no work on the host."""
+        buffers = self.outputs.buffers.items()
+        return [name for name, buffer in buffers if not replayed or buffer.tensor.device.type == self.device]
+
+    def compare(self, batch: int, outputs_before: Mapping[str, Tensor], names: Collection[str]) -> None:
+        """Compare some outputs with the reference's answer to a batch. Raises Mismatch.
+
+        outputs_before: what they held before the launch.
+        """
         for name, expected in self.batches[batch].expected.items():
-            if not (replayed and expected.value.device.type != self.device):
+            if name in names:
                 try:
                     compare(name, self.outputs.buffers[name].tensor, outputs_before[name], expected, self._views)
                 except Mismatch as mismatch:
@@ -167,8 +197,7 @@ class Fixture:
                         mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}")
                     raise mismatch from None
         self.passed_checks.add("exact")
-        # A launch that returns None wrote into the persistent views; the comparison above read them in place.
-        if returned is not None or self.batches[batch].has_required_elements:
+        if self.batches[batch].has_required_elements:  # written into the persistent buffers, which were read in place
             self.passed_checks |= {"contiguous", "stable_address"}
 
     def _views(self) -> list[View]:

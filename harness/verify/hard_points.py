@@ -5,7 +5,7 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
-from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
@@ -72,7 +71,6 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
-    integrity: Integrity | None = None,
 ) -> Iterator[Finding]:
     """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
 
@@ -80,20 +78,13 @@ def check_variant(
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
     accesses from some size on only.
 
-    thorough:  make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
-               hard point only, and replays in the first sequence only.
-    checks:    how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
-    integrity: looked at after every finding.
+    thorough: make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
+              hard point only, and replays in the first sequence only.
+    checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    for finding in _VariantChecks(operator, variant, device, seed, checks, thorough).findings():
-        if integrity is not None and (tampered := integrity.tampered()) is not None:
-            yield Finding(finding.name, "rejected", "no_tampering", tampered)
-        elif integrity is not None and finding.outcome != "skipped":
-            yield replace(finding, passed_checks=finding.passed_checks | {"no_tampering"})
-        else:
-            yield finding
+    return _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
 
 
 @dataclass(frozen=True)

@@ -252,20 +252,9 @@ def patches_the_clock_in_the_launch(point, x, out):
 
 
 @cheat
-def patches_the_comparison(point, x, out):
-    """A comparison that never finds a difference."""
-    import harness.verify.fixture
-
-    harness.verify.fixture.compare = lambda *arguments: None
-    return lambda: None
-
-
-@cheat
-def patches_the_stopwatch(point, x, out):
-    """A stopwatch that always reports a nanosecond."""
-    from harness.timing.cpu_stopwatch import CpuStopwatch
-
-    CpuStopwatch.sample = lambda self: {"cpu_us": 0.001}
+def patches_a_method(point, x, out):
+    """A method of torch that others call becomes slow and wrong."""
+    torch.Tensor.clamp_ = lambda self, *bounds, **named: self
     return chain_clamp(point, x, out)
 
 

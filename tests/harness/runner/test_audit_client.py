@@ -13,7 +13,7 @@ from tests.harness.runner.test_run import groups
 
 
 def client_of(workers: FakeWorkers) -> AuditClient:
-    return AuditClient(SupervisedWorker(Job("cuda", (), 0, Measure(), timed=True, audit=True), workers))
+    return AuditClient(SupervisedWorker(Job("cuda", (), 0, Measure(), timed=True, role="audit"), workers))
 
 
 def point(n=1, names="abc"):

@@ -30,8 +30,8 @@ def started(monkeypatch):
         one.close(wait_s=0)
 
 
-def job(audit=False):
-    return Job("cpu", (), 0, Measure(), timed=False, audit=audit)
+def job():
+    return Job("cpu", (), 0, Measure(), timed=False)
 
 
 def alive(one):
@@ -39,7 +39,7 @@ def alive(one):
 
 
 def test_the_first_job_gets_the_process_that_runs_already(started):
-    with early_workers("cpu", audit=True) as start:
+    with early_workers("cpu", ["evaluate", "audit"]) as start:
         assert len(started) == 1
         first, second = start(job()), start(job())
         assert first is started[0] is not second
@@ -49,40 +49,39 @@ def test_the_first_job_gets_the_process_that_runs_already(started):
 
 
 def test_a_process_without_a_job_ends_with_the_command(started):
-    with pytest.raises(ValueError, match="planning failed"), early_workers("cpu", audit=False):
+    with pytest.raises(ValueError, match="planning failed"), early_workers("cpu", ["evaluate"]):
         raise ValueError("planning failed")
     assert not alive(started[0])
 
 
 @pytest.mark.parametrize(
-    ("device", "driver", "audit", "kinds"),
+    ("device", "driver", "expected"),
     [
-        ("auto", True, True, [False, True]),
-        ("auto", False, True, [False]),
-        ("auto", True, False, [False]),
-        ("cpu", True, True, [False]),
-        ("cuda", False, True, [False, True]),
+        ("auto", True, ["evaluate", "audit"]),
+        ("auto", False, ["evaluate"]),
+        ("cpu", True, ["evaluate"]),
+        ("cuda", False, ["evaluate", "audit"]),
     ],
 )
-def test_an_auditor_starts_where_there_may_be_a_gpu(device, driver, audit, kinds, monkeypatch, tmp_path):
+def test_an_auditor_starts_where_there_may_be_a_gpu(device, driver, expected, monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(early_start, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
     started = []
 
     class Noted:
-        def __init__(self, job, device, audit):
-            started.append(audit)
+        def __init__(self, job, device, role):
+            started.append(role)
 
         def close(self, wait_s):
             pass
 
     monkeypatch.setattr(early_start, "Worker", Noted)
-    with early_workers(device, audit):
+    with early_workers(device, ["evaluate", "audit"]):
         pass
-    assert started == kinds
+    assert started == expected
 
 
 def test_a_process_that_has_torch_starts_nothing_early():
     assert "torch" in sys.modules
-    with early_workers("cpu", audit=False) as start:
+    with early_workers("cpu", ["evaluate"]) as start:
         assert start is None

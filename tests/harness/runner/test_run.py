@@ -165,16 +165,6 @@ def test_every_planned_cell_is_written_once_whatever_a_worker_answers(fault, dri
     )
 
 
-def test_variants_of_a_file_run_after_all_others(drive):
-    own = [Variant("o", name, None, "", "kernels.o.triton") for name in "ab"]
-    guest = Variant("o", "c", None, "", "variants_mine")
-    plan = [Group(OPERATOR, Point({"n": n}), (own[0], guest, own[1])) for n in (1, 2)]
-    workers = FakeWorkers(session())
-    drive(workers, plan, time_budget_s=60)
-    assert workers.asked == [("a", "b"), ("a", "b"), ("c",), ("c",)]
-    assert workers.budgets == pytest.approx([20, 30, 30, 60], rel=0.01)  # nothing was spent, so what is left grows
-
-
 def test_the_silence_of_a_hanging_variant_is_not_taken_from_the_time_of_the_others(drive, monkeypatch):
     now = iter(range(0, 10**6))
     monkeypatch.setattr(loop.time, "monotonic", lambda: next(now))
@@ -258,7 +248,7 @@ def test_with_an_auditor_every_point_is_written_before_the_next_one_begins(monke
         yield from session()(task)
 
     workers, auditors = FakeWorkers(script), FakeWorkers(auditor(rejects="b"), [AUDIT_READY])
-    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.audit else workers)(job))
+    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.role == "audit" else workers)(job))
     runner = Runner(Job("cuda", (), 0, Measure(), timed=True), lines.append, lambda progress: None)
     runner.run(groups(3))
     runner.close()
@@ -270,7 +260,7 @@ def test_with_an_auditor_every_point_is_written_before_the_next_one_begins(monke
 def test_cells_that_were_measured_before_another_variant_died_are_audited_and_written(monkeypatch):
     lines = []
     workers, auditors = FakeWorkers(session(dies_late="c")), FakeWorkers(auditor(), [AUDIT_READY])
-    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.audit else workers)(job))
+    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.role == "audit" else workers)(job))
     runner = Runner(Job("cuda", (), 0, Measure(), timed=True), lines.append, lambda progress: None)
     runner.run(groups())
     assert {line.variant: line.status for line in lines if isinstance(line, Cell)} == {

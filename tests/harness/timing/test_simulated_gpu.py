@@ -31,6 +31,7 @@ from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
+from harness.verify import process_state
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
 from harness.verify.graph_replay import check_replays
@@ -49,7 +50,9 @@ HONEST = ("chain", "chain_clamp", "flat_view")
 @pytest.fixture
 def gpu():
     with simulated_gpu() as made:
+        process_state._functions.cache_clear()  # of the simulation, from here on
         yield made
+    process_state._functions.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

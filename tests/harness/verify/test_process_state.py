@@ -1,10 +1,7 @@
 """The checks around a timed launch: replaced functions, changed settings, outputs that a call did not write."""
 
-import subprocess
-import sys
 import time
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,81 +12,35 @@ from harness.contract import Expected
 from harness.runner.evaluator import Evaluator
 from harness.runner.protocol import Job
 from harness.verify.buffers import as_integers
-from harness.verify.integrity import Integrity, ProcessState
 from harness.verify.output_probe import OutputProbe
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def module():
-    """A module with a function, a class and a function that it imported."""
-    made = ModuleType("timer_of_a_test")
-    exec("def judge(): return 1\nclass Clock:\n    def sample(self): return 1\nfrom time import sleep", vars(made))
-    return made
+from harness.verify.process_state import ProcessState
 
 
-def test_nothing_was_touched(module):
-    assert Integrity([module]).tampered() is None
+def test_nothing_was_touched():
+    state = ProcessState("cpu")
+    torch.compile(lambda x: x)  # replaces torch.manual_seed, which is not the caller's doing
+    assert state.changed() is None
 
 
-@pytest.mark.parametrize("name", ["perf_counter", "monotonic"])
-def test_a_replaced_clock_is_named_and_put_back(name, monkeypatch):
-    honest, noted = getattr(time, name), Integrity([])
-    monkeypatch.setattr(time, name, lambda: 0.0)
-    assert noted.tampered() == f"time.{name} was replaced; a variant must not replace what times or checks it"
-    assert getattr(time, name) is honest
-    assert noted.tampered() is None
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(time, "perf_counter"), (torch, "equal"), (torch.Tensor, "clamp_"), (torch.cuda.Event, "elapsed_time")],
+)
+def test_a_replaced_function_is_named_and_put_back(owner, name):
+    honest, state = getattr(owner, name), ProcessState("cpu")
+    setattr(owner, name, lambda *_: 0.0)
+    assert state.changed() == f"{owner.__name__}.{name} was replaced; a variant must leave the process as it was"
+    state.restore()
+    assert getattr(owner, name) is honest
+    assert state.changed() is None
 
 
-def test_functions_classes_and_methods_of_a_module_are_noted(module):
-    noted, judge, sample, clock = Integrity([module]), module.judge, module.Clock.sample, module.Clock
-    module.judge = module.Clock.sample = lambda *_: 0
-    assert noted.tampered().startswith("timer_of_a_test.judge was replaced")
-    assert (module.judge, module.Clock.sample) == (judge, sample)
-    module.Clock = SimpleNamespace
-    assert noted.tampered().startswith("timer_of_a_test.Clock was replaced")
-    assert module.Clock is clock
-    module.sleep = None  # imported, and the module would call what stands there
-    assert noted.tampered().startswith("timer_of_a_test.sleep was replaced")
-    assert module.sleep is time.sleep
-    assert noted.tampered() is None
-
-
-def test_a_deleted_function_is_put_back_too(module):
-    noted = Integrity([module])
-    del module.judge
-    assert noted.tampered().startswith("timer_of_a_test.judge was replaced")
-    assert module.judge() == 1
-
-
-#: Runs in a new process, where nothing has imported the timer yet. Nothing of it touches a device.
-EVALUATOR = """
-from harness.config.load import Measure
-from harness.runner.protocol import Job
-from harness.runner.evaluator import Evaluator
-evaluator = Evaluator(Job("cuda", (), 0, Measure(), timed=True))
-for owner, tool in TOOLS:
-    owner = pkgutil.resolve_name(owner)
-    assert evaluator._integrity.tampered() is None
-    setattr(owner, tool, lambda *_: 0.0)
-    print(evaluator._integrity.tampered())
-"""
-
-
-def test_what_times_on_a_gpu_is_noted_before_any_variant_is_imported():
-    tools = [
-        ("harness.timing.cuda_timer:CudaStopwatch", "sample"),
-        ("harness.timing.queued_events:QueuedEvents", "microseconds"),
-        ("harness.cuda_graph", "check_nodes"),
-        ("harness.timing.clocks:Clocks", "throttle_reason"),
-        ("harness.timing.cache:Cache", "prepare"),
-    ]
-    program = f"import pkgutil\nTOOLS = {tools}{EVALUATOR}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    named = [line.split(" was replaced")[0] for line in done.stdout.splitlines()]
-    assert named == [f"{owner.rpartition(':')[2]}.{tool}" for owner, tool in tools]
+def test_a_deleted_function_is_put_back_too():
+    honest, state = time.time_ns, ProcessState("cpu")
+    del time.time_ns
+    assert state.changed().startswith("time.time_ns was replaced")
+    state.restore()
+    assert time.time_ns is honest
 
 
 def test_settings_are_compared_and_restored():

@@ -1,0 +1,111 @@
+"""process_state: a variant shares its process with those beside it, so it must leave the process as it was.
+
+What it changes (a method of torch, a number of threads, the current stream) would change the times of other variants
+and the checks of their results. So settings and functions are compared after each variant had control. What changed is
+put back, and the variant is rejected.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from functools import cache
+from typing import Any
+
+import torch
+
+#: Whose functions variants, timing and checking call.
+_OWNERS: tuple[Any, ...] = (
+    torch,
+    torch.Tensor,
+    torch.cuda,
+    torch.cuda.Event,
+    torch.cuda.Stream,
+    torch.cuda.CUDAGraph,
+    time,
+    gc,
+)
+#: What torch.compile itself replaces when it is first used.
+_REPLACED_BY_TORCH = {"manual_seed"}
+
+
+@cache
+def _functions() -> dict[Any, dict[str, Any]]:
+    """Owner -> its functions, as they were when this was first called."""
+    return {owner: _functions_of(owner) for owner in _OWNERS}
+
+
+def _functions_of(owner: Any) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(owner).items() if _is_function(value) and name not in _REPLACED_BY_TORCH
+    }
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _replaced() -> list[tuple[Any, str]]:
+    """(owner, name) of functions that are not what they were."""
+    found = []
+    for owner, functions in _functions().items():
+        now = vars(owner)
+        found += [(owner, name) for name, value in functions.items() if now.get(name) is not value]
+        if isinstance(owner, type):  # a new method hides an inherited one, while a module may load more of itself
+            found += [(owner, name) for name in now.keys() - functions.keys() if _is_function(now[name])]
+    return found
+
+
+class ProcessState:
+    """Settings of the process, noted on creation, and functions, noted when the first of these is created."""
+
+    def __init__(self, device: str) -> None:
+        _functions()
+        self._device, self._noted = device, self._settings(device)
+
+    @staticmethod
+    def _settings(device: str) -> dict[str, Any]:
+        settings = {
+            "torch.get_num_threads()": torch.get_num_threads(),
+            "torch.get_default_dtype()": torch.get_default_dtype(),
+            "torch.is_grad_enabled()": torch.is_grad_enabled(),
+            "torch.get_default_device()": _default_device(),
+            "gc.isenabled()": gc.isenabled(),
+        }
+        if device == "cuda":
+            settings["the current stream"] = torch.cuda.current_stream().cuda_stream
+            settings["the current device"] = torch.cuda.current_device()
+        return settings
+
+    def changed(self) -> str | None:
+        """One sentence on the first function or setting that differs; None where all are as they were."""
+        for owner, name in _replaced():
+            return f"{owner.__name__}.{name} was replaced; a variant must leave the process as it was"
+        now = self._settings(self._device)
+        for name, noted in self._noted.items():
+            if now[name] != noted:
+                return f"{name} was {noted} and is {now[name]}; a variant must leave the process as it was"
+        return None
+
+    def restore(self) -> None:
+        for owner, name in _replaced():
+            original = _functions()[owner].get(name)
+            delattr(owner, name) if original is None else setattr(owner, name, original)
+        torch.set_num_threads(self._noted["torch.get_num_threads()"])
+        torch.set_default_dtype(self._noted["torch.get_default_dtype()"])
+        torch.set_grad_enabled(self._noted["torch.is_grad_enabled()"])
+        # None and not "cpu", which would intercept every call of torch from then on.
+        device = self._noted["torch.get_default_device()"]
+        torch.set_default_device(None if device == "cpu" else device)
+        (gc.enable if self._noted["gc.isenabled()"] else gc.disable)()
+        if self._device == "cuda":
+            torch.cuda.set_device(self._noted["the current device"])
+            torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+def _default_device() -> str:
+    """Where torch creates a tensor without ``device=``. Reading it raises where that device does not exist."""
+    try:
+        return str(torch.get_default_device())
+    except Exception:  # AssertionError without CUDA, RuntimeError for other devices
+        return "a device that does not exist"
