@@ -20,7 +20,7 @@ from harness.timing.rounds import CellTimings, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
 from harness.verify.output_probe import OutputProbe
-from harness.verify.process_state import ProcessState
+from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
 
 if TYPE_CHECKING:
@@ -192,11 +192,5 @@ class Measuring:
     @contextmanager
     def _watched(self, key: str, phase: str) -> Iterator[None]:
         """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
-        settings = ProcessState(self.job.device)
-        try:
-            with nvtx_range(key, phase):
-                yield
-            if (changed := settings.changed()) is not None:
-                raise Mismatch("process_state", changed)
-        finally:
-            settings.restore()
+        with unchanged_process(self.job.device), nvtx_range(key, phase):
+            yield

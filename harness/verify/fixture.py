@@ -28,7 +28,7 @@ from harness.contract import Expected, Operator, Point, Variant
 from harness.verify.buffers import POISONS, Guard, any_of, as_integers
 from harness.verify.equality import compare, required
 from harness.verify.mismatch import View, describe_differences
-from harness.verify.process_state import ProcessState
+from harness.verify.process_state import unchanged_process
 
 #: What a mismatch says of a launch that does not read the inputs again.
 STALE = "these are the answers to earlier inputs, which were replaced after set-up"
@@ -300,10 +300,9 @@ def verify_cell(fixture: Fixture, variant: Variant, once: bool = False) -> Calla
     """
     fixture.fill(1)
     fixture.outputs.poison(POISONS[1])
-    settings = ProcessState(fixture.device)
-    try:
+    with unchanged_process(fixture.device) as process:
         launch = fixture.setup(variant)
-        _check_settings(settings)  # before any comparison: some settings would spoil it
+        process.check()  # before any comparison: some settings would spoil it
         fixture.check(launch, batch=0, poison=POISONS[0])
         if not once:
             fixture.check(launch, batch=0, poison=None)
@@ -311,17 +310,9 @@ def verify_cell(fixture: Fixture, variant: Variant, once: bool = False) -> Calla
             fixture.check(launch, batch=2, poison=POISONS[0])
             if fixture.device == "cuda":
                 fixture.check_queued(launch, batch=1, poison=POISONS[1])
-        _check_settings(settings)
-        fixture.passed_checks.add("process_state")
-    finally:
-        settings.restore()
+    fixture.passed_checks.add("process_state")
     fixture.fill(0)
     return launch
-
-
-def _check_settings(settings: ProcessState) -> None:
-    if changed := settings.changed():
-        raise Mismatch("process_state", changed)
 
 
 def verify_sequence(

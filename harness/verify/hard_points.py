@@ -14,6 +14,7 @@ from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
 
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
@@ -139,19 +140,21 @@ class _VariantChecks:
             )
             self.bytes_at[name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant)
-            if self.device_checks and alloc_sync:
-                passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
-            if replays and self._has_graph:
-                check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
+            with unchanged_process(self.device):
+                if self.device_checks and alloc_sync:
+                    passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
+                if replays and self._has_graph:
+                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
 
         return finding_of(name, check)
 
     def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
-            verify_sequence(*of, passed_checks)
-            if replays and self._has_graph:
-                replay_sequence(*of, self.device_checks.capture, passed_checks)
+            with unchanged_process(self.device):
+                verify_sequence(*of, passed_checks)
+                if replays and self._has_graph:
+                    replay_sequence(*of, self.device_checks.capture, passed_checks)
 
         return finding_of(name, check)
 

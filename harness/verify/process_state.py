@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
+
+from harness.checks import Mismatch
 
 #: Whose functions variants, timing and checking call.
 _OWNERS: tuple[Any, ...] = (
@@ -77,6 +81,11 @@ class ProcessState:
             settings["the current device"] = torch.cuda.current_device()
         return settings
 
+    def check(self) -> None:
+        """Raises Mismatch where a function or setting differs."""
+        if (changed := self.changed()) is not None:
+            raise Mismatch("process_state", changed)
+
     def changed(self) -> str | None:
         """One sentence on the first function or setting that differs; None where all are as they were."""
         for owner, name in _replaced():
@@ -101,6 +110,17 @@ class ProcessState:
         if self._device == "cuda":
             torch.cuda.set_device(self._noted["the current device"])
             torch.cuda.set_stream(torch.cuda.default_stream())
+
+
+@contextmanager
+def unchanged_process(device: str) -> Iterator[ProcessState]:
+    """Around everything that a variant does. Puts back what it changed; raises Mismatch if it changed anything."""
+    state = ProcessState(device)
+    try:
+        yield state
+        state.check()
+    finally:
+        state.restore()
 
 
 def _default_device() -> str:
