@@ -33,7 +33,7 @@ from torch.autograd import DeviceType
 
 from harness import cuda, interpreter
 from harness.timing import cuda_timer, cupti, queued_events
-from harness.verify import hard_points
+from harness.verify import hard_points, process_state
 from tests.harness.timing.test_clocks import CALLS
 from tests.simulated_gpu.memory import Memory, OnDevice, Operations
 
@@ -452,4 +452,6 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
         modes.callback(hard_points.cuda_checks.cache_clear)
         modes.enter_context(Operations(gpu))
         modes.enter_context(OnDevice(gpu))
+        process_state._functions.cache_clear()  # those of the simulation, from here on
         yield gpu
+    process_state._functions.cache_clear()
