@@ -34,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -64,6 +64,8 @@ FOLDERS = ("baselines", "kernels")
 #: Configurations whose points a survivor of all other parts is put to: the first that has the operator.
 SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml")
 SEED = 0
+#: Outputs of a sweep's point. Many processes at a time have no room for the gigabytes of a few of them.
+MOST_BYTES = 256 << 20
 #: As many as ``verify`` tries by default.
 RANDOM_BATCHES = 25
 #: Seconds after which a mutant counts as hanging: many times what the slowest healthy variant takes.
@@ -237,17 +239,17 @@ def prepare(name: str, seed: int) -> Prepared:
     for point in capacity:
         prepared.answer(point, [seed])
         prepared.inputs[operator.spelt_out(point), seed + 1] = operator.make_inputs(point, seed + 1)
-    for group in prepared.sweep:
-        prepared.answer(group.point, range(seed, seed + 3))
     return prepared
 
 
-def _sweep(catalog: Catalog, operator: str) -> list[Group]:
+def _sweep(catalog: Catalog, name: str) -> list[Group]:
     from harness.config.load import load
     from harness.config.sweep import plan
+    from harness.verify.points import tensor_bytes
 
-    source = next(source for source in (load(ROOT / path) for path in SWEEPS) if operator in source.config.operators)
-    return plan(source, catalog.operators, catalog.variants, [f"{operator}/*"])
+    source = next(source for source in (load(ROOT / path) for path in SWEEPS) if name in source.config.operators)
+    groups = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
+    return [group for group in groups if tensor_bytes(group.operator.make_outputs(group.point)) <= MOST_BYTES]
 
 
 def _operator_modules() -> list[str]:
@@ -417,23 +419,15 @@ def _operator_process(
 
 
 def run_all(
-    cases: Sequence[Case],
-    device: str,
-    jobs: int,
-    seed: int = SEED,
-    update: Callable[[int, str], None] = lambda done, doing: None,
-    timeout_s: float = TIMEOUT_S,
-) -> list[Result]:
-    """The results in the order of the cases. Raises TableError where a variant does not pass as it is."""
+    cases: Sequence[Case], device: str, jobs: int, seed: int = SEED, timeout_s: float = TIMEOUT_S
+) -> Iterator[tuple[int, Result]]:
+    """(number of the case, result) of each, as it becomes known. Raises TableError where a healthy variant fails."""
     context = multiprocessing.get_context("spawn")
-    slots, results = context.Semaphore(jobs), {}
-    numbered = sorted(
-        enumerate(cases), key=lambda one: LONGEST_FIRST.index(one[1].mutant.killer) if one[1].mutant else -1
-    )
-    processes, names = [], {}
+    slots, processes, names = context.Semaphore(jobs), [], {}
+    left = dict(sorted(enumerate(cases), key=lambda one: _order(one[1])))
     try:
         for name in dict.fromkeys(case.operator for case in cases):
-            mine = {number: case for number, case in numbered if case.operator == name}
+            mine = {number: case for number, case in left.items() if case.operator == name}
             ours, theirs = context.Pipe(duplex=False)
             of_operator = (name, mine, device, seed, timeout_s, slots, theirs, os.getpid())
             processes.append(context.Process(target=_operator_process, args=of_operator))
@@ -446,18 +440,21 @@ def run_all(
                     number, result = connection.recv()
                 except EOFError:
                     name = names.pop(connection)
-                    if any(case.operator == name for i, case in enumerate(cases) if i not in results):
+                    if any(case.operator == name for case in left.values()):
                         raise TableError(f"the process of {name} ended early; its error stands above") from None
                     continue
-                case, results[number] = cases[number], result
+                case = left.pop(number)
                 if case.mutant is None and not result.passed:
                     raise TableError(f"{case.id} does not pass as it is: {result.where!r}: {result.message}")
-                update(len(results), case.id)
+                yield number, result
     finally:
         for process in processes:
             process.kill()  # which ends its mutants, too
             process.join()
-    return [results[i] for i in range(len(cases))]
+
+
+def _order(case: Case) -> int:
+    return -1 if case.mutant is None else LONGEST_FIRST.index(case.mutant.killer)
 
 
 def unexpected(case: Case, result: Result) -> bool:
@@ -562,10 +559,17 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     without_gpu = [case for case in cases if device == "cpu" and case.needs_gpu]
     cases = [case for case in cases if case not in without_gpu]
     healthy = [Case(*key, path, None) for key, path in {(c.operator, c.variant): c.path for c in cases}.items()]
-    with progress_bar(console, len(healthy) + len(cases)) as update:
-        results = run_all([*healthy, *cases], device, options.jobs, options.seed, update)[len(healthy) :]
-    if options.out is not None:
-        write(options.out, machine, options.seed, [*cases, *without_gpu], [*results, *([None] * len(without_gpu))])
+    known: dict[int, Result] = {}
+    try:
+        with progress_bar(console, len(cases) + len(healthy)) as update:
+            for number, result in run_all([*cases, *healthy], device, options.jobs, options.seed):
+                known[number] = result
+                update(len(known), (cases + healthy)[number].id)
+    finally:  # what is known is not lost where it is interrupted
+        cases = [case for number, case in enumerate(cases) if number in known]
+        results = [known[number] for number in sorted(known)][: len(cases)]
+        if options.out is not None:
+            write(options.out, machine, options.seed, [*cases, *without_gpu], [*results, *([None] * len(without_gpu))])
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
     print_table(console, cases, results, without_gpu)
     print_unexpected(console, cases, results)

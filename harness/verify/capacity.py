@@ -76,7 +76,7 @@ def _fitting(
     """
     for _ in range(ATTEMPTS):
         picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
-        fitting = search.fitting(sizes, picks, frozenset({keep}), chosen.randrange(64))
+        fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
         if fitting is None:
             return None
         point = search.complete(fitting, picks)
