@@ -13,7 +13,7 @@ from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.integrity import Integrity
 from harness.wording import first_line
 
@@ -80,8 +80,9 @@ def check_variant(
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
     accesses from some size on only.
 
-    thorough:  make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
-               hard point only, and replays in the first sequence only.
+    thorough:  make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
+               the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
+               in the first sequence only.
     checks:    how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     integrity: looked at after every finding.
     """
@@ -114,6 +115,7 @@ class _VariantChecks:
 
     def _hard_points(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
+        few = FEW_STEPS if thorough else 0
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
@@ -123,25 +125,25 @@ class _VariantChecks:
             first = not taken
             taken.append((hard, point))
             # Sequences replay graphs too, so unless thorough the first of them is enough.
-            replays = thorough or (first and not operator.sequences)
+            replays = STEPS if first and (thorough or not operator.sequences) else few
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
         if taken:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
-                yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
+                yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
-        replays = True
+        replays = STEPS
         for name, steps in self.operator.sequences.items():
             points = [self.operator.complete(step) for step in steps]
             if found := skipped(name, self.variant, points):
                 yield found
             else:
                 yield self._through(name, points, replays)
-                replays = self.thorough
+                replays = FEW_STEPS if self.thorough else 0
 
-    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: bool, shift: int = 0) -> Finding:
+    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
             fixture = Fixture(
                 self.operator, point, self.device, self.seed, hard.edit, shift=shift, passed_checks=passed_checks
@@ -151,16 +153,16 @@ class _VariantChecks:
             if self.device_checks and alloc_sync:
                 passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
             if replays and self._has_graph:
-                check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
+                check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
         return finding_of(name, check)
 
-    def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
+    def _through(self, name: str, points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             verify_sequence(*of, passed_checks)
             if replays and self._has_graph:
-                replay_sequence(*of, self.device_checks.capture, passed_checks)
+                replay_sequence(*of, self.device_checks.capture, passed_checks, replays)
 
         return finding_of(name, check)
 
