@@ -287,7 +287,9 @@ def mutated_tree(case: Case, folder: Path) -> Path:
 
 
 def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -> Result:
-    """What ``verify`` does for one variant, up to the first rejection. For a process of its own."""
+    """What ``verify`` does for one variant, up to the first rejection; replays of graphs at every hard point come last, as
+    they take long and reject few mutants. For a process of its own.
+    """
     module = case.path.removesuffix(".py").replace("/", ".")
     shared = case.mutant is None or module not in prepared.kept
     use_tree(tree, prepared.kept if shared else ())
@@ -299,15 +301,26 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -
     from harness.verify import random_batches
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
-    evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False))
+    job = Job(device, (), seed, Measure(), timed=False)
+    evaluator = Evaluator(job)
     catalog = evaluator._catalog
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
-    for finding in evaluator.check_variant(case.operator, case.variant):
-        if finding.check in COMPILE_ERRORS:
-            return Result(None, finding.name, finding.message)
-        if finding.outcome in ("rejected", "failed"):
-            return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
+
+    def rejected_at_hard_points(thorough: bool) -> Result | None:
+        evaluator._job = replace(job, timed=not thorough)
+        evaluator._states[case.id].findings = None
+        for finding in evaluator.check_variant(case.operator, case.variant):
+            if finding.check in COMPILE_ERRORS:
+                return Result(None, finding.name, finding.message)
+            if finding.outcome in ("rejected", "failed"):
+                return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
+        evaluator._job = job
+        return None
+
+    if result := rejected_at_hard_points(thorough=False):
+        return result
+    plain = catalog.operators[case.operator]
     if shared:
         catalog.operators[case.operator] = prepared.answering()
 
@@ -325,7 +338,10 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -
         if finding.outcome in ("rejected", "failed"):
             return Result("random", finding.name, f"{finding.check}: {finding.message}")
     mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
-    return rejected_at("sweep", mine, False) or Result(None)
+    if result := rejected_at("sweep", mine, False):
+        return result
+    catalog.operators[case.operator] = plain
+    return (device == "cuda" and rejected_at_hard_points(thorough=True)) or Result(None)
 
 
 def _case_process(
