@@ -287,8 +287,9 @@ def mutated_tree(case: Case, folder: Path) -> Path:
 
 
 def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -> Result:
-    """What ``verify`` does for one variant, up to the first rejection; replays of graphs at every hard point come last, as
-    they take long and reject few mutants. For a process of its own.
+    """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
+
+    Replays of graphs at every hard point come last, as they take long and reject few mutants.
     """
     module = case.path.removesuffix(".py").replace("/", ".")
     shared = case.mutant is None or module not in prepared.kept
@@ -516,12 +517,12 @@ def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[
 def as_json(case: Case, result: Result | None) -> dict:
     """result: None where it needs a GPU. The message of a rejection is cut to its check."""
     outcome = "needs a GPU" if result is None else "survived" if result.killer is None else "killed"
-    of_case = {"operator": case.operator, "variant": case.variant, "file": case.path}
+    of_case = {"operator": case.operator, "variant": case.variant}
     of_case |= {"breaks": case.mutant.breaks, "expected": case.mutant.killer, "outcome": outcome}
     if result is not None and not result.passed:
         message = result.message if result.killer in (None, "no_crash") else result.message.partition(":")[0]
         of_case |= {"killer": result.killer, "where": result.where[:SHORT], "message": message[:SHORT]}
-    return of_case | ({"seconds": round(result.seconds, 1)} if result else {})
+    return of_case | ({"seconds": round(result.seconds)} if result else {})
 
 
 def write(path: Path, machine: str, seed: int, cases: Sequence[Case], results: Sequence[Result | None]) -> None:
