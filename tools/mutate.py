@@ -286,7 +286,7 @@ def mutated_tree(case: Case, folder: Path) -> Path:
     return folder
 
 
-def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -> Result:
+def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, sweep: bool) -> Result:
     """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
 
     Replays of graphs at every hard point come last, as they take long and reject few mutants.
@@ -338,6 +338,8 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -
     for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
         if finding.outcome in ("rejected", "failed"):
             return Result("random", finding.name, f"{finding.check}: {finding.message}")
+    if not sweep:
+        return Result(None)
     mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
     if result := rejected_at("sweep", mine, False):
         return result
@@ -346,7 +348,15 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int) -
 
 
 def _case_process(
-    case: Case, prepared: Prepared, tree: Path, device: str, seed: int, output: Path, answer: Connection, parent: int
+    case: Case,
+    prepared: Prepared,
+    tree: Path,
+    device: str,
+    seed: int,
+    sweep: bool,
+    output: Path,
+    answer: Connection,
+    parent: int,
 ) -> None:
     from harness.runner.worker import die_with_parent
 
@@ -354,7 +364,7 @@ def _case_process(
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    answer.send(verify(case, prepared, tree, device, seed))
+    answer.send(verify(case, prepared, tree, device, seed, sweep))
     answer.close()
     os._exit(0)  # without the clean-up of libraries that were loaded before the fork
 
@@ -396,6 +406,7 @@ def _operator_process(
     cases: Mapping[int, Case],
     device: str,
     seed: int,
+    sweep: bool,
     timeout_s: float,
     slots: Any,
     results: Connection,
@@ -417,7 +428,7 @@ def _operator_process(
             folder = tempfile.TemporaryDirectory(prefix="mutant-")
             answer, theirs = context.Pipe(duplex=False)
             tree, output = mutated_tree(cases[number], Path(folder.name)), Path(folder.name, "output")
-            of_case = (cases[number], prepared, tree, device, seed, output, theirs, os.getpid())
+            of_case = (cases[number], prepared, tree, device, seed, sweep, output, theirs, os.getpid())
             process = context.Process(target=_case_process, args=of_case)
             process.start()
             theirs.close()
@@ -436,7 +447,12 @@ def _operator_process(
 
 
 def run_all(
-    cases: Sequence[Case], device: str, jobs: int, seed: int = SEED, timeout_s: float = TIMEOUT_S
+    cases: Sequence[Case],
+    device: str,
+    jobs: int,
+    seed: int = SEED,
+    sweep: bool = True,
+    timeout_s: float = TIMEOUT_S,
 ) -> Iterator[tuple[int, Result]]:
     """(number of the case, result) of each, as it becomes known. Raises TableError where a healthy variant fails."""
     context = multiprocessing.get_context("spawn")
@@ -446,7 +462,7 @@ def run_all(
         for name in dict.fromkeys(case.operator for case in cases):
             mine = {number: case for number, case in left.items() if case.operator == name}
             ours, theirs = context.Pipe(duplex=False)
-            of_operator = (name, mine, device, seed, timeout_s, slots, theirs, os.getpid())
+            of_operator = (name, mine, device, seed, sweep, timeout_s, slots, theirs, os.getpid())
             processes.append(context.Process(target=_operator_process, args=of_operator))
             processes[-1].start()
             theirs.close()
@@ -550,6 +566,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="*", metavar="OPERATOR", help="globs over operator or operator/variant")
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default 1)")
+    parser.add_argument(
+        "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every hard point"
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")
@@ -579,7 +598,7 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     known: dict[int, Result] = {}
     try:
         with progress_bar(console, len(cases) + len(healthy)) as update:
-            for number, result in run_all([*cases, *healthy], device, options.jobs, options.seed):
+            for number, result in run_all([*cases, *healthy], device, options.jobs, options.seed, not options.no_sweep):
                 known[number] = result
                 update(len(known), (cases + healthy)[number].id)
     finally:  # what is known is not lost where it is interrupted
