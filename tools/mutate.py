@@ -300,6 +300,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.runner.evaluator import Evaluator
     from harness.runner.protocol import Job, RandomRequest, Task
     from harness.verify import random_batches
+    from harness.verify.hard_points import far_rows
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     job = Job(device, (), seed, Measure(), timed=False)
@@ -338,6 +339,9 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
         if finding.outcome in ("rejected", "failed"):
             return Result("random", finding.name, f"{finding.check}: {finding.message}")
+    for finding in far_rows(plain, evaluator._catalog.find(case.operator, case.variant), device, seed):
+        if finding.outcome in ("rejected", "failed"):
+            return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
     if not sweep:
         return Result(None)
     mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]

@@ -67,6 +67,7 @@ class Fixture:
     edit:    changes the inputs of every batch in place (see HardPoint).
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
     shift:   elements between an aligned address and the start of every buffer.
+    row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
     """
 
@@ -81,6 +82,7 @@ class Fixture:
         outputs: Guard | None = None,
         shift: int = 0,
         passed_checks: set[str] | None = None,
+        row_strides: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
@@ -92,7 +94,7 @@ class Fixture:
             if edit is not None:
                 edit(inputs)
             self.batches.append(Batch(operator, point, inputs, devices))
-        self.inputs = Guard(self.batches[0].inputs, device, shift)
+        self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
     @cached_property

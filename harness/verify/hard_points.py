@@ -4,14 +4,20 @@ device.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from torch import Tensor
+
 from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
+from harness.verify.buffers import row_length
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.integrity import Integrity
@@ -22,8 +28,13 @@ from harness.wording import first_line
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
+#: Hard points with far rows for each input.
+FAR_POINTS = 2
+
 #: Behind the name of a hard point that runs once more in such buffers.
 UNALIGNED = ", unaligned buffers"
+#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
+FAR = ", rows beyond 2^31"
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,9 @@ def check_variant(
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    for finding in _VariantChecks(operator, variant, device, seed, checks, thorough).findings():
+    findings = _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
+    far = far_rows(operator, variant, device, seed) if thorough else ()
+    for finding in itertools.chain(findings, far):
         if integrity is not None and (tampered := integrity.tampered()) is not None:
             yield Finding(finding.name, "rejected", "no_tampering", tampered)
         elif integrity is not None and finding.outcome != "skipped":
@@ -169,6 +182,36 @@ class _VariantChecks:
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
+
+
+def far_rows(operator: Operator, variant: Variant, device: str, seed: int) -> Iterator[Finding]:
+    """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
+    the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
+    """
+    made: Counter[str] = Counter()
+    for hard in operator.hard_points:
+        point = operator.complete(hard.point)
+        if skipped(hard.name, variant, [point]):
+            continue
+        inputs = operator.make_inputs(point, seed)
+        for one in dataclasses.fields(inputs):
+            tensor = getattr(inputs, one.name)
+            padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
+            if not padded or len(tensor) == 1 or one.metadata.get("host") or made[one.name] == FAR_POINTS:
+                continue
+            # Half of the rows of a byte tensor, such as a cache whose last rows may be unused. As far from a multiple of
+            # 16 as the operator's, as variants take wide accesses by that.
+            reach = 2**32 if tensor.element_size() == 1 else 2**31
+            stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
+            if stride >= 2**31:  # no variant promises to take that
+                continue
+            try:
+                far = {one.name: stride}
+                fixture = Fixture(operator, point, device, seed, hard.edit, batches=2, row_strides=far)
+            except (RuntimeError, MemoryError):
+                return
+            made[one.name] += 1
+            yield finding_of(f"{hard.name}{FAR}", lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 
 def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
