@@ -199,8 +199,8 @@ def far_rows(operator: Operator, variant: Variant, device: str, seed: int) -> It
             padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
             if not padded or len(tensor) == 1 or one.metadata.get("host") or made[one.name] == FAR_POINTS:
                 continue
-            # Half of the rows of a byte tensor, such as a cache whose last rows may be unused. As far from a multiple of
-            # 16 as the operator's, as variants take wide accesses by that.
+            # Half of the rows of a byte tensor, such as a cache whose last rows may be unused. As far from a multiple
+            # of 16 as the operator's, as variants take wide accesses by that.
             reach = 2**32 if tensor.element_size() == 1 else 2**31
             stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
             if stride >= 2**31:  # no variant promises to take that
