@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
@@ -191,13 +192,18 @@ def agreement() -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
-def timers() -> list[str]:
-    """The timers of tools/compare_timers.py on kernels of known duration."""
-    path = REFERENCE / GPU / "compare_timers.json"
+def read_json(name: str) -> Any:
+    """A file beside the records of GPU. Raises SpliceError."""
+    path = REFERENCE / GPU / name
     try:
-        found = json.loads((ROOT / path).read_text(encoding="utf-8"))
+        return json.loads((ROOT / path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpliceError(f"{path} cannot be read: {error}") from None
+
+
+def timers() -> list[str]:
+    """The timers of tools/compare_timers.py on kernels of known duration."""
+    found = read_json("compare_timers.json")
     rows = []
     for name, measured_us in found["measured_us"].items():
         differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
@@ -207,6 +213,35 @@ def timers() -> list[str]:
     head = ["timer", *(f"{us:.3f}" for us in found["true_us"]), "constant", "largest residual"]
     versions = f"{found['gpu']}, driver {found['driver']}, torch {found['torch']}, Triton {found['triton']}."
     return [*markdown_table(head, rows), "", versions]
+
+
+def mutants() -> list[str]:
+    """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
+    found = read_json("mutants.json")
+    parts = ("hard point", "capacity", "random", "sweep", "no_crash")
+
+    def row(name: str, mine: list[dict]) -> list[str]:
+        killers = Counter(mutant.get("killer") for mutant in mine)
+        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
+        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
+        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+
+    operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
+    rows = [
+        row(f"`{name}`", [one for one in found["mutants"] if one["operator"] == name]) for name in sorted(operators)
+    ]
+    head = ["operator", "mutants", "hard points", "capacity", "random", "sweep", "crash", "survived", "equivalent"]
+    survivors = [
+        f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
+        for one in found["mutants"]
+        if one["outcome"] == "survived" and one["expected"] != "equivalent"
+    ]
+    lines = [
+        *markdown_table(head, [*rows, row("all", found["mutants"])]),
+        "",
+        f"{found['machine']}, seed {found['seed']}.",
+    ]
+    return lines + (["", "Survivors:", "", *survivors] if survivors else [])
 
 
 def tables(run: Run) -> list[str]:
@@ -235,6 +270,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "runs": runs,
     "agreement": agreement,
     "timers": timers,
+    "mutants": mutants,
 }
 
 

@@ -225,8 +225,9 @@ class Evaluator:
 
     @contextmanager
     def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
-        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile
-        on a CPU, beside the points of a sweep. A point at capacity and a random batch may take a share of it.
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
+        which compiles again for other sizes, beside the points of a sweep. A point at capacity and a random batch may
+        take a share of it.
         """
         state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
@@ -240,7 +241,7 @@ class Evaluator:
         finally:
             interpreted = self._interpreter.launches > launches_before
             state.interpreted = state.interpreted or interpreted
-            compiled = self._job.device == "cpu" and COMPILER in variant.requires and kind != SWEEP
+            compiled = COMPILER in variant.requires and kind != SWEEP
             if interpreted or compiled:
                 state.slow_s[kind] += time.perf_counter() - began
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from harness.config.load import Measure
 from harness.records.schema import Calibration, Environment, Status
 
-#: Reason of a point or batch that is left out because Triton's interpreter is slow.
+#: Reason of a point or batch that is left out because Triton's interpreter or torch.compile is slow.
 INTERPRETER_SPENT = (
-    "Triton's interpreter has used its {:g} s for this variant (measure.interpreter_budget_s); "
+    "Triton's interpreter or torch.compile has used its {:g} s for this variant (measure.interpreter_budget_s); "
     "it passed all hard points and earlier batches"
 )
 

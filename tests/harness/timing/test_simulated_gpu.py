@@ -31,9 +31,9 @@ from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
+from harness.verify import hard_points
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
-from harness.verify.graph_replay import check_replays
 from harness.verify.hard_points import check_variant as prove_variant
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -446,7 +446,7 @@ def answers(evaluator, *names):
 def short_replays():
     """Fewer than the two hundred steps that are tested above."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_replays, "__defaults__", (12,))
+        patch.setattr(hard_points, "STEPS", 12)
         yield
 
 
