@@ -84,7 +84,7 @@ def _fitting(
         picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
         fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
         if fitting is None:
-            continue
+            return None
         point = search.complete(fitting, picks)
         if reason_to_skip(search.operator, point) is None:
             return _Found(fitting, picks, point)
@@ -149,8 +149,8 @@ def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], chos
     steps: list[Mapping[str, int]] = [{}]
     largest = None
     for value in _ladder(search, axis):
-        # From the last sizes on, or afresh where they lead no further, as when a row has shrunk to one token.
-        tries = ({**sizes, name: value} for sizes in (steps[-1], {}))
+        # From the last sizes on, or those before where they lead no further, as when a row has shrunk to one token.
+        tries = ({**sizes, name: value} for sizes in steps[:-3:-1])
         founds = next(filter(None, (list(_fitting_all(search, one, name, variants, chosen)) for one in tries)), ())
         yield from (found.point for found in founds)
         if founds:
@@ -165,6 +165,7 @@ def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], chos
     if end > largest and (found := _fitting(search, {**steps[-1], name: end}, name, chosen)):
         steps.append(found.sizes)
         largest = end
+        yield found.point
     # A multiple of a large power of two, too: kernels take wide accesses there.
     even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
     if search.parses(axis, even[name]) and (found := _fitting(search, even, name, chosen)):
