@@ -19,7 +19,7 @@ MIN_FOR_TREND = 12
 #: Degree of that trend, a polynomial in the logarithm of the time.
 DEGREE = 2
 #: A cell whose variance is less likely than this under the prior does not borrow from others.
-OUTLIER = 0.01
+OUTLIER = 0.001
 #: Prior degrees of freedom that can be told apart; beyond, the others' spread counts as known.
 _DF0 = np.geomspace(0.5, 200, 80)
 #: Least standard deviation of a logarithm of a median: 0.001 %, a hundredth of what is seen on a GPU.
