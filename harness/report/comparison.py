@@ -32,6 +32,7 @@ from harness.analysis.compare import (
 )
 from harness.analysis.stats import FIGURES, Interval
 from harness.analysis.warnings import (
+    abbreviated,
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
@@ -164,7 +165,8 @@ def side_warnings(comparison: Comparison) -> list[str]:
             disagreeing |= dict.fromkeys(disagreeing_cells(run, run.cells))
         texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
         if disagreeing:
-            texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}")
+            named = ", ".join(abbreviated(list(disagreeing)))
+            texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
         found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
     return found
 
