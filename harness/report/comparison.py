@@ -29,6 +29,7 @@ from harness.analysis.compare import (
     Comparison,
     Summary,
     Transition,
+    identity,
 )
 from harness.analysis.stats import FIGURES, Interval
 from harness.analysis.warnings import (
@@ -40,7 +41,7 @@ from harness.analysis.warnings import (
 )
 from harness.records.schema import Run
 from harness.report.columns import broken, room, spaced, widths
-from harness.report.console import laid_out
+from harness.report.console import ROOMY, laid_out
 from harness.report.escape import as_code, as_text
 from harness.wording import counted
 
@@ -136,6 +137,9 @@ def explanation(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Why the comparison could not tell, the machines, cells that it is blind for, and the figures that do not gate."""
     found = list(comparison.unclear)
+    if comparison.pair is None:
+        both = {identity(run) for run in comparison.base} & {identity(run) for run in comparison.head}
+        found += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         found.append(comparison.machines.why)
     blind = [cell for cell in comparison.gating_cells if cell.power < 0.5 and cell.verdict == "unsure"]
@@ -350,19 +354,7 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
         rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
         _print(console, "Not the same on both sides", ("field", "base", "head"), rows)
     if means := ordered_summaries(comparison):
-        columns = ("variant", ">geometric mean, % [interval]", ">least, %", ">most, %", "verdict", "cells")
-        rows = [
-            (
-                f"{one.operator}/{one.variant}",
-                change_text(one.ratio),
-                percent(one.least),
-                percent(one.greatest),
-                one.verdict,
-                verdict_counts(one),
-            )
-            for one in means
-        ]
-        _print(console, f"Per variant ({', '.join(comparison.gating)})", columns, rows)
+        _print(console, f"Per variant ({', '.join(comparison.gating)})", *_variant_rows(means, console.width < ROOMY))
     compared = changed(comparison.gating_cells, sort)
     _print_cells(console, comparison, "Slower", [cell for cell in compared if cell.verdict == "slower"])
     _print_transitions(console, "Broken: passed in base, wrong or failing in head", comparison.broken)
@@ -374,6 +366,28 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
     console.print()
     for line in (*notes(comparison), explanation(comparison)):
         console.print(broken(spaced(line), console.width), style="dim", highlight=False, markup=False)
+
+
+def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the table of variants; narrow: what belongs together stands in one column."""
+    rows = [
+        [
+            f"{one.operator}/{one.variant}",
+            change_text(one.ratio),
+            percent(one.least),
+            percent(one.greatest),
+            one.verdict,
+            verdict_counts(one),
+        ]
+        for one in means
+    ]
+    columns = ["variant", ">geometric mean, % [interval]", ">least, %", ">most, %", "verdict", "cells"]
+    if not narrow:
+        return columns, rows
+    joined = [
+        [name, f"{mean} {least} {most}", f"{verdict} ({cells})"] for name, mean, least, most, verdict, cells in rows
+    ]
+    return ["variant", ">mean, % [interval] least most", "verdict"], joined
 
 
 def _print_cells(console: Console, comparison: Comparison, title: str, cells: Sequence[CellComparison]) -> None:
