@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,13 @@ from msgspec.structs import asdict
 from harness.analysis import moderated, stats
 from harness.analysis.moderated import Spread
 from harness.analysis.stats import Interval
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.exit_codes import BAD, OK, UNSURE
 from harness.records.choose import chosen
 from harness.records.schema import Cell, Run, Status
@@ -256,6 +264,25 @@ class Comparison:
     @property
     def exit_code(self) -> int:
         return {"regression": BAD, "could not tell": UNSURE, "fine": OK}[self.outcome]
+
+    @property
+    def sides(self) -> list[tuple[str, tuple[Run, ...]]]:
+        """("base", records) and ("head", records); ("run", records) where two variants of one side are compared."""
+        return [("base", self.base), ("head", self.head)] if self.pair is None else [("run", self.head)]
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the records before relying on the verdicts."""
+        found = []
+        for side, runs in self.sides:
+            cells = [cell for run in runs for cell in run.cells]
+            disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
+            texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
+            if disagreeing:
+                named = ", ".join(abbreviated(disagreeing))
+                texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+            found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+        return found
 
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
