@@ -76,6 +76,11 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
+    run.add_argument(
+        "--verified-by",
+        metavar="RUN",
+        help="time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
+    )
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:

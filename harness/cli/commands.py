@@ -32,6 +32,7 @@ from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
+from harness.runner.verified_by import check_proof, verified_groups
 from harness.runner.worker import RunError, Worker
 from harness.wording import counted, did_you_mean, printable
 
@@ -106,7 +107,8 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    with early_workers(options.device, audit=source.config.measure.audit) as start:
+    audit = source.config.measure.audit and options.verified_by is None
+    with early_workers(options.device, audit=audit) as start:
         return _run(options, source, resumed, start)
 
 
@@ -115,8 +117,11 @@ def _run(
 ) -> int:
     from harness.cli.recording import record
 
+    proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
     groups = _plan(options, source, catalog)
+    if proof:
+        groups = verified_groups(groups, proof)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
@@ -131,7 +136,21 @@ def _run(
     job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed, start)
+    if proof:
+        job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
+    console, more = make_console(), (options.shard, resumed, start, proof)
+    return record(console, job, source, groups, options.out, options.no_plots, *more)
+
+
+def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
+    """The record of --verified-by."""
+    if options.verified_by is None:
+        return None
+    if options.resume is not None:
+        raise ConfigError("--verified-by and --resume exclude each other; measure anew, with --verified-by only")
+    proof = _read(options.verified_by)
+    check_proof(proof, measure)
+    return proof
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:

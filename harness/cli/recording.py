@@ -37,6 +37,7 @@ from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
+from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash
 from harness.runner.worker import Worker
 from harness.wording import counted
 
@@ -71,8 +72,11 @@ def record(
     shard: str | None = None,
     resumed: Run | None = None,
     start: Callable[[Job], Worker] | None = None,
+    proof: Run | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
+
+    proof: the run that has verified all of them.
 
     Ctrl-C keeps and reports what there is.
     """
@@ -83,10 +87,14 @@ def record(
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
             _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
+    if proof:
+        check_same_code(proof, sources)
 
     def first_line(ready: Ready) -> Header | Segment:
+        if proof:
+            check_proof_of_machine(proof, ready.environment)
         if resumed is None:
-            return _header(source, job, groups, ready, shard, sources)
+            return _header(source, job, groups, ready, shard, sources, proof)
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
@@ -189,7 +197,13 @@ def _default_folder(name: str, device: str, shard: str | None) -> Path:
 
 
 def _header(
-    source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None, sources: dict[str, str]
+    source: Source,
+    job: Job,
+    groups: Sequence[Group],
+    ready: Ready,
+    shard: str | None,
+    sources: dict[str, str],
+    proof: Run | None,
 ) -> Header:
     return header(
         ready,
@@ -200,6 +214,7 @@ def _header(
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
         sources=sources,
+        verified_by=record_hash(proof) if proof else None,
     )
 
 

@@ -36,6 +36,7 @@ class Job:
     audit:    whether this is the second process, which uses CUPTI.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
+    verified: whether another run has verified every cell that will be asked for (harness/runner/verified_by.py).
     """
 
     device: str
@@ -45,6 +46,7 @@ class Job:
     timed: bool
     audit: bool = False
     compiled: tuple[Path, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True)
