@@ -126,6 +126,16 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
 
 
+def _export_options(export: argparse.ArgumentParser) -> None:
+    export.add_argument(
+        "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
+    )
+    form = export.add_mutually_exclusive_group(required=True)
+    form.add_argument("--csv", action="store_true", help="text, to stdout unless --out names a file")
+    form.add_argument("--parquet", action="store_true", help="into --out; needs pyarrow")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes")
+
+
 def _list_options(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("operator", metavar="OPERATOR", nargs="?", help="show all that belongs to one operator")
     listing.add_argument("--json", action="store_true", help="everything, for programs")
@@ -210,6 +220,9 @@ COMMANDS = {
     "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "export": Command(
+        {"export RUN --csv": "a row for each figure of each cell, for pandas and the like"}, _export_options
+    ),
     "list": Command(
         {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
     ),

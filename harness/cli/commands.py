@@ -26,6 +26,7 @@ from harness.exit_codes import BAD, OK, USAGE
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
+from harness.records.sides import read_side
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
@@ -282,6 +283,24 @@ def plot_command(options: argparse.Namespace) -> int:
         print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
+    return OK
+
+
+def export_command(options: argparse.Namespace) -> int:
+    from harness.report.export import table, write_csv, write_parquet
+
+    if options.parquet and options.out is None:
+        raise ConfigError("--parquet writes a file; name it with --out cells.parquet")
+    columns = table([run for path in options.runs for run in read_side(path)])
+    if options.out is None:
+        write_csv(columns, sys.stdout)
+        return OK
+    with _writing_to(options.out):
+        if options.parquet:
+            write_parquet(columns, options.out)
+        else:
+            with open(options.out, "w", encoding="utf-8", newline="") as file:
+                write_csv(columns, file)
     return OK
 
 

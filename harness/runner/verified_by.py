@@ -1,8 +1,8 @@
-"""``--verified-by RECORD``: time what an earlier run has verified, without its hard points, sequences and audit again.
+"""``--verified-by RUN``: time what an earlier run has verified, without its hard points, sequences and audit again.
 
-Many processes of one revision (``bench.py gate``) need one proof. It holds only for the code, the inputs and the machine
-that it was made with, so all three are compared; and every process still checks the results of each launch before and
-after it is timed. Never imports torch.
+Many processes of one revision (``bench.py gate``) need one proof. It holds only for the code, the inputs and the
+machine that it was made with, so all three are compared; and every process still checks the results of each launch
+before and after it is timed. Never imports torch.
 """
 
 from __future__ import annotations
