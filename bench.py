@@ -104,15 +104,42 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
-    compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
+    side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
+    compare.add_argument("base", metavar="BASE", help=f"the older code: {side}")
+    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer code, likewise")
     compare.add_argument(
-        "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
+        "--variants", nargs=2, metavar=("A", "B"), help="compare variant A with variant B of the records of BASE"
     )
+    _add_rule_options(compare)
     compare.add_argument(
-        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+        "--any-config", action="store_true", help="compare the cells in common of different configurations"
+    )
+    compare.add_argument("--html", action="store_true", help="write comparison.html, one page that works offline")
+    compare.add_argument("--json", action="store_true", help="write comparison.json, everything for programs")
+    compare.add_argument(
+        "--sort", choices=("change", "name", "time"), default="change", help="order of cells with the same verdict"
     )
     _add_out(compare, "where comparison.md and the plot go (default: beside HEAD)")
+
+
+def _add_rule_options(command: argparse.ArgumentParser) -> None:
+    """What counts as a change; harness/analysis/compare.py has the presets."""
+    command.add_argument(
+        "--preset",
+        choices=("strict", "pr", "nightly"),
+        default="pr",
+        help="threshold, floor and detect: strict 1 %%, 0 µs, 3 %%; pr 2 %%, 0.02 µs, 5 %% (default); nightly 3 %%, "
+        "0.1 µs, 5 %%",
+    )
+    command.add_argument("--threshold", type=float, metavar="SHARE", help="relative change that matters: 0.02 is 2 %%")
+    command.add_argument("--floor-us", type=float, metavar="US", help="a change of fewer microseconds does not fail")
+    command.add_argument(
+        "--detect", type=float, metavar="SHARE", help="slow-down that must be visible; else exit code 3"
+    )
+    command.add_argument(
+        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+    )
+    _add_only(command)
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -123,6 +150,7 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    _add_only(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
 
 
@@ -170,6 +198,11 @@ def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> Non
     command.add_argument("--out", type=_folder, metavar="FOLDER", help=meaning, **more)
 
 
+def _add_only(command: argparse.ArgumentParser) -> None:
+    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
+    command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
+
+
 def _add_no_plots(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
 
@@ -190,8 +223,7 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
     command.add_argument(
         "config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/"
     )
-    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
-    command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
+    _add_only(command)
     command.add_argument(
         "--set",
         action="append",
@@ -217,7 +249,13 @@ COMMANDS = {
         },
         _verify_options,
     ),
-    "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
+    "compare": Command(
+        {
+            "compare BASE HEAD": "several runs a side: verdicts, markdown, plot, page",
+            "compare RUN --variants A B": "two variants of the same runs",
+        },
+        _compare_options,
+    ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
     "export": Command(

@@ -23,6 +23,7 @@ from harness.config.load import ConfigError, Measure, Source, load, parse_overri
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, OK, USAGE
+from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
@@ -225,21 +226,20 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from harness.analysis.compare import compare
-    from harness.report.comparison import comparison_console, comparison_markdown
-    from plots.regression import draw
+    from harness.cli.comparing import compare_sides, compare_two_variants, default_folder, publish, rule_of
 
-    base, head = _read(options.base), _read(options.head)
-    comparison = compare(base, head, threshold=options.threshold, figures=options.figure)
-    folder = options.out or Path(head.path).parent
+    rule = replace(rule_of(options), any_config=options.any_config)
+    if options.variants is None and options.head is None:
+        raise ConfigError("compare needs BASE and HEAD, or one RUN and --variants A B")
+    if options.variants is not None and options.head is not None:
+        raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
+    if options.variants is not None:
+        comparison = compare_two_variants(options.base, *options.variants, rule)
+    else:
+        comparison = compare_sides(options.base, options.head, rule)
+    folder = options.out or default_folder(options.head or options.base)
     with _writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "comparison.md").write_text(comparison_markdown(comparison), encoding="utf-8")
-        drawn = draw(comparison, folder / "regression")
-    console = make_console()
-    comparison_console(comparison, console)
-    console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
-    return comparison.exit_code
+        return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
 
 
 def merge_command(options: argparse.Namespace) -> int:
@@ -276,7 +276,9 @@ def doctor_command(options: argparse.Namespace) -> int:
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
-    runs = [_read(path) for path in options.runs]
+    runs = [chosen(_read(path), options.only) for path in options.runs]
+    if options.only and not any(run.cells for run in runs):
+        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out)
     for path in drawn:

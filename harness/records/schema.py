@@ -54,7 +54,10 @@ class RecordGone(RecordError):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The machine and the software of a run. ``device`` is "cuda" or "cpu"."""
+    """The machine and the software of a run. ``device`` is "cuda" or "cpu".
+
+    gpu_id: hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    """
 
     device: Literal["cuda", "cpu"]
     processor: str
@@ -63,6 +66,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     triton: str | None = None
     cuda_core: str | None = None
     gpu: str | None = None
+    gpu_id: str | None = None
     generation: str | None = None
     sm: str | None = None
     sm_count: int | None = None
