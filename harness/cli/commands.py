@@ -22,7 +22,7 @@ from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
-from harness.exit_codes import BAD, OK, USAGE
+from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
@@ -242,6 +242,35 @@ def compare_command(options: argparse.Namespace) -> int:
         return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
 
 
+def gate_command(options: argparse.Namespace) -> int:
+    from harness.cli.comparing import publish
+    from harness.cli.gate import Gate, begin, resume
+
+    given = (options.config, options.base, options.head, options.out)
+    if options.resume is not None:
+        if any(one is not None for one in given):
+            raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
+        folder, settings = options.resume, resume(options.resume)
+    elif options.config is None or options.base is None:
+        raise ConfigError(
+            "gate needs a configuration and a revision to compare with, such as `bench.py gate configs/mtp3.yaml "
+            "--base main`, or --resume FOLDER"
+        )
+    else:
+        folder, settings = begin(options, _load(options))
+    console = make_console()
+    gate = Gate(folder, settings, console)
+    try:
+        gate.measure(options.minutes)
+        comparison = gate.comparison()
+    except KeyboardInterrupt:
+        text = f"interrupted: what is complete is kept in {folder}; go on with gate --resume {folder}"
+        _print_to_stderr(text)
+        return INTERRUPTED
+    with _writing_to(folder):
+        return publish(console, comparison, folder, html=True, json=True)
+
+
 def merge_command(options: argparse.Namespace) -> int:
     from harness.cli.recording import exit_code, refuse_foreign_table, report
 
@@ -303,6 +332,24 @@ def export_command(options: argparse.Namespace) -> int:
         else:
             with open(options.out, "w", encoding="utf-8", newline="") as file:
                 write_csv(columns, file)
+    return OK
+
+
+def history_command(options: argparse.Namespace) -> int:
+    from harness.analysis.history import history
+    from harness.report.history import history_console, history_markdown
+    from plots.history import draw
+
+    runs = [chosen(run, options.only) for path in options.runs for run in read_side(path)]
+    found = history(runs, options.figure, options.threshold)
+    with _writing_to(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        drawn = draw(found, options.out / "history")
+        text = history_markdown(found, drawn[0].name)
+        (options.out / "history.md").write_text(text, encoding="utf-8")
+    console = make_console()
+    history_console(found, console)
+    console.print(Text(f"written: {', '.join(str(path) for path in [options.out / 'history.md', *drawn])}"))
     return OK
 
 

@@ -2,7 +2,8 @@
 
 The first process of each revision verifies and audits every cell; the others time what it passed (``run
 --verified-by``). Processes take turns (base head, head base, ...), so that a drift of the machine meets both sides
-alike. After the first FIRST_PAIRS pairs only the cells without a confirmed verdict are measured again.
+alike. The sides are compared after LOOKS pairs; between two looks only the cells that the comparison cannot decide are
+measured.
 
 The folder of a gate holds one record for each process, ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, its settings in gate.json, and what each process printed in
@@ -11,49 +12,53 @@ The folder of a gate holds one record for each process, ``base/run1.jsonl``, ``h
 
 from __future__ import annotations
 
+import argparse
 import glob
+import itertools
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from harness.analysis.compare import Comparison, Rule, compare
+from harness.cli.comparing import rule_of
+from harness.cli.recording import new_folder
+from harness.config.load import ConfigError, Measure, Source
+from harness.discover import ROOT
+from harness.exit_codes import UNSURE
 from harness.records.file import read_run
-from harness.records.schema import RecordError, Run
-from harness.runner.revisions import Revision, check_command_line, checked_out
+from harness.records.schema import RecordError
+from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
+from harness.runner.worker import RunError
 from harness.wording import counted, printable
 
 BASE, HEAD = "base", "head"
-#: Pairs of processes before the first verdict.
-FIRST_PAIRS = 4
-#: Share of the gate's minutes that the samples of one process may take: FIRST_PAIRS pairs and as much for the rest.
-SAMPLING_SHARE = 1 / 30
+#: Pairs of processes after which the sides are compared. Each look may raise a false alarm, so a look gets its share of
+#: the permitted rate (Bonferroni).
+LOOKS = (4, 6, 9, 14, 20)
+#: Share of the gate's minutes that the samples of one process may take, a third of them for the first four pairs.
+SAMPLING_SHARE = 1 / 24
 #: Seconds that an interrupted process gets to write down what it has.
 EXIT_LIMIT_S = 60
-STATE = "gate.json"
-
-
-class GateError(Exception):
-    """A side could not be measured, so that there is no verdict. Exit code 2."""
+STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. flags: of every process, beside its cells and its folder. commit and changes as
-    in Revision.
-    """
+    """What a gate measures; gate.json. flags: of every process, beside its cells and its folder."""
 
-    config: str
     flags: tuple[str, ...]
-    minutes: float
+    rule: Rule
     base: str
     base_name: str | None
     head: str
@@ -68,83 +73,52 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the comparison of all processes so far says.
-
-    slower:    keys of cells that are slower. unsure: keys of cells of which it cannot tell.
-    """
-
-    slower: frozenset[str]
-    unsure: frozenset[str]
-
-
 @dataclass
 class Gate:
-    """Measures both sides into a folder.
-
-    judge:   the verdict on the runs of both sides.
-    seconds: of every process of this call.
-    """
+    """Measures both sides into a folder, and compares them. seconds: of every process of this call."""
 
     folder: Path
     settings: Settings
-    judge: Callable[[Sequence[Run], Sequence[Run]], Verdict]
     console: Console
     seconds: list[float] = field(default_factory=list)
 
     def measure(self, minutes: float) -> None:
-        """Measure pairs until every cell has a confirmed verdict, or the minutes are over. Raises GateError."""
+        """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
         began = time.monotonic()
-        with checked_out(self.settings.revisions) as suites:
+        base, head = self.settings.revisions.values()
+        same = ", the same code twice" if (base.commit, base.changes) == (head.commit, head.changes) else ""
+        self._say(f"base {base}, head {head}{same}; records in {self.folder}")
+        with checked_out(self.settings.revisions, self.folder) as suites:
             for side, revision in self.settings.revisions.items():
                 check_command_line(f"--{side}", revision, suites[side])
-            only, confirmed, pair = None, frozenset(), 0
-            while True:
-                if pair >= FIRST_PAIRS:
-                    verdict = self._verdict(pair)
-                    only, confirmed = sorted(verdict.unsure | (verdict.slower - confirmed)), verdict.slower
-                    if not only:
+            only = None
+            for pair in range(LOOKS[-1]):
+                if pair in LOOKS:
+                    comparison = self.comparison(pair)
+                    only = sorted({cell.key for cell in comparison.undecided})
+                    if comparison.exit_code != UNSURE or not only:
                         return
-                if not self._measured(pair):
-                    if pair and time.monotonic() - began + self._pair_seconds > minutes * 60:
-                        self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
-                        return
-                    if pair == FIRST_PAIRS:
-                        self._say(f"measuring {counted(len(only), 'cell')} again")
-                    self._measure_pair(pair, suites, only)
-                pair += 1
+                if self._is_measured(pair):
+                    continue
+                if self.seconds and time.monotonic() - began + 2 * self.seconds[-1] > minutes * 60:
+                    self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+                    return
+                if pair in LOOKS:
+                    self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
+                self._measure_pair(pair, suites, only)
 
-    def runs(self, pairs: int | None = None) -> tuple[list[Run], list[Run]]:
-        """The runs of both sides, of the first ``pairs`` pairs."""
-        base, head = ([read_run(path) for path in self._records(side)[:pairs]] for side in (BASE, HEAD))
-        return base, head
-
-    @property
-    def pairs(self) -> int:
-        """Complete pairs so far."""
-        return min(len(self._records(side)) for side in (BASE, HEAD))
-
-    def _verdict(self, pairs: int) -> Verdict:
-        return self.judge(*self.runs(pairs))
-
-    def _records(self, side: str) -> list[Path]:
-        """In the order of the pairs."""
-        paths = (
-            self._record(side, number) for number in range(1, 1 + len(list((self.folder / side).glob("run*.jsonl"))))
-        )
-        return [path for path in paths if path.is_file()]
+    def comparison(self, pairs: int | None = None) -> Comparison:
+        """Of the first ``pairs`` pairs, or of all that are complete. Raises RecordError and CompareError."""
+        if pairs is None:
+            pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
+        sides = ([read_run(self._record(side, i + 1)) for i in range(pairs)] for side in (BASE, HEAD))
+        return compare(*sides, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
 
-    def _measured(self, pair: int) -> bool:
+    def _is_measured(self, pair: int) -> bool:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
-
-    @property
-    def _pair_seconds(self) -> float:
-        """Expected for the next pair: what the last process took, twice; nothing where this call measured none."""
-        return 2 * self.seconds[-1] if self.seconds else 0.0
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         texts = []
@@ -155,14 +129,14 @@ class Gate:
         self._say(f"pair {pair + 1}: {', '.join(texts)}")
 
     def _measure_side(self, side: str, number: int, suite: Path, only: Sequence[str] | None) -> None:
-        """One process. Its record counts only when it is complete. Raises GateError and KeyboardInterrupt."""
+        """One process. Its record counts only when it is complete. Raises RunError and KeyboardInterrupt."""
         unfinished, log = self.folder / "unfinished", self.folder / "logs" / f"{side}{number}.txt"
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [
             sys.executable,
             "bench.py",
             "run",
-            str((self.folder / "config.yaml").resolve()),
+            str((self.folder / CONFIG).resolve()),
             *self.settings.flags,
         ]
         command += ["--no-plots", "--out", str(unfinished.resolve())]
@@ -175,9 +149,10 @@ class Gate:
         self.seconds.append(time.monotonic() - began)
         record = unfinished / "run.jsonl"
         if code not in (0, 1) or not _is_complete(record):
-            raise GateError(
-                f"process {number} of {side} ({self.settings.revisions[side]}) measured not all cells, "
-                f"exit code {code}: {_error_in(log)}; all it printed is in {log}"
+            revision = self.settings.revisions[side]
+            raise RunError(
+                f"process {number} of {side}, {revision}, ended with exit code {code} before it had all cells: "
+                f"{_error_in(log)}; its output is in {log}, and gate --resume {self.folder} goes on"
             )
         target = self._record(side, number)
         target.parent.mkdir(exist_ok=True)
@@ -228,23 +203,56 @@ def _error_in(log: Path) -> str:
 # --- the folder of a gate ---------------------------------------------------------------------------------------------
 
 
-def begin(folder: Path, settings: Settings, config: bytes) -> None:
-    """Make the folder. Raises RecordError where there is a gate in it, or it cannot be written."""
+def begin(options: argparse.Namespace, source: Source) -> tuple[Path, Settings]:
+    """The folder and the settings of a new gate, written down for ``resume``. Raises ConfigError, RecordError."""
+    folder = options.out or new_folder(f"gate-{source.config.name}")
+    base = resolve("--base", options.base)
+    head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    settings = Settings(
+        flags=_flags(options, source.config.measure),
+        rule=replace(rule_of(options), only=()),  # --only chooses what is measured
+        base=base.commit,
+        base_name=base.name,
+        head=head.commit,
+        head_name=head.name,
+        head_changes=head.changes,
+    )
     if (folder / STATE).exists():
-        raise RecordError(f"{folder} holds a gate already; complete it with --resume {folder}, or choose another --out")
+        raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_bytes(config)
+        (folder / CONFIG).write_bytes(Path(options.config).read_bytes())
         (folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(settings)) + b"\n")
     except OSError as error:
         raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+    return folder, settings
 
 
-def settings_of(folder: Path) -> Settings:
-    """Raises RecordError."""
+def resume(folder: Path) -> Settings:
+    """Of a gate that was begun. Raises RecordError; ConfigError where its head was a working tree that has changed."""
     try:
-        return msgspec.json.decode((folder / STATE).read_bytes(), type=Settings)
+        settings = msgspec.json.decode((folder / STATE).read_bytes(), type=Settings)
     except OSError:
-        raise RecordError(f"--resume {folder}: no gate here ({STATE} is missing)") from None
+        raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
     except msgspec.DecodeError as error:
         raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
+    then = settings.revisions[HEAD]
+    if settings.head_name is None and (now := working_tree(folder)) != then:
+        raise ConfigError(
+            f"--resume {folder}: its head was the {then}, which has changed to the {now}; begin a new gate"
+        )
+    return settings
+
+
+def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
+    """The flags of every process: those of the command, one seed for all, and a share of the time.
+
+    A file of --variants in the repository is each revision's own; any other is the same for both.
+    """
+    given = [f"--set={text}" for text in options.set] + [f"--only={glob}" for glob in options.only]
+    for file in options.variants:
+        path = Path(file).resolve()
+        given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
+    budget_s = min(measure.time_budget_s, options.minutes * 60 * SAMPLING_SHARE)
+    return (*given, f"--device={options.device}", f"--seed={seed}", f"--set=measure.time_budget_s={budget_s:g}")

@@ -189,9 +189,12 @@ def exit_code(run: Run) -> int:
 
 
 def _default_folder(name: str, device: str, shard: str | None) -> Path:
+    return new_folder(f"{name}-{device}", f"-{shard.replace('/', 'of')}" if shard else "")
+
+
+def new_folder(name: str, piece: str = "") -> Path:
     """A new folder: two array tasks may begin in the same second."""
-    piece = f"-{shard.replace('/', 'of')}" if shard else ""
-    stem = f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}{piece}"
+    stem = f"{name}-{utc_now():%Y%m%dT%H%M%S}{piece}"
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(folder for one in names if not (folder := Path("results") / one).exists())
 

@@ -55,12 +55,12 @@ def resolve(flag: str, name: str) -> Revision:
     raise ConfigError(f"{flag} {name}: no such commit here; fetch it first (in CI with its whole history)")
 
 
-def working_tree() -> Revision:
-    """The working tree as it stands. Raises ConfigError."""
+def working_tree(without: Path) -> Revision:
+    """The working tree as it stands, without what a gate writes into a folder of it. Raises ConfigError."""
     _check_repository()
     commit = resolve("HEAD", "HEAD").commit
     digest = hashlib.sha256()
-    changed = _changed()
+    changed = _changed(without)
     for name in changed:
         path = _top() / name
         content = path.read_bytes() if path.is_file() else b""
@@ -69,8 +69,11 @@ def working_tree() -> Revision:
 
 
 @contextmanager
-def checked_out(revisions: dict[str, Revision]) -> Iterator[dict[str, Path]]:
-    """Name -> folder of the suite at that revision; all of them are gone afterwards. Raises ConfigError."""
+def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[str, Path]]:
+    """Name -> folder of the suite at that revision; all of them are gone afterwards. Raises ConfigError.
+
+    without: folder of the working tree that is not copied.
+    """
     folder = Path(tempfile.mkdtemp(prefix="bench-gate-"))
     try:
         suites = {}
@@ -80,7 +83,7 @@ def checked_out(revisions: dict[str, Revision]) -> Iterator[dict[str, Path]]:
             if done.returncode:
                 raise ConfigError(f"{revision} cannot be checked out into {tree}: {_last_line(done.stderr)}")
             if revision.changes:
-                _copy_changes(tree)
+                _copy_changes(tree, without)
             suites[name] = tree / _git("rev-parse", "--show-prefix").stdout.strip()
         yield suites
     finally:
@@ -114,19 +117,20 @@ def _top() -> Path:
     return Path(_git("rev-parse", "--show-toplevel").stdout.rstrip("\n"))
 
 
-def _changed() -> list[str]:
+def _changed(without: Path) -> list[str]:
     """Files that differ from the last commit, deleted ones too, and untracked ones that git does not ignore."""
     listings = (
         ("diff", "--name-only", "--no-renames", "-z", "HEAD"),
         ("ls-files", "--others", "--exclude-standard", "-z"),
     )
-    top = _top()
-    return sorted({name for one in listings for name in _git(*one, where=top).stdout.split("\0") if name})
+    top, without = _top(), without.resolve()
+    names = {name for one in listings for name in _git(*one, where=top).stdout.split("\0") if name}
+    return sorted(name for name in names if without not in (top / name).parents)
 
 
-def _copy_changes(tree: Path) -> None:
+def _copy_changes(tree: Path, without: Path) -> None:
     top = _top()
-    for name in _changed():
+    for name in _changed(without):
         source, target = top / name, tree / name
         if source.is_file() or source.is_symlink():
             target.parent.mkdir(parents=True, exist_ok=True)
