@@ -244,31 +244,30 @@ def compare_command(options: argparse.Namespace) -> int:
 
 def gate_command(options: argparse.Namespace) -> int:
     from harness.cli.comparing import publish
-    from harness.cli.gate import Gate, begin, resume
+    from harness.cli.gate import begin, resume
 
+    console = make_console()
     given = (options.config, options.base, options.head, options.out)
     if options.resume is not None:
         if any(one is not None for one in given):
             raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
-        folder, settings = options.resume, resume(options.resume)
+        gate = resume(options.resume, console)
     elif options.config is None or options.base is None:
         raise ConfigError(
             "gate needs a configuration and a revision to compare with, such as `bench.py gate configs/mtp3.yaml "
             "--base main`, or --resume FOLDER"
         )
     else:
-        folder, settings = begin(options, _load(options))
-    console = make_console()
-    gate = Gate(folder, settings, console)
+        gate = begin(options, _load(options), console)
     try:
         gate.measure(options.minutes)
         comparison = gate.comparison()
     except KeyboardInterrupt:
-        text = f"interrupted: what is complete is kept in {folder}; go on with gate --resume {folder}"
+        text = f"interrupted: what is complete is kept in {gate.folder}; go on with gate --resume {gate.folder}"
         _print_to_stderr(text)
         return INTERRUPTED
-    with _writing_to(folder):
-        return publish(console, comparison, folder, html=True, json=True)
+    with _writing_to(gate.folder):
+        return publish(console, comparison, gate.folder, html=True, json=True)
 
 
 def merge_command(options: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -55,8 +55,9 @@ STATE, CONFIG = "gate.json", "config.yaml"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate measures; gate.json. flags: of every process, beside its cells and its folder."""
+    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder."""
 
+    only: tuple[str, ...]
     flags: tuple[str, ...]
     rule: Rule
     base: str
@@ -75,10 +76,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Gate:
-    """Measures both sides into a folder, and compares them. seconds: of every process of this call."""
+    """Measures both sides into a folder, and compares them.
+
+    config:  content of the configuration of a new gate; None for one that goes on.
+    seconds: of every process of this call.
+    """
 
     folder: Path
     settings: Settings
+    config: bytes | None
     console: Console
     seconds: list[float] = field(default_factory=list)
 
@@ -91,6 +97,8 @@ class Gate:
         with checked_out(self.settings.revisions, self.folder) as suites:
             for side, revision in self.settings.revisions.items():
                 check_command_line(f"--{side}", revision, suites[side])
+            if self.config is not None:
+                self._write_down(self.config)
             only = None
             for pair in range(LOOKS[-1]):
                 if pair in LOOKS:
@@ -106,6 +114,16 @@ class Gate:
                 if pair in LOOKS:
                     self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
                 self._measure_pair(pair, suites, only)
+
+    def _write_down(self, config: bytes) -> None:
+        """What ``resume`` needs. Raises RecordError."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / CONFIG).write_bytes(config)
+            (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
+        except OSError as error:
+            reason = f"cannot write to {self.folder}: {error.strerror}; choose another folder with --out"
+            raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
         """Of the first ``pairs`` pairs, or of all that are complete. Raises RecordError and CompareError."""
@@ -132,20 +150,14 @@ class Gate:
         """One process. Its record counts only when it is complete. Raises RunError and KeyboardInterrupt."""
         unfinished, log = self.folder / "unfinished", self.folder / "logs" / f"{side}{number}.txt"
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [
-            sys.executable,
-            "bench.py",
-            "run",
-            str((self.folder / CONFIG).resolve()),
-            *self.settings.flags,
-        ]
+        command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
+        command += [f"--only={one}" for one in (self.settings.only if only is None else map(glob.escape, only))]
         command += ["--no-plots", "--out", str(unfinished.resolve())]
         if number > 1:
             command += ["--verified-by", str(self._record(side, 1).resolve())]
-        if only is not None:
-            command += [f"--only={glob.escape(key)}" for key in only]
         began = time.monotonic()
-        code = _run(command, suite, log)
+        with self.console.status(f"process {number} of {side}") if self.console.is_terminal else nullcontext():
+            code = _run(command, suite, log)
         self.seconds.append(time.monotonic() - began)
         record = unfinished / "run.jsonl"
         if code not in (0, 1) or not _is_complete(record):
@@ -203,33 +215,28 @@ def _error_in(log: Path) -> str:
 # --- the folder of a gate ---------------------------------------------------------------------------------------------
 
 
-def begin(options: argparse.Namespace, source: Source) -> tuple[Path, Settings]:
-    """The folder and the settings of a new gate, written down for ``resume``. Raises ConfigError, RecordError."""
+def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
+    """A new gate, with the options of the command line. Raises ConfigError, RecordError."""
     folder = options.out or new_folder(f"gate-{source.config.name}")
+    if (folder / STATE).exists():
+        raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")
     base = resolve("--base", options.base)
     head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(
+        only=tuple(options.only),
         flags=_flags(options, source.config.measure),
-        rule=replace(rule_of(options), only=()),  # --only chooses what is measured
+        rule=replace(rule_of(options), only=()),
         base=base.commit,
         base_name=base.name,
         head=head.commit,
         head_name=head.name,
         head_changes=head.changes,
     )
-    if (folder / STATE).exists():
-        raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_bytes(Path(options.config).read_bytes())
-        (folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(settings)) + b"\n")
-    except OSError as error:
-        raise RecordError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
-    return folder, settings
+    return Gate(folder, settings, Path(options.config).read_bytes(), console)
 
 
-def resume(folder: Path) -> Settings:
-    """Of a gate that was begun. Raises RecordError; ConfigError where its head was a working tree that has changed."""
+def resume(folder: Path, console: Console) -> Gate:
+    """A gate that was begun. Raises RecordError; ConfigError where its head was a working tree that has changed."""
     try:
         settings = msgspec.json.decode((folder / STATE).read_bytes(), type=Settings)
     except OSError:
@@ -241,7 +248,7 @@ def resume(folder: Path) -> Settings:
         raise ConfigError(
             f"--resume {folder}: its head was the {then}, which has changed to the {now}; begin a new gate"
         )
-    return settings
+    return Gate(folder, settings, None, console)
 
 
 def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
@@ -249,7 +256,7 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
 
     A file of --variants in the repository is each revision's own; any other is the same for both.
     """
-    given = [f"--set={text}" for text in options.set] + [f"--only={glob}" for glob in options.only]
+    given = [f"--set={text}" for text in options.set]
     for file in options.variants:
         path = Path(file).resolve()
         given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")

@@ -140,9 +140,9 @@ def _copy_changes(tree: Path, without: Path) -> None:
             target.unlink(missing_ok=True)
 
 
-def _git(*arguments: str, where: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Without the lock of the index, so that a commit made at the same time does not fail. Raises ConfigError."""
-    command = ["git", "--no-optional-locks", "-C", str(where), *arguments]
+    command = ["git", "--no-optional-locks", "-C", str(where or ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
