@@ -34,7 +34,7 @@ from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
-from harness.runner.verified_by import check_proof, verified_groups
+from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError, Worker
 from harness.wording import counted, did_you_mean, printable
 
@@ -122,8 +122,6 @@ def _run(
     proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
     groups = _plan(options, source, catalog)
-    if proof:
-        groups = verified_groups(groups, proof)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:

@@ -1,13 +1,13 @@
 """`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
 
-The first process of each revision verifies and audits every cell; the others time what it passed (``run
---verified-by``). Processes take turns (base head, head base, ...), so that a drift of the machine meets both sides
-alike. The sides are compared after LOOKS pairs; between two looks only the cells that the comparison cannot decide are
-measured.
+First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
+used. The others time what it passed (``run --verified-by``), one at a time and in turns (base head, head base, ...), so
+that a drift of the machine meets both sides alike. The sides are compared after LOOKS pairs; between two looks only the
+cells that the comparison cannot decide are measured.
 
-The folder of a gate holds one record for each process, ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
-``bench.py compare FOLDER/base FOLDER/head`` reads again, its settings in gate.json, and what each process printed in
-``logs/``.
+The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
+``bench.py compare FOLDER/base FOLDER/head`` reads again, and those that verify in ``proof/``. gate.json has its
+settings, ``logs/`` what each process printed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ BASE, HEAD = "base", "head"
 LOOKS = (4, 6, 9, 14, 20)
 #: Share of the gate's minutes that the samples of one process may take, a third of them for the first four pairs.
 SAMPLING_SHARE = 1 / 24
+#: Flags of the processes that verify: the fewest samples, which are checked and then not used.
+PROOF_FLAGS = ("--set=measure.min_rounds=3", "--set=measure.max_rounds=3")
 #: Seconds that an interrupted process gets to write down what it has.
 EXIT_LIMIT_S = 60
 STATE, CONFIG = "gate.json", "config.yaml"
@@ -74,12 +76,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+@dataclass(frozen=True)
+class _Process:
+    """A process to come. suite: its working directory. unfinished: where it writes its record, which then becomes
+    ``record``.
+    """
+
+    side: str
+    command: list[str]
+    suite: Path
+    log: Path
+    unfinished: Path
+    record: Path
+
+
 @dataclass
 class Gate:
     """Measures both sides into a folder, and compares them.
 
     config:  content of the configuration of a new gate; None for one that goes on.
-    seconds: of every process of this call.
+    seconds: of every process of a pair, in this call.
     """
 
     folder: Path
@@ -99,6 +115,7 @@ class Gate:
                 check_command_line(f"--{side}", revision, suites[side])
             if self.config is not None:
                 self._write_down(self.config)
+            self._verify(suites)
             only = None
             for pair in range(LOOKS[-1]):
                 if pair in LOOKS:
@@ -135,66 +152,92 @@ class Gate:
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
 
+    def _proof(self, side: str) -> Path:
+        return self.folder / "proof" / f"{side}.jsonl"
+
     def _is_measured(self, pair: int) -> bool:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
+
+    def _verify(self, suites: dict[str, Path]) -> None:
+        """The proofs that are not there yet."""
+        began = time.monotonic()
+        flags = [*self._only(None), *PROOF_FLAGS]
+        missing = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        if missing:
+            self._complete(
+                [self._process(side, "verified", suites[side], flags, self._proof(side)) for side in missing]
+            )
+            self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         texts = []
         for side in (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE):
-            if not self._record(side, pair + 1).is_file():
-                self._measure_side(side, pair + 1, suites[side], only)
+            record = self._record(side, pair + 1)
+            if not record.is_file():
+                began = time.monotonic()
+                flags = [*self._only(only), "--verified-by", str(self._proof(side).resolve())]
+                self._complete([self._process(side, str(pair + 1), suites[side], flags, record)])
+                self.seconds.append(time.monotonic() - began)
                 texts.append(f"{side} {self.seconds[-1]:.0f} s")
         self._say(f"pair {pair + 1}: {', '.join(texts)}")
 
-    def _measure_side(self, side: str, number: int, suite: Path, only: Sequence[str] | None) -> None:
-        """One process. Its record counts only when it is complete. Raises RunError and KeyboardInterrupt."""
-        unfinished, log = self.folder / "unfinished", self.folder / "logs" / f"{side}{number}.txt"
+    def _only(self, keys: Sequence[str] | None) -> list[str]:
+        """Flags for these cells, or for all that the gate measures."""
+        return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
+
+    def _process(self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path) -> _Process:
+        unfinished = self.folder / "unfinished" / side
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
-        command += [f"--only={one}" for one in (self.settings.only if only is None else map(glob.escape, only))]
-        command += ["--no-plots", "--out", str(unfinished.resolve())]
-        if number > 1:
-            command += ["--verified-by", str(self._record(side, 1).resolve())]
-        began = time.monotonic()
-        with self.console.status(f"process {number} of {side}") if self.console.is_terminal else nullcontext():
-            code = _run(command, suite, log)
-        self.seconds.append(time.monotonic() - began)
-        record = unfinished / "run.jsonl"
-        if code not in (0, 1) or not _is_complete(record):
-            revision = self.settings.revisions[side]
-            raise RunError(
-                f"process {number} of {side}, {revision}, ended with exit code {code} before it had all cells: "
-                f"{_error_in(log)}; its output is in {log}, and gate --resume {self.folder} goes on"
-            )
-        target = self._record(side, number)
-        target.parent.mkdir(exist_ok=True)
-        os.replace(record, target)
-        shutil.rmtree(unfinished, ignore_errors=True)
+        command += [*flags, "--no-plots", "--out", str(unfinished.resolve())]
+        log = self.folder / "logs" / f"{side}-{name}.txt"
+        return _Process(side, command, suite, log, unfinished / "run.jsonl", record)
+
+    def _complete(self, processes: Sequence[_Process]) -> None:
+        """Run them at the same time; a record counts only when it is complete. Raises RunError, KeyboardInterrupt."""
+        what = " and ".join(process.log.stem for process in processes)
+        with self.console.status(what) if self.console.is_terminal else nullcontext():
+            codes = _run(processes)
+        for process, code in zip(processes, codes, strict=True):
+            if code not in (0, 1) or not _is_complete(process.unfinished):
+                revision = self.settings.revisions[process.side]
+                raise RunError(
+                    f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
+                    f"{_error_in(process.log)}; its output is in {process.log}, and gate --resume {self.folder} goes on"
+                )
+            process.record.parent.mkdir(exist_ok=True)
+            os.replace(process.unfinished, process.record)
+            shutil.rmtree(process.unfinished.parent, ignore_errors=True)
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
 
 
-def _run(command: Sequence[str], suite: Path, log: Path) -> int:
-    """Run the command in the folder of a revision, which it imports from; the exit code. In a process group of its own,
-    so that Ctrl-C reaches it once, from here. Raises KeyboardInterrupt once it has ended.
+def _run(processes: Sequence[_Process]) -> list[int]:
+    """Run the commands, each in the folder of its revision, which it imports from; the exit codes. Each has a process
+    group of its own, so that Ctrl-C reaches it once, from here. Raises KeyboardInterrupt once all have ended.
     """
-    log.parent.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    with open(log, "w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command, cwd=suite, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
-        )
-        try:
-            return process.wait()
-        except BaseException:
+    running: list[subprocess.Popen] = []
+    try:
+        for one in processes:
+            one.log.parent.mkdir(exist_ok=True)
+            with open(one.log, "w", encoding="utf-8") as output:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                running.append(
+                    subprocess.Popen(one.command, cwd=one.suite, env=environment, process_group=0, **streams)
+                )
+        return [process.wait() for process in running]
+    except BaseException:
+        for process in running:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
+        for process in running:
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 process.wait(EXIT_LIMIT_S)
             process.kill()
             process.wait()
-            raise
+        raise
 
 
 def _is_complete(record: Path) -> bool:

@@ -37,7 +37,7 @@ from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
-from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash
+from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.runner.worker import Worker
 from harness.wording import counted
 
@@ -76,7 +76,7 @@ def record(
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
-    proof: the run that has verified all of them.
+    proof: the run that has verified them; cells that it did not pass and time are taken from it as they are.
 
     Ctrl-C keeps and reports what there is.
     """
@@ -87,8 +87,10 @@ def record(
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
             _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
+    known: list[Cell] = []
     if proof:
         check_same_code(proof, sources)
+        missing, known = split(groups, proof)
 
     def first_line(ready: Ready) -> Header | Segment:
         if proof:
@@ -111,7 +113,7 @@ def record(
         writer.write(line)
 
     try:
-        outcome = _measure(console, job, missing, keep, first_line, start) if missing else _Outcome(begun=True)
+        outcome = _measure(console, job, missing, keep, first_line, start, known) if missing else _Outcome(begun=True)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
@@ -145,9 +147,12 @@ def _measure(
     keep: Callable[[Header | Segment | Cell], None],
     first_line: Callable[[Ready], Header | Segment],
     start: Callable[[Job], Worker] | None,
+    known: Sequence[Cell] = (),
 ) -> _Outcome:
     """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
     it cannot begin.
+
+    known: cells that need no measuring.
     """
     outcome, runner = _Outcome(), None
     finished = False
@@ -157,6 +162,8 @@ def _measure(
             outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True
+            for cell in known:
+                keep(cell)
             runner.run(groups)
             finished = True
         except KeyboardInterrupt:

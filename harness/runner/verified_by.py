@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.config.load import ConfigError, Measure
-from harness.config.sweep import Group
-from harness.records.schema import Environment, RecordError, Run, Status
+from harness.config.sweep import Group, cell_keys
+from harness.records.schema import Cell, Environment, RecordError, Run
 from harness.runner.resume import different_machine
 from harness.runner.sources import DIGITS, changed_source
 
@@ -40,15 +40,20 @@ def check_proof(proof: Run, measure: Measure) -> None:
         raise ConfigError(f"{where}: its cells were not audited; record it with measure.audit=true")
 
 
-def verified_groups(groups: Sequence[Group], proof: Run) -> list[Group]:
-    """The groups without the cells that the record did not pass and time. Raises ConfigError where none is left."""
-    passed = {cell.key for cell in proof.cells if cell.status == Status.PASSED and cell.metrics and cell.metrics.rounds}
-    left = [
-        replace(group, variants=tuple(v for v in group.variants if group.key(v.name) in passed)) for group in groups
-    ]
-    if not any(group.variants for group in left):
-        raise ConfigError(f"--verified-by {proof.path}: none of these cells passed and was timed there")
-    return [group for group in left if group.variants]
+def split(groups: Sequence[Group], proof: Run) -> tuple[list[Group], list[Cell]]:
+    """(the groups of the cells that the record passed and timed, its cells of the others, which stand as they are).
+
+    Raises ConfigError where the record lacks a cell, or timed none of them.
+    """
+    recorded = {cell.key: cell for cell in proof.cells}
+    keys = cell_keys(groups)
+    if missing := [key for key in keys if key not in recorded]:
+        raise ConfigError(f"--verified-by {proof.path}: it has no cell {missing[0]}; give the same configuration")
+    timed = {key for key in keys if recorded[key].metrics and recorded[key].metrics.rounds}
+    left = [replace(group, variants=tuple(v for v in group.variants if group.key(v.name) in timed)) for group in groups]
+    if not timed:
+        raise ConfigError(f"--verified-by {proof.path}: none of these cells was timed there")
+    return [group for group in left if group.variants], [recorded[key] for key in keys if key not in timed]
 
 
 def check_same_code(proof: Run, sources: Mapping[str, str]) -> None:
