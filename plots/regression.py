@@ -82,7 +82,7 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _forest(axes, lines, height_in, comparison.threshold)
+    _forest(axes, lines, height_in, comparison)
     sides = "head against base" if comparison.pair is None else f"{comparison.pair[1]} against {comparison.pair[0]}"
     axes.set_xlabel(
         f"change of {', '.join(comparison.gating)}, {sides}, % (log scale; right is slower)", fontsize=TEXT_PT
@@ -165,8 +165,10 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
     return lines
 
 
-def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: float) -> None:
+def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Comparison) -> None:
     """y: inches from the top, since labels differ in their number of lines. x: logarithm of the ratio."""
+    threshold = comparison.threshold
+    sides = "base → head, µs" if comparison.pair is None else f"{' → '.join(comparison.pair)}, µs"
     axes.axvspan(math.log(1 - threshold), math.log(1 + threshold), color="#E4E4E4", linewidth=0, zorder=0)
     axes.axvline(0, color="#999999", linewidth=0.8, zorder=1)
     text = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": TEXT_PT}
@@ -181,7 +183,7 @@ def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: floa
             axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, heading, ha="right", weight="bold", **text)
             axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **small)
             if top and not named:
-                axes.text(1.015, top + (LINE_IN + GAP_IN) / 2, "base → head, µs", ha="left", **small)
+                axes.text(1.015, top + (LINE_IN + GAP_IN) / 2, sides, ha="left", **small)
                 named = True
         else:
             axes.text(-0.015, middle, line.label, ha="right", **text)
@@ -247,7 +249,8 @@ def _title(comparison: Comparison) -> str:
     broken = [f"{len(comparison.broken)} broken"] if comparison.broken else []
     outcome = {"regression": "Regression", "fine": "No regression", "could not tell": "Could not tell"}
     words = ", ".join([*broken, *(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)])
-    return f"{outcome[comparison.outcome]}: {words}"
+    subject = outcome[comparison.outcome] if comparison.pair is None else " against ".join(reversed(comparison.pair))
+    return f"{subject}: {words}"
 
 
 def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Sequence[CellComparison]) -> str:

@@ -101,7 +101,7 @@ class CellComparison:
     base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
     The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
     sd:           standard deviation of a median between processes, relative, after borrowing from cells of like size.
-    power:        chance that a slow-down of Rule.detect would have been called slower.
+    power:        chance that a slow-down of Comparison.detect would have been called slower.
     below_floor:  whether the change is smaller than Rule.floor_us.
     """
 
@@ -198,6 +198,11 @@ class Comparison:
         return (1 + self.rule.threshold) * (1 + self.machines.band) - 1
 
     @property
+    def detect(self) -> float:
+        """The slow-down that must be visible here, with the band of the machines as the threshold."""
+        return (1 + self.rule.detect) * (1 + self.machines.band) - 1
+
+    @property
     def gating_cells(self) -> list[CellComparison]:
         return [cell for cell in self.cells if cell.figure in self.gating]
 
@@ -232,7 +237,7 @@ class Comparison:
             )
         elif self.gating_cells and self.power < POWER:
             found.append(
-                f"a slow-down of {self.rule.detect * 100:g} % in one cell would have been found with {self.power:.0%} "
+                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with {self.power:.0%} "
                 f"probability, {POWER:.0%} are needed; record more processes"
             )
         if self.untimed:
@@ -414,7 +419,7 @@ def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
         *known,
         band,
         f"Base and head were timed on different GPUs of one model, whose calibration kernels differ by up to "
-        f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold.",
+        f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold and to what must be visible.",
     )
 
 
@@ -626,7 +631,7 @@ def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
         for name in ("change", "variance", "df", "share", "size")
     )
     spread: Spread = moderated.moderate(variance, df, size)
-    found = moderated.judge(change, spread, share, result.threshold, result.rule.detect, result.rule.rate)
+    found = moderated.judge(change, spread, share, result.threshold, result.detect, result.rule.rate)
     judged = []
     for i, one in enumerate(evidence):
         verdict: Verdict = "unsure"

@@ -32,6 +32,7 @@ from harness.analysis.compare import (
 )
 from harness.analysis.stats import FIGURES, Interval
 from harness.analysis.warnings import (
+    abbreviated,
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
@@ -69,6 +70,18 @@ def label(cell: CellComparison, comparison: Comparison) -> str:
     return f"{cell.verdict} (below {comparison.rule.floor_us:g} µs)" if changed and cell.below_floor else cell.verdict
 
 
+def outcome(comparison: Comparison) -> str:
+    """``Regression``; of two variants ``cuda_fused against triton_fused``."""
+    if comparison.pair is None:
+        return OUTCOMES[comparison.outcome]
+    return f"{comparison.pair[1]} against {comparison.pair[0]}"
+
+
+def side_names(comparison: Comparison) -> tuple[str, str]:
+    """What stands above the times: base and head, or the two variants."""
+    return comparison.pair or ("base", "head")
+
+
 def headline(comparison: Comparison, strong: str = "") -> str:
     """``Regression: 2 slower, 1 faster, 40 same, 3 unsure``; strong: mark put around what makes it fail."""
     cells = comparison.gating_cells
@@ -80,21 +93,18 @@ def headline(comparison: Comparison, strong: str = "") -> str:
         parts.append(f"{strong}{text}{strong}" if verdict == "slower" and counts[verdict] > below else text)
     if comparison.untimed:
         parts.append(f"{len(comparison.untimed)} no longer timed")
-    return f"{strong}{OUTCOMES[comparison.outcome]}{strong}: {', '.join(parts)}"
+    return f"{strong}{outcome(comparison)}{strong}: {', '.join(parts)}"
 
 
 def basis(comparison: Comparison) -> str:
     """What the verdicts rest on: ``gpu_us of 66 cells, 4 + 4 processes; …``."""
     cells = comparison.gating_cells
     if comparison.pair is not None:
-        base, head = comparison.pair
         units = f"{counted(len(comparison.base), 'record')}, paired by round"
-        what = f"{head} against {base}: {', '.join(comparison.gating)} at {counted(len(cells), 'point')}, {units}"
+        what = f"{', '.join(comparison.gating)} at {counted(len(cells), 'point')}, {units}"
     else:
         what = f"{', '.join(comparison.gating)} of {counted(len(cells), 'cell')}, {processes(comparison)}"
-    seen = (
-        f"a slow-down of {comparison.rule.detect * 100:g} % in one cell would be found with {_share(comparison.power)}"
-    )
+    seen = f"a slow-down of {comparison.detect * 100:.3g} % in one cell would be found with {_share(comparison.power)}"
     return f"{what}; {seen}"
 
 
@@ -134,7 +144,7 @@ def notes(comparison: Comparison) -> list[str]:
         named = ", ".join(f"{cell.operator}/{cell.variant} {spaced(cell.point)}" for cell in worst[:3])
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
         found.append(
-            f"Processes differ so much in {counted(len(blind), 'cell')} that {comparison.rule.detect * 100:g} % would "
+            f"Processes differ so much in {counted(len(blind), 'cell')} that {comparison.detect * 100:.3g} % would "
             f"probably be missed there: {named}{more}."
         )
     for figure in FIGURES:
@@ -155,7 +165,8 @@ def side_warnings(comparison: Comparison) -> list[str]:
             disagreeing |= dict.fromkeys(disagreeing_cells(run, run.cells))
         texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
         if disagreeing:
-            texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}")
+            named = ", ".join(abbreviated(list(disagreeing)))
+            texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
         found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
     return found
 
@@ -292,6 +303,7 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
         "basis": basis(comparison),
         "picture": picture,
         "sides": sides(comparison),
+        "names": side_names(comparison),
         "sections": sections(comparison),
         "changed": changed(gating, sort),
         "everything": [
@@ -365,7 +377,8 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
 
 
 def _print_cells(console: Console, comparison: Comparison, title: str, cells: Sequence[CellComparison]) -> None:
-    columns = ("cell", ">base, µs", ">head, µs", ">change, % [interval]", "verdict")
+    base, head = side_names(comparison)
+    columns = ("cell", f">{base}, µs", f">{head}, µs", ">change, % [interval]", "verdict")
     rows = [
         (f"{c.operator}/{c.variant} {spaced(c.point)}", *c.texts, change_text(c.ratio), label(c, comparison))
         for c in cells
@@ -409,6 +422,7 @@ def comparison_json(comparison: Comparison) -> str:
         "unclear": comparison.unclear,
         "power": comparison.power,
         "threshold": comparison.threshold,
+        "detect": comparison.detect,
         "rule": rule,
         "unit": comparison.unit,
         "pair": comparison.pair and {"base": comparison.pair[0], "head": comparison.pair[1]},

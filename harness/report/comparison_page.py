@@ -38,6 +38,7 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: wo
         "notes": words.notes(comparison),
         "warnings": words.side_warnings(comparison),
         "sides": words.sides(comparison),
+        "names": words.side_names(comparison),
         "sections": words.sections(comparison),
         "summaries": words.ordered_summaries(comparison),
         "cells": [*gating, *others],
