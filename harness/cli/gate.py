@@ -47,10 +47,10 @@ BASE, HEAD = "base", "head"
 #: Pairs of processes after which the sides are compared. Each look may raise a false alarm, so a look gets its share of
 #: the permitted rate (Bonferroni).
 LOOKS = (4, 6, 9, 14, 20)
-#: Share of the gate's minutes that the samples of one process may take, a third of them for the first four pairs.
-SAMPLING_SHARE = 1 / 24
-#: Flags of the processes that verify: the fewest samples, which are checked and then not used.
-PROOF_FLAGS = ("--set=measure.min_rounds=3", "--set=measure.max_rounds=3")
+#: Rounds of a process that is compared. Few, because what differs between two processes is no smaller after many.
+ROUNDS = 10
+#: Rounds of a process that verifies: the fewest that a configuration may have. Their times are not used.
+PROOF_ROUNDS = 3
 #: Seconds that an interrupted process gets to write down what it has.
 EXIT_LIMIT_S = 60
 STATE, CONFIG = "gate.json", "config.yaml"
@@ -161,7 +161,7 @@ class Gate:
     def _verify(self, suites: dict[str, Path]) -> None:
         """The proofs that are not there yet."""
         began = time.monotonic()
-        flags = [*self._only(None), *PROOF_FLAGS]
+        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
         missing = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
         if missing:
             self._complete(
@@ -175,7 +175,7 @@ class Gate:
             record = self._record(side, pair + 1)
             if not record.is_file():
                 began = time.monotonic()
-                flags = [*self._only(only), "--verified-by", str(self._proof(side).resolve())]
+                flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(self._proof(side).resolve())]
                 self._complete([self._process(side, str(pair + 1), suites[side], flags, record)])
                 self.seconds.append(time.monotonic() - began)
                 texts.append(f"{side} {self.seconds[-1]:.0f} s")
@@ -295,7 +295,7 @@ def resume(folder: Path, console: Console) -> Gate:
 
 
 def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
-    """The flags of every process: those of the command, one seed for all, and a share of the time.
+    """The flags of every process: those of the command, and one seed for all.
 
     A file of --variants in the repository is each revision's own; any other is the same for both.
     """
@@ -304,5 +304,8 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
         path = Path(file).resolve()
         given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
     seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    budget_s = min(measure.time_budget_s, options.minutes * 60 * SAMPLING_SHARE)
-    return (*given, f"--device={options.device}", f"--seed={seed}", f"--set=measure.time_budget_s={budget_s:g}")
+    return (*given, f"--device={options.device}", f"--seed={seed}")
+
+
+def _rounds(number: int) -> list[str]:
+    return [f"--set=measure.{bound}_rounds={number}" for bound in ("min", "max")]
