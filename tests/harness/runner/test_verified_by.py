@@ -12,7 +12,7 @@ from harness.discover import discover
 from harness.records.file import read_run, write_run
 from harness.records.schema import Cell, Metrics, Status
 from harness.runner import run
-from harness.runner.protocol import Heartbeat, Job, Ready, Task
+from harness.runner.protocol import Job, Ready, Task
 from tests import factory
 from tests.fake_worker import FakeWorkers
 from tests.harness.cli.test_cli import TINY, call
@@ -134,7 +134,8 @@ def test_no_hard_point_is_run_and_a_wrong_result_is_still_rejected(tmp_path, mon
     owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "wrong.py"),), 0, measure, timed=True, verified=True))
     point = discover().operators["decode_native"].complete({"batch_size": 3})
     task = Task("decode_native", point, ("chain_clamp", "writes_sevens"), 0.1)
-    wrong, right = (event for event in owner.group(task) if not isinstance(event, Heartbeat))
+    cells = {event.variant: event for event in owner.group(task) if isinstance(event, Cell)}
+    right, wrong = cells["chain_clamp"], cells["writes_sevens"]
     assert (right.status, len(right.metrics.cpu_us)) == ("passed", 3)
     assert wrong.status == "mismatch"
     assert wrong.reason.startswith("exact: ")
