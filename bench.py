@@ -76,6 +76,11 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
+    run.add_argument(
+        "--verified-by",
+        metavar="RUN",
+        help="time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
+    )
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:
@@ -106,6 +111,7 @@ def _compare_options(compare: argparse.ArgumentParser) -> None:
         "--variants", nargs=2, metavar=("A", "B"), help="compare variant A with variant B of the records of BASE"
     )
     _add_rule_options(compare)
+    _add_only(compare)
     compare.add_argument(
         "--any-config", action="store_true", help="compare the cells in common of different configurations"
     )
@@ -134,7 +140,18 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
     )
-    _add_only(command)
+
+
+def _gate_options(gate: argparse.ArgumentParser) -> None:
+    _add_sweep_options(gate, config_required=False)
+    gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
+    gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
+    gate.add_argument(
+        "--minutes", type=_minutes, default=5.0, metavar="N", help="end after that long, sure or not (default 5)"
+    )
+    _add_rule_options(gate)
+    _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
+    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="go on with an interrupted or unsure gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -147,6 +164,28 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
     _add_only(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
+
+
+def _export_options(export: argparse.ArgumentParser) -> None:
+    export.add_argument(
+        "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
+    )
+    form = export.add_mutually_exclusive_group(required=True)
+    form.add_argument("--csv", action="store_true", help="text, to stdout unless --out names a file")
+    form.add_argument("--parquet", action="store_true", help="into --out; needs pyarrow")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes")
+
+
+def _history_options(history: argparse.ArgumentParser) -> None:
+    history.add_argument(
+        "runs", nargs="+", metavar="RECORD", help="records, folders of runs, or folders of several records"
+    )
+    history.add_argument("--figure", metavar="NAME", help="gpu_us (default on a GPU), host_us, eager_us or cpu_us")
+    history.add_argument(
+        "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
+    )
+    _add_only(history)
+    _add_out(history, "where history.md and the plot go (default: results/history)", default=Path("results/history"))
 
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
@@ -171,6 +210,16 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to a million")
     return int(text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, more than 0 and at most a day")
+    return minutes
 
 
 def _folder(text: str) -> Path:
@@ -241,8 +290,16 @@ COMMANDS = {
         },
         _compare_options,
     ),
+    "gate": Command(
+        {"gate CONFIG --base REV": "is this tree slower than REV? both in turns, until sure"},
+        _gate_options,
+    ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "export": Command(
+        {"export RUN --csv": "a row for each figure of each cell, for pandas and the like"}, _export_options
+    ),
+    "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
     "list": Command(
         {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
     ),

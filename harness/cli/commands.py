@@ -22,17 +22,19 @@ from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
-from harness.exit_codes import BAD, OK, USAGE
+from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
+from harness.records.sides import read_side
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
+from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError, Worker
 from harness.wording import counted, did_you_mean, printable
 
@@ -107,8 +109,8 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    roles = ("evaluate", "compare", "audit") if source.config.measure.audit else ("evaluate", "compare")
-    with early_workers(options.device, roles) as start:
+    audit = source.config.measure.audit and options.verified_by is None
+    with early_workers(options.device, ("evaluate", "compare", "audit") if audit else ("evaluate", "compare")) as start:
         return _run(options, source, resumed, start)
 
 
@@ -117,6 +119,7 @@ def _run(
 ) -> int:
     from harness.cli.recording import record
 
+    proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
@@ -133,7 +136,21 @@ def _run(
     job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed, start)
+    if proof:
+        job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
+    console, more = make_console(), (options.shard, resumed, start, proof)
+    return record(console, job, source, groups, options.out, options.no_plots, *more)
+
+
+def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
+    """The record of --verified-by."""
+    if options.verified_by is None:
+        return None
+    if options.resume is not None:
+        raise ConfigError("--verified-by and --resume exclude each other; measure anew, with --verified-by only")
+    proof = _read(options.verified_by)
+    check_proof(proof, measure)
+    return proof
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:
@@ -225,6 +242,34 @@ def compare_command(options: argparse.Namespace) -> int:
         return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
 
 
+def gate_command(options: argparse.Namespace) -> int:
+    from harness.cli.comparing import publish
+    from harness.cli.gate import begin, resume
+
+    console = make_console()
+    given = (options.config, options.base, options.head, options.out)
+    if options.resume is not None:
+        if any(one is not None for one in given):
+            raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
+        gate = resume(options.resume, console)
+    elif options.config is None or options.base is None:
+        raise ConfigError(
+            "gate needs a configuration and a revision to compare with, such as `bench.py gate configs/mtp3.yaml "
+            "--base main`, or --resume FOLDER"
+        )
+    else:
+        gate = begin(options, _load(options), console)
+    try:
+        gate.measure(options.minutes)
+        comparison = gate.comparison()
+    except KeyboardInterrupt:
+        text = f"interrupted: what is complete is kept in {gate.folder}; go on with gate --resume {gate.folder}"
+        _print_to_stderr(text)
+        return INTERRUPTED
+    with _writing_to(gate.folder):
+        return publish(console, comparison, gate.folder, html=True, json=True)
+
+
 def merge_command(options: argparse.Namespace) -> int:
     from harness.cli.recording import exit_code, refuse_foreign_table, report
 
@@ -268,6 +313,42 @@ def plot_command(options: argparse.Namespace) -> int:
         print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
+    return OK
+
+
+def export_command(options: argparse.Namespace) -> int:
+    from harness.report.export import table, write_csv, write_parquet
+
+    if options.parquet and options.out is None:
+        raise ConfigError("--parquet writes a file; name it with --out cells.parquet")
+    columns = table([run for path in options.runs for run in read_side(path)])
+    if options.out is None:
+        write_csv(columns, sys.stdout)
+        return OK
+    with _writing_to(options.out):
+        if options.parquet:
+            write_parquet(columns, options.out)
+        else:
+            with open(options.out, "w", encoding="utf-8", newline="") as file:
+                write_csv(columns, file)
+    return OK
+
+
+def history_command(options: argparse.Namespace) -> int:
+    from harness.analysis.history import history
+    from harness.report.history import history_console, history_markdown
+    from plots.history import draw
+
+    runs = [chosen(run, options.only) for path in options.runs for run in read_side(path)]
+    found = history(runs, options.figure, options.threshold)
+    with _writing_to(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        drawn = draw(found, options.out / "history")
+        text = history_markdown(found, drawn[0].name)
+        (options.out / "history.md").write_text(text, encoding="utf-8")
+    console = make_console()
+    history_console(found, console)
+    console.print(Text(f"written: {', '.join(str(path) for path in [options.out / 'history.md', *drawn])}"))
     return OK
 
 

@@ -37,6 +37,7 @@ from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
+from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.runner.worker import Worker
 from harness.wording import counted
 
@@ -71,8 +72,11 @@ def record(
     shard: str | None = None,
     resumed: Run | None = None,
     start: Callable[[Job], Worker] | None = None,
+    proof: Run | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
+
+    proof: the run that has verified them; cells that it did not pass and time are taken from it as they are.
 
     Ctrl-C keeps and reports what there is.
     """
@@ -83,10 +87,16 @@ def record(
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
             _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
+    known: list[Cell] = []
+    if proof:
+        check_same_code(proof, sources)
+        missing, known = split(groups, proof)
 
     def first_line(ready: Ready) -> Header | Segment:
+        if proof:
+            check_proof_of_machine(proof, ready.environment)
         if resumed is None:
-            return _header(source, job, groups, ready, shard, sources)
+            return _header(source, job, groups, ready, shard, sources, proof)
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
@@ -103,7 +113,7 @@ def record(
         writer.write(line)
 
     try:
-        outcome = _measure(console, job, missing, keep, first_line, start) if missing else _Outcome(begun=True)
+        outcome = _measure(console, job, missing, keep, first_line, start, known) if missing else _Outcome(begun=True)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
@@ -137,9 +147,12 @@ def _measure(
     keep: Callable[[Header | Segment | Cell], None],
     first_line: Callable[[Ready], Header | Segment],
     start: Callable[[Job], Worker] | None,
+    known: Sequence[Cell] = (),
 ) -> _Outcome:
     """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
     it cannot begin.
+
+    known: cells that need no measuring.
     """
     outcome, runner = _Outcome(), None
     finished = False
@@ -149,6 +162,8 @@ def _measure(
             outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True
+            for cell in known:
+                keep(cell)
             runner.run(groups)
             finished = True
         except KeyboardInterrupt:
@@ -181,15 +196,24 @@ def exit_code(run: Run) -> int:
 
 
 def _default_folder(name: str, device: str, shard: str | None) -> Path:
+    return new_folder(f"{name}-{device}", f"-{shard.replace('/', 'of')}" if shard else "")
+
+
+def new_folder(name: str, piece: str = "") -> Path:
     """A new folder: two array tasks may begin in the same second."""
-    piece = f"-{shard.replace('/', 'of')}" if shard else ""
-    stem = f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}{piece}"
+    stem = f"{name}-{utc_now():%Y%m%dT%H%M%S}{piece}"
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(folder for one in names if not (folder := Path("results") / one).exists())
 
 
 def _header(
-    source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None, sources: dict[str, str]
+    source: Source,
+    job: Job,
+    groups: Sequence[Group],
+    ready: Ready,
+    shard: str | None,
+    sources: dict[str, str],
+    proof: Run | None,
 ) -> Header:
     return header(
         ready,
@@ -200,6 +224,7 @@ def _header(
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
         sources=sources,
+        verified_by=record_hash(proof) if proof else None,
     )
 
 

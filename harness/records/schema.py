@@ -149,6 +149,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     shard:            "2/8" where this run is one part of a sweep.
     sources:          file -> hash, of everything that the cells depend on (harness/runner/sources.py); empty in records
                       from before it was noted.
+    verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
     """
 
     schema: int
@@ -165,6 +166,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     cells: tuple[str, ...] = ()
     shard: str | None = None
     sources: dict[str, str] = {}
+    verified_by: str | None = None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):

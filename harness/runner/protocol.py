@@ -39,6 +39,7 @@ class Job:
               the outputs of timed launches and imports no variant.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
+    verified: whether another run has verified every cell that will be asked for (harness/runner/verified_by.py).
     """
 
     device: str
@@ -48,6 +49,7 @@ class Job:
     timed: bool
     role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True)

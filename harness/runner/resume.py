@@ -66,7 +66,15 @@ def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
 
 def check_same_machine(run: Run, environment: Environment) -> None:
     """Raises RecordError where cells of this process must not be in the same record."""
+    if (difference := different_machine(run, environment)) is not None:
+        name, before, now = difference
+        raise RecordError(f"{run.path} was recorded with {name} {before}, this is {now}; record the run again")
+
+
+def different_machine(run: Run, environment: Environment) -> tuple[str, Any, Any] | None:
+    """The first field of SAME_ENVIRONMENT that differs: its name, and its values in the record and here."""
     for name in SAME_ENVIRONMENT:
         before, now = getattr(run.header.environment, name), getattr(environment, name)
         if before != now:
-            raise RecordError(f"{run.path} was recorded with {name} {before}, this is {now}; record the run again")
+            return name, before, now
+    return None

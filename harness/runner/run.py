@@ -83,7 +83,7 @@ class Runner:
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         self._at_capacity = False
-        audited = job.timed and job.device == "cuda" and job.measure.audit
+        audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)

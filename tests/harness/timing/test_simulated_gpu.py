@@ -3,6 +3,7 @@
 Simulated times are known to the nanosecond, so measured ones are compared with ``approx`` only for rounding.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -567,6 +568,14 @@ def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short
     hot = 2 * (0.4 + 0.9)
     assert min(samples(cell.metrics, "gpu_us")) > hot + 0.1
     assert slopes(cell.metrics.graph_us) == pytest.approx([hot] * cell.metrics.rounds)
+
+
+def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
+    evaluator = Evaluator(replace(job(), verified=True))
+    evaluator.ready()
+    (cell,) = answers(evaluator, "flat_view")
+    assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * cell.metrics.rounds)
+    assert cell.metrics.stream_us == {}
 
 
 # --- the auditor ------------------------------------------------------------------------------------------------------
