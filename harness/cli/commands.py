@@ -20,6 +20,7 @@ from harness.analysis.compare import CompareError
 from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from harness.config.loops import miniature, operators_of, plan_loops
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, OK, USAGE
@@ -106,7 +107,8 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    with early_workers(options.device, audit=source.config.measure.audit) as start:
+    audit = source.config.measure.audit and source.config.decode_loop is None
+    with early_workers(options.device, audit=audit) as start:
         return _run(options, source, resumed, start)
 
 
@@ -116,11 +118,13 @@ def _run(
     from harness.cli.recording import record
 
     device, catalog = _prepare(options, source.config.measure.timeout_s)
+    if source.config.decode_loop is not None:
+        return _run_loops(options, source, resumed, start, device, catalog)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, groups)
+        check_same_sweep(resumed, source.config, cell_keys(groups))
     if options.plan:
         return _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
     if options.shard is not None and not resumed and source.config.measure.seed is None:
@@ -132,6 +136,40 @@ def _run(
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed, start)
+
+
+def _run_loops(
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    start: Callable[[Job], Worker] | None,
+    device: str,
+    catalog: Catalog,
+) -> int:
+    from harness.cli.loop_recording import loop_keys, missing_loops, record_loops
+
+    if options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    if device == "cpu":
+        source = miniature(source)
+    groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if resumed:
+        check_same_sweep(resumed, source.config, loop_keys(groups))
+    if options.plan:
+        keys = loop_keys(missing_loops(groups, resumed.loops) if resumed else groups)
+        for key in keys:
+            print(printable(key))
+        print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}", file=sys.stderr)
+        return OK
+    _print_broken(catalog)
+    operators = operators_of(groups, catalog.operators, catalog.variants, catalog.bindings)
+    for group in operators:
+        if (problem := wrong_with(group.operator, catalog.variants)) is not None:
+            raise DiscoveryError(problem)
+    job = _job(options, source.config.measure, device, timed=True)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed, start)
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:

@@ -1,8 +1,8 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
-The parent sends one Job, then Task, CheckRequest or RandomRequest messages, then None. A worker answers the Job with
-Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited),
-then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never
+The parent sends one Job, then Task, CheckRequest, RandomRequest or LoopTask messages, then None. A worker answers the Job with
+Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited,
+Loop), then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never
 taken for this one's.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
+from harness.config.loops import LoopGroup
 from harness.records.schema import Calibration, Environment, Status
 
 #: Reason of a point or batch that is left out because Triton's interpreter is slow.
@@ -80,6 +81,13 @@ class RandomRequest:
     operator: str
     variant: str
     count: int
+
+
+@dataclass(frozen=True)
+class LoopTask:
+    """One decode loop: verify its stacks, let them take turns, and answer with a line for each of them."""
+
+    group: LoopGroup
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.runner.fault_attribution import FaultAttribution
-from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, RandomRequest, Ready, Task
+from harness.runner.protocol import AuditReady, CheckRequest, Fatal, Job, LoopTask, RandomRequest, Ready, Task
 from harness.runner.worker import Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -56,7 +56,7 @@ class SupervisedWorker:
                 self._worker = self._start(self._job)
                 starts += 1
 
-    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+    def ask(self, message: Task | CheckRequest | RandomRequest | LoopTask) -> Iterator[Any]:
         """Events of one message. Raises WorkerDied; ``attribution`` then says who is to blame; call ``restart``
         before the next message.
         """

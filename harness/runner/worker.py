@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
-from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, RandomRequest, Ready, Task
+from harness.runner.protocol import AuditReady, CheckRequest, Done, Fatal, Job, LoopTask, RandomRequest, Ready, Task
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
@@ -99,11 +99,13 @@ def choose_interpreter(device: str) -> None:
     interpreter.choose(device)
 
 
-def _events(owner: Any, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+def _events(owner: Any, message: Task | CheckRequest | RandomRequest | LoopTask) -> Iterator[Any]:
     if isinstance(message, CheckRequest):
         return owner.check_variant(message.operator, message.variant, message.at)
     if isinstance(message, RandomRequest):
         return owner.check_random(message)
+    if isinstance(message, LoopTask):
+        return owner.loop(message)
     return owner.group(message)
 
 
@@ -165,7 +167,7 @@ class Worker:
     def process_id(self) -> int | None:
         return self._process.pid
 
-    def ask(self, message: Task | CheckRequest | RandomRequest) -> Iterator[Any]:
+    def ask(self, message: Task | CheckRequest | RandomRequest | LoopTask) -> Iterator[Any]:
         """Events of one message. Raises WorkerDied if the process ends, or sends nothing for too long, before Done."""
         self._number += 1
         try:
