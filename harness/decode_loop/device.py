@@ -128,7 +128,7 @@ class CudaDevice:
         values = table.values
         rows, columns, stride = (1, len(values), 0) if values.dim() == 1 else (*values.shape, values.stride(0))
         kernel = {torch.int32: "consume_int32", torch.int64: "consume_int64"}[values.dtype]
-        lengths = ctypes.c_void_p(0) if table.row_lengths is None else table.row_lengths
+        lengths = ctypes.c_uint64(0) if table.row_lengths is None else table.row_lengths
         return self._launcher(
             SOURCE,
             kernel,

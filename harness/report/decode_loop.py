@@ -83,7 +83,9 @@ def print_endings(console: Console, loops: Sequence[Loop]) -> None:
             shown.setdefault((loop.stack, f"{loop.status}: {loop.reason}"), []).append(loop)
     for (stack, text), same in shown.items():
         more = f" and {counted(len(same) - 1, 'more loop')}" if len(same) > 1 else ""
-        console.print(Text(f"{stack} at {same[0].point}{more}: {text}", style="red" if same[0].status.is_bad else "dim"))
+        console.print(
+            Text(f"{stack} at {same[0].point}{more}: {text}", style="red" if same[0].status.is_bad else "dim")
+        )
 
 
 class _Tables:
@@ -115,9 +117,7 @@ class _Tables:
                     entries.append(_without(footnotes, loop))
             axes = tuple(_text(loops[0].axes.get(name)) for name in self._varying)
             rows.append((axes, tuple(entries)))
-        return Table(
-            title, tuple(self._varying), self._stacks, tuple(rows), (*self._notes, *notes, *footnotes.notes())
-        )
+        return Table(title, tuple(self._varying), self._stacks, tuple(rows), (*self._notes, *notes, *footnotes.notes()))
 
 
 def _without(footnotes: Footnotes, loop: Loop) -> Entry:
