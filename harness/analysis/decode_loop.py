@@ -2,8 +2,8 @@
 
 A block of steps is the unit of evidence: all stacks replay the same requests in it, one after another, so their
 difference is taken block by block, and the bootstrap resamples blocks. For few blocks a percentile bootstrap is too
-narrow, so its tails are those of Student's t (the "expanded" percentiles of Hesterberg, "What teachers should know about
-the bootstrap", The American Statistician 69, 2015). Never imports torch.
+narrow, so its tails are those of Student's t (the "expanded" percentiles of Hesterberg, "What teachers should know
+about the bootstrap", The American Statistician 69, 2015). Never imports torch.
 """
 
 from __future__ import annotations

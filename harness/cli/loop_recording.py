@@ -1,4 +1,4 @@
-"""`bench.py run` of a configuration with decode loops: measure them, write every line at once, show tables and figures."""
+"""`bench.py run` of a configuration with decode loops: measure, write every line at once, show tables and figures."""
 
 from __future__ import annotations
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.workloads.engine_state import Consumed
 from harness.decode_loop.hashing import checksum, draw
@@ -39,8 +38,10 @@ STREAMED_L2 = 2
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """Microseconds. itl: between the ends of consecutive model steps. gap: from the end of a model step to the beginning
-    of the next one, in which the device works on metadata or is idle. Both have one entry less than there are steps.
+    """Microseconds; both have one entry less than there are steps.
+
+    itl: between the ends of consecutive model steps.
+    gap: from the end of a model step to the beginning of the next one: the device works on metadata, or is idle.
     """
 
     itl: list[float]
@@ -55,6 +56,7 @@ class CudaDevice:
         from harness.cuda_graph import GraphCapture
 
         self._launcher, self._capture = launcher, GraphCapture()
+        self._graphs: list[Any] = []  # kept alive
         self._engine, self._workload = engine, workload
         shape, steps = workload.shape, workload.steps_per_block
         zeros = lambda *size, kind=torch.int64: torch.zeros(*size, dtype=kind, device="cuda")  # noqa: E731
@@ -151,7 +153,7 @@ class CudaDevice:
     def captured(self, launch: Callable[[], Any]) -> Callable[[], None]:
         """The replay of a graph of one launch. Raises what the capture raises."""
         graph = self._capture.graph(launch, 1)
-        self._graphs = [*getattr(self, "_graphs", []), graph]
+        self._graphs.append(graph)
         return graph.replay
 
     def accept(self, parity: int) -> None:
@@ -275,9 +277,8 @@ class CpuDevice:
         return self._counts.copy()
 
 
-def make_device(device: str, *arguments: Any) -> CudaDevice | CpuDevice:
-    return CudaDevice(*arguments) if device == "cuda" else CpuDevice(*arguments)
-
-
 Device = CudaDevice | CpuDevice
-__all__ = ["BlockTimes", "CpuDevice", "CudaDevice", "Device", "Sequence", "Tensor", "make_device"]
+
+
+def make_device(device: str, *arguments: Any) -> Device:
+    return CudaDevice(*arguments) if device == "cuda" else CpuDevice(*arguments)

@@ -1,9 +1,9 @@
 """The loop: stacks take turns over blocks of decode steps, each step of each of them compared with the simulation.
 
-A step, in stream order: entries of the host's scheduler, the operators of the stack, the stand-in model step, acceptance,
-the copy of the counts to the host. Under ``sync`` scheduling the host waits for these counts before it prepares the next
-step; under ``async`` it prepares the next step on upper bounds first. No event and no NVTX range lies between the
-metadata and the model step of a measured step.
+A step, in stream order: entries of the host's scheduler, the operators of the stack, the stand-in model step,
+acceptance, the copy of the counts to the host. Under ``sync`` scheduling the host waits for these counts before it
+prepares the next step; under ``async`` it prepares the next step on upper bounds first. No event and no NVTX range lies
+between the metadata and the model step of a measured step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Settings:
 
 @dataclass
 class _Ready:
-    """A stack that is set up. submit: by parity, metadata and model step. on_late: told before the model is submitted."""
+    """A stack that is set up. graphs: by parity, the operators captured with the model step; None without capture."""
 
     bound: BoundStack
     model: Callable[[], Any]

@@ -49,7 +49,7 @@ class CountError(Exception):
 
 
 class Scheduler:
-    """staging: two int32 arrays [1 + 2 * entries]: their number, then places and values. to_device: two arrays [3 R]."""
+    """staging: two int32 arrays [1 + 2 * entries], their number, then places and values. to_device: two of [3 R]."""
 
     def __init__(
         self,

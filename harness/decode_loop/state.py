@@ -138,7 +138,7 @@ class BoundStack:
 
 
 def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
-    """Set up every launch of a stack on the engine's state, for both parities. Raises what a variant's set-up raises."""
+    """Set up every launch of a stack on the engine's state, for both parities. Raises what a set-up raises."""
     state, guards = engine.state, {}
     launches: tuple[list, list] = ([], [])
     for parity in (0, 1):

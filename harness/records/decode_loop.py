@@ -58,7 +58,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     operators: operator -> variant, in the order of a step.
     reason:    why the status is not "passed".
     blocks:    the samples; empty unless it passed.
-    alone:     the operators of a step one after another, outside of the loop: what the model of ITL and TPOT is made of.
+    alone:     the operators of a step one after another, timed outside of the loop, for the model of ITL and TPOT.
     trace:     a few steps after the last block, on the lanes of host and device.
     """
 

@@ -56,15 +56,15 @@ def loop_tables(run: Run) -> list[Table]:
             ),
         ),
         table.of(
-            f"{where}Host busy, steps submitted late; below the gap between two model steps in µs and tokens per second",
+            f"{where}Host busy, steps submitted late; below the gap between model steps in µs and tokens per second",
             _host,
         ),
     ]
     if not cpu:
         tables.append(
             table.of(
-                f"Change of ITL in µs: measured, below modelled (from eager_us under sync, gpu_us under async) and what "
-                f"the model misses; reference {reference}",
+                f"Change of ITL against {reference} in µs: measured, below modelled from the operators' times outside "
+                "of the loop (eager_us under sync, gpu_us under async) and the difference",
                 _against_model,
             )
         )

@@ -305,8 +305,8 @@ class Evaluator:
         self._admit_guests(operator, variants)
 
     def check_at(self, group: Group, variant: Variant) -> Iterator[Heartbeat | Cell]:
-        """Check a variant at its hard points and at the point of the group, where it is going to be launched. Yields its
-        cell only if it must not be timed.
+        """Check a variant at its hard points and at the point of the group. Yields its cell only if it must not be
+        timed.
         """
         return self._check(_PointState(group, redundant=None, at_capacity=False), variant)
 

@@ -1,9 +1,9 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
-The parent sends one Job, then Task, CheckRequest, RandomRequest or LoopTask messages, then None. A worker answers the Job with
-Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding, Audited,
-Loop), then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never
-taken for this one's.
+The parent sends one Job, then Task, CheckRequest, RandomRequest or LoopTask messages, then None. A worker answers the
+Job with Ready, AuditReady or Fatal, and each later message with its events as they happen (Heartbeat, Cell, Finding,
+Audited, Loop), then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another
+message is never taken for this one's.
 """
 
 from __future__ import annotations
