@@ -88,7 +88,11 @@ def _load(options: argparse.Namespace) -> Source:
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
-    groups = plan(source, catalog.operators, catalog.variants, options.only)
+    if source.config.decode_loop is not None:  # to verify what its stacks are made of
+        loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+        groups = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+    else:
+        groups = plan(source, catalog.operators, catalog.variants, options.only)
     for operator in {group.operator.name: group.operator for group in groups}.values():
         if (problem := wrong_with(operator, catalog.variants)) is not None:
             raise DiscoveryError(problem)
@@ -162,10 +166,7 @@ def _run_loops(
         print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}", file=sys.stderr)
         return OK
     _print_broken(catalog)
-    operators = operators_of(groups, catalog.operators, catalog.variants, catalog.bindings)
-    for group in operators:
-        if (problem := wrong_with(group.operator, catalog.variants)) is not None:
-            raise DiscoveryError(problem)
+    operators = _plan(options, source, catalog)
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
