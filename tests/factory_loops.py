@@ -58,7 +58,9 @@ def loop(
     return Loop(
         stack=stack,
         reference=reference,
-        point=",".join(f"{name}={axes[name]:g}" if name == "model_step_us" else f"{name}={axes[name]}" for name in named),
+        point=",".join(
+            f"{name}={axes[name]:g}" if name == "model_step_us" else f"{name}={axes[name]}" for name in named
+        ),
         axes=axes,
         operators={"op": "variant"},
         status=status,

@@ -1,8 +1,8 @@
 """What a serving engine holds between two decode steps, and how an operator is bound to it in a decode loop.
 
-Every tensor is persistent: it has one address for the whole loop, so that launches are set up once and graphs replay. An
-operator says with a ``LoopBinding`` in ``baselines/<operator>/decode_loop.py`` which views of this state are its inputs,
-and what later kernels read of its outputs.
+Every tensor is persistent: it has one address for the whole loop, so that launches are set up once and graphs replay.
+An operator says with a ``LoopBinding`` in ``baselines/<operator>/decode_loop.py`` which views of this state are its
+inputs, and what later kernels read of its outputs.
 
 Never imports torch at run time: a configuration is checked against these types before a device is touched.
 """
@@ -72,7 +72,7 @@ class Consumed:
 
     values:      int32 or int64 [columns] or [rows, columns], contiguous within a row.
     row_lengths: int32 [rows]; ceil(row_lengths / unit) leading columns of a row are read. None: all of them.
-    idle:        a row that begins with this value has no work: only its first entry is read. None: there is no such row.
+    idle:        of a row that begins with this value only the first entry is read: it has no work. None: no such row.
     """
 
     values: Tensor

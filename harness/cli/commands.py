@@ -154,9 +154,10 @@ def _run_loops(
 
     if options.shard is not None:
         raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
-    if device == "cpu":
-        source = miniature(source)
     groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if device == "cpu":  # planned in full before, so that a mistake is found without a GPU
+        source = miniature(source)
+        groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
     if resumed:
         check_same_sweep(resumed, source.config, loop_keys(groups))
     if options.plan:

@@ -97,8 +97,8 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scheduling: Scheduling | Annotated[list[Scheduling], Meta(min_length=1)] = "sync"
     graph: GraphMode | Annotated[list[GraphMode], Meta(min_length=1)] = "none"
     decode_path: Literal["flatten", "native"] = "flatten"
-    blocks: Annotated[int, Meta(ge=4, le=10_000)] = 12
-    steps: Annotated[int, Meta(ge=4, le=10_000)] = 24
+    blocks: Annotated[int, Meta(ge=4, le=10_000)] = 10
+    steps: Annotated[int, Meta(ge=4, le=10_000)] = 12
 
 
 def as_list(value: Any) -> list[Any]:

@@ -39,6 +39,7 @@ class LoopEvaluator:
         self._evaluator, self._seed, self._device = evaluator, seed, device
         self._outcomes: dict[tuple[str, str, str], Rejection | None] = {}
         self._expected: dict[tuple, tuple[Workload, list[ExpectedBlock]]] = {}
+        self._alone: dict[tuple[int, int, PlannedStack], Metrics | None] = {}
 
     def loop(self, task: LoopTask) -> Iterator[Heartbeat | Loop]:
         """All stacks of a loop. Raises ContextLost; the parent asks again for those without a line."""
@@ -122,7 +123,7 @@ class LoopEvaluator:
             yield Heartbeat(stack.name, "measure")
             if stack.name not in ended:
                 try:
-                    alone, trace = self._alone(loop, stack.name), loop.trace(stack.name)
+                    alone, trace = self._timed_alone(loop, group, stack), loop.trace(stack.name)
                     yield group.loop(stack, Status.PASSED, blocks=found[stack.name], alone=alone, trace=trace)
                     continue
                 except Exception as error:
@@ -137,16 +138,20 @@ class LoopEvaluator:
             return Rejection(Status.MISMATCH, str(error))
         return rejection_of(error)
 
-    def _alone(self, loop: DecodeLoop, stack: str) -> Metrics | None:
-        """The operators of a step timed outside of the loop, as the cells of a sweep are; None on a CPU."""
-        timer = self._evaluator.timer
+    def _timed_alone(self, loop: DecodeLoop, group: LoopGroup, stack: PlannedStack) -> Metrics | None:
+        """The operators of a step timed outside of the loop, as the cells of a sweep are, once for all loops of a shape;
+        None on a CPU.
+        """
+        timer, key = self._evaluator.timer, (group.point.concurrency, group.point.next_n, stack)
         if timer is None:
             return None
-        timings = CellTimings(timer.stopwatch(loop.launch_alone(stack), stream_rounds=ALONE_ROUNDS))
-        for _ in range(ALONE_ROUNDS):
-            timings.add_sample()
-        torch.cuda.synchronize()
-        return timings.metrics(bytes_moved=0)
+        if key not in self._alone:
+            timings = CellTimings(timer.stopwatch(loop.launch_alone(stack.name), stream_rounds=ALONE_ROUNDS))
+            for _ in range(ALONE_ROUNDS):
+                timings.add_sample()
+            torch.cuda.synchronize()
+            self._alone[key] = timings.metrics(bytes_moved=0)
+        return self._alone[key]
 
 
 def _left_out(cell: Cell) -> Rejection:

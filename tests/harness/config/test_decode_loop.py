@@ -87,7 +87,7 @@ def test_a_miniature_is_small_and_keeps_the_stacks(tmp_path):
 
 SHIPPED = [path for path in sorted(CONFIGS.glob("*.yaml")) if load(path).config.decode_loop is not None]
 #: Seconds that the loops of a configuration may take on an H200, without start, verification and simulation.
-MOST_S = 190
+MOST_S = 200
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -121,9 +121,15 @@ MISTAKES = [
     ({"reference": "chain"}, "decode_loop.reference: unknown stack 'chain'; did you mean chains?"),
     ({"stacks": {"a": {"seq_lens_updat": "op_chain"}}}, "unknown operator 'seq_lens_updat'; did you mean seq_lens_upd"),
     ({"stacks": {"a": {"k_quant_gather": "op_chain"}}}, "takes no part in a decode loop"),
-    ({"stacks": {"a": {"seq_lens_update": "opchain"}}}, "unknown variant 'opchain' of seq_lens_update; did you mean op"),
+    (
+        {"stacks": {"a": {"seq_lens_update": "opchain"}}},
+        "unknown variant 'opchain' of seq_lens_update; did you mean op",
+    ),
     ({"stacks": {"a": {}}}, "is empty: name a variant for each operator"),
-    ({"stacks": {"a": {"decode_step": "op_chain"}}}, "needs seq_lens, which no operator before it builds; add seq_lens"),
+    (
+        {"stacks": {"a": {"decode_step": "op_chain"}}},
+        "needs seq_lens, which no operator before it builds; add seq_lens",
+    ),
     (
         {"stacks": STACKS | {"less": {"seq_lens_update": "op_chain", "decode_flatten": "op_chain"}}},
         "decode_loop.stacks.less: does not build schedule, which the model reads with the other stacks; add",

@@ -39,9 +39,9 @@ def test_measured_accept_lengths_are_drawn_as_often_as_they_were_measured():
 
 def test_a_checksum_is_the_sum_over_what_is_read():
     values = np.array([[5, -1, 7], [9, 2, 3]], dtype=np.int32)
-    expected = sum(
-        int(values[row, column]) * int(weight(row, column)[0]) for row, column in [(0, 0), (0, 1), (1, 0)]
-    ) % 2**64
+    expected = (
+        sum(int(values[row, column]) * int(weight(row, column)[0]) for row, column in [(0, 0), (0, 1), (1, 0)]) % 2**64
+    )
     assert checksum(values, row_lengths=np.array([17, 16]), unit=16) == expected
     assert checksum(values, row_lengths=np.array([17, 16]), unit=16) == checksum(
         np.array([[5, -1, 0], [9, 0, 0]]), row_lengths=np.array([17, 16]), unit=16

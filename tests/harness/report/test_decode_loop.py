@@ -24,7 +24,8 @@ def test_reference_in_ms_and_change_in_us(run):
     assert axes == ("1", "5000", "sync")
     assert reference.main.startswith("9.0")
     assert other.main.startswith("−9") or other.main.startswith("−8")
-    assert other.second.startswith("[−") and other.second.endswith("%")
+    assert other.second.startswith("[−")
+    assert other.second.endswith("%")
     assert any("next_n=4" in note for note in itl.notes)
 
 
