@@ -98,7 +98,7 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     graph: GraphMode | Annotated[list[GraphMode], Meta(min_length=1)] = "none"
     decode_path: Literal["flatten", "native"] = "flatten"
     blocks: Annotated[int, Meta(ge=4, le=10_000)] = 10
-    steps: Annotated[int, Meta(ge=4, le=10_000)] = 12
+    steps: Annotated[int, Meta(ge=8, le=10_000)] = 12
 
 
 def as_list(value: Any) -> list[Any]:

@@ -26,8 +26,11 @@ from harness.decode_loop.workload import Workload
 from harness.nvtx_ranges import nvtx_range
 from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 
-#: Intervals at the beginning of a block that are not recorded: the first step of a block starts from an idle device.
-WARMUP_INTERVALS = 1
+#: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
+#: is slower until its caches hold the code of the stack whose turn it is.
+WARMUP_INTERVALS = 3
+#: Samples of the operators alone, each after a wait.
+WAITED_SAMPLES = 12
 #: Steps of a trace, of which the last ones are typical.
 TRACE_STEPS = 6
 #: Decimals of a recorded time, microseconds.
@@ -117,6 +120,26 @@ class DecodeLoop:
         restore(self._engine, self._blocks[0].device)
         return _in_order(self._ready[stack].bound.launches[0])
 
+    def waited_us(self, stack: str) -> list[float]:
+        """From submission to completion of the operators of one step, on an idle device, each after the host waited for
+        a model step: what they cost where a step waits for the step before.
+        """
+        launch, ready, device, found = self.launch_alone(stack), self._ready[stack], self._device, []
+        host_s = self._settings.host_step_us * 1e-6
+        for _ in range(WAITED_SAMPLES):
+            device.start_block()
+            ready.model()
+            device.fetch(0)
+            device.wait(0)
+            began = perf_counter()
+            while perf_counter() < began + host_s:
+                pass
+            began = perf_counter()
+            launch()
+            device.synchronize()
+            found.append(_us(perf_counter() - began))
+        return found
+
     def block(self, stack: str, number: int, key: str = "") -> LoopBlock:
         """One turn of a stack. Raises LoopMismatch, and whatever its launches raise."""
         expected = self._blocks[number]
@@ -156,7 +179,7 @@ class DecodeLoop:
         known, busy, late = np.zeros(steps), np.zeros(steps), np.zeros(steps, dtype=bool)
         behind, host_s = int(self._settings.is_async), self._settings.host_step_us * 1e-6
         error = None
-        gc.collect()
+        gc.collect(0)
         gc.disable()  # a collection would count as the host's time of whichever stack it hits
         try:
             for i in range(steps):

@@ -110,21 +110,27 @@ class LoopEvaluator:
             except Exception as error:  # a variant may raise anything
                 ended[stack.name] = self._ended(loop, stack, error)
         self._evaluator.ramp(RAMP_S)
-        for number in range(config.blocks):
+        # Turn -1 warms up: it is checked as the others are, and not recorded.
+        for number in range(-1, config.blocks):
             for stack in running if number % 2 == 0 else running[::-1]:
                 if stack.name in ended:
                     continue
                 yield Heartbeat(stack.name, "measure")
                 try:
-                    found[stack.name].append(loop.block(stack.name, number, group.key(stack.name)))
+                    block = loop.block(stack.name, max(number, 0), group.key(stack.name))
+                    found[stack.name] += [block] if number >= 0 else []
                 except Exception as error:  # a variant may raise anything
                     ended[stack.name] = self._ended(loop, stack, error)
         for stack in running:
             yield Heartbeat(stack.name, "measure")
             if stack.name not in ended:
                 try:
-                    alone, trace = self._timed_alone(loop, group, stack), loop.trace(stack.name)
-                    yield group.loop(stack, Status.PASSED, blocks=found[stack.name], alone=alone, trace=trace)
+                    more = {
+                        "alone": self._timed_alone(loop, group, stack),
+                        "waited_us": loop.waited_us(stack.name) if self._device == "cuda" else [],
+                        "trace": loop.trace(stack.name),
+                    }
+                    yield group.loop(stack, Status.PASSED, blocks=found[stack.name], **more)
                     continue
                 except Exception as error:
                     ended[stack.name] = self._ended(loop, stack, error)

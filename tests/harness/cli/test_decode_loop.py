@@ -107,7 +107,7 @@ def test_the_whole_path_without_a_gpu(config, tmp_path):
         "loop_itl.png",
         "loop_timeline.png",
     ]
-    assert "| scheduling | chains | other |" in (tmp_path / "out" / "table.md").read_text()
+    assert "ITL of chains in ms" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_the_plan_names_every_line(config, tmp_path):

@@ -97,7 +97,7 @@ def test_a_shipped_loop_fits_five_minutes_and_has_every_kind_of_stack(path, cata
     assert path.read_text(encoding="utf-8").startswith("# ")
     groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings)
     config = source.config.decode_loop
-    steps = config.blocks * config.steps
+    steps = (config.blocks + 1) * config.steps
     taken_s = sum(len(one.stacks) * steps * (one.point.model_step_us + 1000) for one in groups) * 1e-6
     assert len(SHIPPED) == 2
     assert taken_s < MOST_S

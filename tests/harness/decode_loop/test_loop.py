@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness.decode_loop.loop import LoopMismatch
+from harness.decode_loop.loop import WARMUP_INTERVALS, LoopMismatch
 from harness.decode_loop.workload import Acceptance
 from tests.harness.decode_loop.loops import CHAINS, MAMBA, ONE, decode_loop, parts, shape, with_setup, workload
 
@@ -23,13 +23,18 @@ def test_the_loop_equals_the_simulation(seed):
     )
     lengths = Acceptance((), tuple(rng.integers(1, of.next_n + 1, 5).tolist()))
     changes = {"acceptance": lengths} if seed % 4 == 0 else {}
-    work = workload(seed, of=of, delay=seed % 2, steps_per_block=int(rng.integers(4, 9)), **changes)
+    work = workload(seed, of=of, delay=seed % 2, steps_per_block=int(rng.integers(5, 9)), **changes)
     loop = decode_loop(work, {"one": parts(of, ONE | MAMBA)})
     tokens = 0
     for number in range(work.blocks):
         block = loop.block("one", number)
         tokens += sum(one.tokens for one in block.requests)
-        assert len(block.itl_us) == len(block.host_itl_us) == len(block.gap_us) == work.steps_per_block - 2
+        assert (
+            len(block.itl_us)
+            == len(block.host_itl_us)
+            == len(block.gap_us)
+            == work.steps_per_block - 1 - WARMUP_INTERVALS
+        )
     assert tokens > 0
 
 
