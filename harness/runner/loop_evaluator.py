@@ -145,7 +145,7 @@ class LoopEvaluator:
         return rejection_of(error)
 
     def _timed_alone(self, loop: DecodeLoop, group: LoopGroup, stack: PlannedStack) -> Metrics | None:
-        """The operators of a step timed outside of the loop, as the cells of a sweep are, once for all loops of a shape;
+        """The operators of a step timed outside of the loop, as cells of a sweep are, once for all loops of a shape;
         None on a CPU.
         """
         timer, key = self._evaluator.timer, (group.point.concurrency, group.point.next_n, stack)
