@@ -144,7 +144,12 @@ def many_loops(rng: np.random.Generator, concurrencies: Sequence[int] = (1, 8, 3
                 axes = {"concurrency": size, "scheduling": scheduling, "model_step_us": step_us}
                 reference, other = loops_of(rng, change_us=change, noise_us=15.0, **axes)
                 alone = [
-                    Metrics(bytes_moved=0, eager_us=[us] * 3, graph_us={1: [us / 8 + 3] * 3, 2: [us / 4 + 3] * 3})
+                    Metrics(
+                        bytes_moved=0,
+                        eager_us=[us] * 3,
+                        graph_us={1: [us / 8 + 3] * 3, 2: [us / 4 + 3] * 3},
+                        stream_us={1: [us / 4 + 3] * 3, 2: [us / 2 + 3] * 3},
+                    )
                     for us in (1000.0, 90.0)
                 ]
                 found.append(_with(reference, alone[0], trace(step_us)))

@@ -162,22 +162,27 @@ def late_share(loop: Loop) -> float:
     return sum(block.late for block in loop.blocks) / sum(len(block.itl_us) for block in loop.blocks)
 
 
-def serving_model(loop: Loop) -> ServingModel:
-    """The model of harness/analysis/itl_tpot.py for this loop. Its acceptance is not used: tokens were counted."""
-    return ServingModel(
-        model_step_us=loop.axes["model_step_us"], acceptance=0, scheduling=loop.axes.get("scheduling", "sync")
-    )
+def cost_figure(loop: Loop) -> str:
+    """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``waited_us`` or
+    ``eager_us`` where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
+    """
+    if loop.axes.get("graph") == "full":
+        return "gpu_us"
+    return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_figure
 
 
-def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
+def modelled_itl_us(reference: Loop, loop: Loop, waited: bool = True) -> float | None:
     """The change of the ITL that the model predicts from the operators' times outside of the loop, microseconds.
+
+    waited: take the eager time after a wait for the device, as in a loop, where it was recorded.
 
     None where they were not timed, as on a CPU.
     """
-    figure = serving_model(loop).cost_figure
-    costs = []
+    figure, costs = cost_figure(loop), []
     for one in (reference, loop):
         samples = stats.samples(one.alone, figure) if one.alone is not None else []
+        if figure == "eager_us" and waited and reference.waited_us and loop.waited_us:
+            samples = one.waited_us
         if not samples:
             return None
         costs.append(float(np.median(samples)))

@@ -63,9 +63,13 @@ def loop_tables(run: Run) -> list[Table]:
     if not cpu:
         tables.append(
             table.of(
-                f"Change of ITL against {reference} in µs: measured, below modelled from the operators' times outside "
-                "of the loop (eager_us under sync, gpu_us under async) and the difference",
+                f"Change of ITL against {reference} in µs: measured, below modelled from times outside of the loop, "
+                "and the difference",
                 _against_model,
+                [
+                    "modelled from: under sync the eager time after a wait for the device, under async the time in a "
+                    "queued stream, in a captured step the graph slope"
+                ],
             )
         )
     return tables

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from harness.analysis import decode_loop as analysis
 from harness.analysis.decode_loop import delta, modelled_itl_us, value
@@ -96,9 +97,26 @@ def test_stacks_of_different_loops_are_not_compared():
 
 
 def test_the_model_takes_the_time_that_delays_a_step():
-    slow = Metrics(bytes_moved=0, eager_us=[900.0], graph_us={1: [150.0], 2: [250.0]})
-    fast = Metrics(bytes_moved=0, eager_us=[100.0], graph_us={1: [10.0], 2: [14.0]})
-    for scheduling, expected in (("sync", -800), ("async", -96)):
-        reference = loop("a", [block(0, [1.0])], alone=slow, scheduling=scheduling)
-        assert modelled_itl_us(reference, loop("b", [], alone=fast, scheduling=scheduling)) == expected
+    slow = Metrics(
+        bytes_moved=0, eager_us=[900.0], graph_us={1: [150.0], 2: [250.0]}, stream_us={1: [160.0], 2: [320.0]}
+    )
+    fast = Metrics(bytes_moved=0, eager_us=[100.0], graph_us={1: [10.0], 2: [14.0]}, stream_us={1: [10.0], 2: [16.0]})
+    for scheduling, graph, expected in (("sync", "none", -800), ("async", "none", -154), ("sync", "full", -96)):
+        both = [
+            loop(name, [block(0, [1.0])], alone=alone, scheduling=scheduling)
+            for name, alone in (("a", slow), ("b", fast))
+        ]
+        both = [structs.replace(one, axes=one.axes | {"graph": graph}) for one in both]
+        assert modelled_itl_us(*both) == expected
     assert modelled_itl_us(loop("a", []), loop("b", [])) is None
+
+
+def test_after_a_wait_launches_take_longer_and_the_model_knows():
+    alone = [Metrics(bytes_moved=0, eager_us=[us]) for us in (900.0, 100.0)]
+    both = [
+        structs.replace(loop(name, [block(0, [1.0])], alone=metrics), waited_us=[us, us + 2, us + 4])
+        for name, metrics, us in zip(("a", "b"), alone, (1298.0, 118.0), strict=True)
+    ]
+    assert modelled_itl_us(*both) == -1180
+    assert modelled_itl_us(*both, waited=False) == -800
+    assert modelled_itl_us(structs.replace(both[0], waited_us=[]), both[1]) == -800
