@@ -15,10 +15,8 @@ from harness.analysis.decode_loop import Delta, by_point, is_measured, reference
 from harness.analysis.stats import Interval
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
-from harness.report.tables import NBSP, Entry, Footnotes, Table
+from harness.report.tables import NBSP, Entry, Footnotes, Table, signed
 from harness.wording import counted, significant
-
-MINUS = "−"
 
 
 def loop_tables(run: Run) -> list[Table]:
@@ -160,18 +158,12 @@ def _ms(loop: Loop, figure: str, statistic: str) -> str:
     return significant(analysis.value(loop, figure, statistic) / 1000, 4)
 
 
-def signed(us: float) -> str:
-    """``−512``, ``+3.2``."""
-    return f"{'+' if us > 0 else MINUS if us < 0 else ''}{significant(abs(us))}"
-
-
 def interval_text(interval: Interval) -> str:
     return f"[{signed(interval.low)}; {signed(interval.high)}]"
 
 
 def percent_text(found: Delta) -> str:
-    value = found.percent.median
-    return f"{'+' if value > 0 else MINUS if value < 0 else ''}{abs(value):.2f}{NBSP}%"
+    return f"{found.percent.median:+.2f}{NBSP}%".replace("-", "−")
 
 
 def _text(value: object) -> str:

@@ -5,7 +5,7 @@ import pytest
 from msgspec import structs
 
 from harness.records.schema import Status
-from harness.report.decode_loop import loop_tables, signed
+from harness.report.decode_loop import loop_tables
 from harness.report.tables import markdown
 from tests import factory_loops
 from tests.factory import cpu_environment, gpu_environment
@@ -59,8 +59,3 @@ def test_markdown_holds_every_table(run):
     text = markdown(loop_tables(run))
     assert text.count("\n|") > 20
     assert "ITL of chains in ms" in text
-
-
-@pytest.mark.parametrize(("us", "text"), [(-512.4, "−512"), (3.21, "+3.21"), (0.0, "0.00")])
-def test_signs(us, text):
-    assert signed(us) == text
