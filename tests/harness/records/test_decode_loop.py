@@ -7,6 +7,7 @@ from msgspec import structs
 
 from harness.records.decode_loop import LoopRequest
 from harness.records.file import read_run, write_run
+from harness.records.merge import merge
 from harness.records.schema import RecordError, Status
 from tests import factory_loops
 from tests.factory import gpu_environment
@@ -54,6 +55,11 @@ def test_blocks_that_do_not_fit_are_refused(tmp_path, loops, change, message):
     write_run(factory_loops.run([bad], gpu_environment()), path)
     with pytest.raises(RecordError, match=f"run.jsonl:2: .*{message}"):
         read_run(path)
+
+
+def test_loops_are_no_shards(loops):
+    with pytest.raises(RecordError, match="holds decode loops, which are not cut into shards"):
+        merge([factory_loops.run(loops, gpu_environment())] * 2)
 
 
 def test_samples_only(loops):
