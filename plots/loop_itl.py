@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from harness.analysis.decode_loop import pool
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
-from plots._loops import loop_panels, scheduling_in_words, stack_styles, title_loops
+from plots._loops import loop_panels, stack_styles, title_loops
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
@@ -53,7 +53,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             for loop in loops:
                 handles[loop.stack] = _draw(ax, loop, styles[loop.stack]["color"])
             detail = f"concurrency {size}, model step {panel.usual_model_us / 1000:g} ms, "
-            title_loops(ax, panel, columns, detail + scheduling_in_words(scheduling))
+            title_loops(ax, panel, columns, detail + scheduling)
             if loops:
                 _limit(ax, loops)
             ax.set_ylim(0, 1)

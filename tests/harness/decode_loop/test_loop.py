@@ -38,6 +38,33 @@ def test_the_loop_equals_the_simulation(seed):
     assert tokens > 0
 
 
+NATIVE = {
+    "seq_lens_update": "op_chain",
+    "decode_native": "chain_clamp",
+    "paged_mqa_schedule": "op_chain",
+    "mla_tile_schedule": "fresh_copy",
+}
+LAYERS = {"mamba_spec_metadata": "op_chain", "mamba_state_gather": "per_layer_chain"}
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("requests", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("path", "stack"),
+    [("flatten", CHAINS), ("native", NATIVE), ("flatten", CHAINS | LAYERS)],
+    ids=["flatten", "native", "all"],
+)
+def test_every_operator_finds_its_inputs_in_the_state(path, stack, requests, delay):
+    """Full and padded batches; the tables that are read are those that the bindings name."""
+    of = shape(num_requests=requests, decode_path=path)
+    work = workload(requests, of=of, delay=delay, steps_per_block=6)
+    found = parts(of, stack)
+    loop = decode_loop(work, {"stack": found})
+    named = {name for part in found for name in part.binding.builds(of)}
+    assert set(loop._ready["stack"].bound.tables) == named
+    assert all(loop.block("stack", number).requests for number in range(work.blocks))
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_one_token_per_step_without_drafts(is_async):
     of = shape(next_n=1)
