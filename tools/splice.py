@@ -25,8 +25,9 @@ from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
+from harness.report.decode_loop import loop_tables
 from harness.report.escape import as_text
-from harness.report.tables import point_columns
+from harness.report.tables import markdown, point_columns
 from harness.wording import did_you_mean, significant
 
 ROOT = Path(__file__).parents[1]
@@ -333,7 +334,12 @@ def error_rate_machines() -> list[str]:
 
 
 def tables(run: Run) -> list[str]:
-    """Every operator of a record: a row per point, a column per variant."""
+    """Every operator of a record: a row per point, a column per variant. Of decode loops: the changes of ITL and TPOT,
+    and those of the ITL beside the modelled ones.
+    """
+    if run.loops:
+        itl, tpot, *_, against_model = loop_tables(run)
+        return markdown([itl, tpot, against_model]).splitlines()
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}

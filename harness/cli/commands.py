@@ -20,6 +20,7 @@ from harness.analysis.compare import CompareError
 from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from harness.config.loops import miniature, operators_of, plan_loops
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
@@ -90,7 +91,11 @@ def _load(options: argparse.Namespace) -> Source:
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
-    groups = plan(source, catalog.operators, catalog.variants, options.only)
+    if source.config.decode_loop is not None:  # to verify what its stacks are made of
+        loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+        groups = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+    else:
+        groups = plan(source, catalog.operators, catalog.variants, options.only)
     for operator in {group.operator.name: group.operator for group in groups}.values():
         if (problem := wrong_with(operator, catalog.variants)) is not None:
             raise DiscoveryError(problem)
@@ -109,8 +114,10 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    audit = source.config.measure.audit and options.verified_by is None
-    with early_workers(options.device, ("evaluate", "compare", "audit") if audit else ("evaluate", "compare")) as start:
+    measure, loops = source.config.measure, source.config.decode_loop is not None
+    audit = measure.audit and not loops and options.verified_by is None
+    roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
+    with early_workers(options.device, roles) as start:
         return _run(options, source, resumed, start)
 
 
@@ -121,11 +128,13 @@ def _run(
 
     proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
+    if source.config.decode_loop is not None:
+        return _run_loops(options, source, resumed, start, device, catalog)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, groups)
+        check_same_sweep(resumed, source.config, cell_keys(groups))
     if options.plan:
         return _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
     if options.shard is not None and not resumed and source.config.measure.seed is None:
@@ -151,6 +160,38 @@ def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
     proof = _read(options.verified_by)
     check_proof(proof, measure)
     return proof
+
+
+def _run_loops(
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    start: Callable[[Job], Worker] | None,
+    device: str,
+    catalog: Catalog,
+) -> int:
+    from harness.cli.loop_recording import loop_keys, missing_loops, record_loops
+
+    if options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if device == "cpu":  # planned in full before, so that a mistake is found without a GPU
+        source = miniature(source)
+        groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if resumed:
+        check_same_sweep(resumed, source.config, loop_keys(groups))
+    if options.plan:
+        keys = loop_keys(missing_loops(groups, resumed.loops) if resumed else groups)
+        for key in keys:
+            print(printable(key))
+        print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}", file=sys.stderr)
+        return OK
+    _print_broken(catalog)
+    operators = _plan(options, source, catalog)
+    job = _job(options, source.config.measure, device, timed=True)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed, start)
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
@@ -35,11 +36,14 @@ from harness.report.console import (
 from harness.report.tables import Table, markdown, result_tables
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
-from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.run import Progress, RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
 from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.runner.worker import Worker
 from harness.wording import counted
+
+if TYPE_CHECKING:
+    from harness.runner.loop_run import LoopRunner
 
 REFERENCE = ROOT / "results" / "reference"
 #: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
@@ -47,7 +51,7 @@ TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.js
 
 
 @dataclass
-class _Outcome:
+class Outcome:
     """How the measuring of a run ended.
 
     begun:       whether the record has a header, so that there is something to report and to complete.
@@ -80,7 +84,7 @@ def record(
 
     Ctrl-C keeps and reports what there is.
     """
-    folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device, shard)
+    folder = Path(resumed.path).parent if resumed else out or default_folder(source.config.name, job.device, shard)
     missing = missing_groups(groups, resumed.cells) if resumed else list(groups)
     sources = source_hashes(groups, job.variant_files)
     if resumed and missing:
@@ -113,7 +117,9 @@ def record(
         writer.write(line)
 
     try:
-        outcome = _measure(console, job, missing, keep, first_line, start, known) if missing else _Outcome(begun=True)
+        total = len(cell_keys(missing))
+        make_runner = lambda seen: Runner(job, keep, seen, start)  # noqa: E731
+        outcome = measured(console, total, keep, first_line, make_runner, missing, known)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
@@ -140,25 +146,28 @@ def record(
     return INTERRUPTED if outcome.interrupted else BAD
 
 
-def _measure(
+def measured(
     console: Console,
-    job: Job,
-    groups: Sequence[Group],
-    keep: Callable[[Header | Segment | Cell], None],
+    total: int,
+    keep: Callable[[Any], None],
     first_line: Callable[[Ready], Header | Segment],
-    start: Callable[[Job], Worker] | None,
+    make_runner: Callable[[Callable[[Progress], None]], Runner | LoopRunner],
+    groups: Sequence[Any],
     known: Sequence[Cell] = (),
-) -> _Outcome:
-    """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
-    it cannot begin.
+) -> Outcome:
+    """Keep the first line and a line for everything that is measured, however the run ends. Raises RunError and
+    KeyboardInterrupt where it cannot begin.
 
-    known: cells that need no measuring.
+    total: lines to come. make_runner: from what is told of progress. groups: what it has to run. known: cells that need
+    no measuring.
     """
-    outcome, runner = _Outcome(), None
+    outcome, runner = Outcome(), None
     finished = False
-    with progress_bar(console, len(cell_keys(groups))) as update:
+    if not groups:
+        return Outcome(begun=True)
+    with progress_bar(console, total) as update:
         try:
-            runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing), start)
+            runner = make_runner(lambda progress: update(progress.done, progress.doing))
             outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True
@@ -195,7 +204,7 @@ def exit_code(run: Run) -> int:
     return OK if fine else BAD
 
 
-def _default_folder(name: str, device: str, shard: str | None) -> Path:
+def default_folder(name: str, device: str, shard: str | None = None) -> Path:
     return new_folder(f"{name}-{device}", f"-{shard.replace('/', 'of')}" if shard else "")
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    from harness.records.decode_loop import Loop
 
 SCHEMA_VERSION = 2
 
@@ -253,6 +256,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     truncated: whether the last line was incomplete, because the run was killed, and was dropped.
     segments:  (number of cells before it, segment), in order.
+    loops:     decode loops, in a run that measured them; such a run has no cells.
     """
 
     path: str
@@ -260,6 +264,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     cells: list[Cell]
     truncated: bool = False
     segments: list[tuple[int, Segment]] = []
+    loops: list[Loop] = []
 
     @property
     def in_order(self) -> list[Cell]:

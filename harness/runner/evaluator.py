@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,12 +26,26 @@ from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
-from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, Outputs, RandomRequest, Ready, Rejection, Task
+from harness.runner.protocol import (
+    INTERPRETER_SPENT,
+    Heartbeat,
+    Job,
+    LoopTask,
+    Outputs,
+    RandomRequest,
+    Ready,
+    Rejection,
+    Task,
+)
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.records.decode_loop import Loop
+    from harness.timing.cuda_timer import CudaTimer
 
 #: Seconds of full load before the first sample of a run.
 RAMP_S = 1.0
@@ -101,7 +115,7 @@ class Evaluator:
         self._catalog = discover(job.variant_files, check_import)
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self._catalog.variants}
         self._interpreter = interpreter.LaunchCounter()
-        self._timer = self._clocks = None
+        self._timer = self._clocks = self._loops = None
 
     def ready(self) -> Ready:
         """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
@@ -251,6 +265,35 @@ class Evaluator:
         budget_s = self._job.measure.interpreter_budget_s
         spent = self._states[variant.id].slow_s[kind] > budget_s
         return INTERPRETER_SPENT.format(budget_s) if spent else None
+
+    # --- decode loops -------------------------------------------------------------------------------------------------
+
+    def loop(self, task: LoopTask) -> Iterator[Heartbeat | Loop]:
+        """All stacks of a decode loop. Raises ContextLost."""
+        from harness.runner.loop_evaluator import LoopEvaluator
+
+        self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
+        return self._loops.loop(task)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    @property
+    def timer(self) -> CudaTimer | None:
+        """None on a CPU."""
+        return self._timer
+
+    def check_at(self, group: Group, variant: Variant) -> Iterator[Heartbeat | Cell]:
+        """Check a variant at its hard points and at the point of the group. Yields its cell only if it must not be
+        timed.
+        """
+        return self._check(_PointState(group, redundant=None, at_capacity=False), variant)
+
+    def ramp(self, seconds: float) -> None:
+        """Bring the clock of a GPU up."""
+        if self._timer is not None:
+            self._timer.ramp(seconds)
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 

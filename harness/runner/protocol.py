@@ -1,8 +1,9 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
 The parent sends one Job, then messages, then None. A worker answers the Job with Ready, AuditReady, Done or Fatal, and
-each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared), then Done. Messages
-and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this one's.
+each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared, Loop), then Done.
+Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this
+one's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
+from harness.config.loops import LoopGroup
 from harness.records.schema import Calibration, Environment, Status
 
 #: Reason of a point or batch that is left out because Triton's interpreter or torch.compile is slow.
@@ -90,6 +92,13 @@ class RandomRequest:
 
 
 @dataclass(frozen=True)
+class LoopTask:
+    """One decode loop: verify its stacks, let them take turns, and answer with a line for each of them."""
+
+    group: LoopGroup
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """Sent before a variant gets control, so that the parent knows whom to blame if the process dies or hangs.
 
@@ -149,7 +158,7 @@ class Outputs:
 
 
 #: What the parent sends after the job.
-Message = Task | CheckRequest | RandomRequest | Outputs
+Message = Task | CheckRequest | RandomRequest | LoopTask | Outputs
 
 
 @dataclass(frozen=True)
