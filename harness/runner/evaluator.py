@@ -22,7 +22,7 @@ from harness import interpreter
 from harness.config.sweep import Group
 from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
-from harness.discover import discover, unavailable
+from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
