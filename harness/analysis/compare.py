@@ -245,8 +245,8 @@ class Comparison:
             )
         elif self.gating_cells and self.power < POWER:
             found.append(
-                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with {self.power:.0%} "
-                f"probability, {POWER:.0%} are needed; record more processes"
+                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
+                f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"
             )
         if self.untimed:
             found.append(
