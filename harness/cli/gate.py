@@ -38,7 +38,7 @@ from harness.config.load import ConfigError, Measure, Source
 from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
-from harness.records.schema import RecordError
+from harness.records.schema import RecordError, Run
 from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
 from harness.runner.worker import RunError
 from harness.wording import counted, printable
@@ -116,6 +116,10 @@ class Gate:
             if self.config is not None:
                 self._write_down(self.config)
             self._verify(suites)
+            for side in (BASE, HEAD):
+                if not _is_timed(read_run(self._proof(side))):
+                    self._say(f"no cell of {side} passed, so nothing is timed")
+                    return
             only = None
             for pair in range(LOOKS[-1]):
                 if pair in LOOKS:
@@ -143,11 +147,14 @@ class Gate:
             raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
-        """Of the first ``pairs`` pairs, or of all that are complete. Raises RecordError and CompareError."""
+        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the proofs, which say what
+        broke. Raises RecordError and CompareError.
+        """
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
-        sides = ([read_run(self._record(side, i + 1)) for i in range(pairs)] for side in (BASE, HEAD))
-        return compare(*sides, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
+        sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
+        runs = [[read_run(path) for path in paths] for paths in sides]
+        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
@@ -238,6 +245,10 @@ def _run(processes: Sequence[_Process]) -> list[int]:
             process.kill()
             process.wait()
         raise
+
+
+def _is_timed(run: Run) -> bool:
+    return any(cell.metrics and cell.metrics.rounds for cell in run.cells)
 
 
 def _is_complete(record: Path) -> bool:
