@@ -268,6 +268,7 @@ def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Seque
     small = any(cell.below_floor and cell.verdict in ("slower", "faster") for cell in drawn)
     return "\n".join(
         [
+            *(f"{why[0].upper()}{why[1:]}." for why in comparison.unclear if comparison.outcome == "could not tell"),
             *([f"Not drawn: {', '.join(not_drawn)}."] if not_drawn else []),
             f"Bar: interval that holds for all cells together; a {observation} is one observation. "
             f"Band: ±{comparison.threshold * 100:.3g} %." + (f" Small: below {floor}." if small else ""),

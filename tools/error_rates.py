@@ -1,4 +1,4 @@
-"""How often ``compare`` is wrong: ``python -m tools.error_rates SIDE [SIDE ...] [--json FILE]``
+"""How often ``compare`` is wrong: ``python -m tools.error_rates SIDE [SIDE ...] --json FILE --plot STEM``
 
 A SIDE is a folder of records of several processes of one commit on one machine, so that nothing differs between them.
 From each the tool draws sides of 3 to 8 processes a thousand times and compares them, unchanged and with one cell of
@@ -378,11 +378,67 @@ def _spread(source: Recorded) -> dict[str, float]:
     return {"median_sd": float(np.median(deviations)), "greatest_sd": float(deviations.max())}
 
 
+#: Rule -> its name in the plot, and its colour (Okabe and Ito).
+DRAWN = {
+    "suite": ("this suite", "#0072B2"),
+    "before": ("one process a side (before)", "#E69F00"),
+    "mann_whitney": ("Mann-Whitney 0.05", "#CC79A7"),
+    "criterion": ("as Criterion.rs", "#009E73"),
+    "best_of_five": ("best of five, ±5 %", "#D55E00"),
+    "nvbench": ("as nvbench-compare", "#666666"),
+}
+
+
+def draw(document: dict, stem: Path) -> list[Path]:
+    """Left: how many unchanged comparisons each rule fails. Right: which share of slow-downs of one cell it finds."""
+    from matplotlib.ticker import PercentFormatter
+
+    from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
+
+    figure = new_figure(3.6)
+    alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    injected = [share * 100 for share in INJECTED]
+    for place, (rule, (name, colour)) in enumerate(DRAWN.items()):
+        rows = [row for row in document["rows"] if row["rule"] == rule and row["kind"] == "recorded"]
+        rows = [row for row in rows if row["processes"] == LOOKS_AT.get(rule, USUAL)]
+        failed = float(np.mean([row["exit_1"] for row in rows]))
+        alarms.barh(place, failed, color=colour, height=0.6)
+        alarms.text(failed + 0.015, place, f"{failed:.1%}", va="center", fontsize=SMALL_PT)
+        found = [float(np.mean([row[f"found_{share:g}"] for row in rows])) for share in injected]
+        width = 2.4 if rule == "suite" else 1.3
+        power.plot(injected, found, color=colour, marker="o", markersize=4, linewidth=width, label=name)
+    alarms.set_yticks(range(len(DRAWN)), [name for name, _ in DRAWN.values()], fontsize=LABEL_PT)
+    alarms.invert_yaxis()
+    alarms.set_xlim(0, 1.18)
+    alarms.set_title("unchanged code: comparisons that fail", fontsize=TITLE_PT)
+    power.set_title("one cell slower: found", fontsize=TITLE_PT)
+    power.set_xscale("log")
+    power.set_xticks(injected, [f"+{share:g} %" for share in injected])
+    power.set_xticks([], minor=True)
+    power.set_ylim(-0.03, 1.05)
+    power.legend(fontsize=SMALL_PT, frameon=False, loc="lower right")
+    for axes, axis in ((alarms, alarms.xaxis), (power, power.yaxis)):
+        axis.set_major_formatter(PercentFormatter(1.0))
+        axes.tick_params(labelsize=LABEL_PT)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x" if axes is alarms else "y", color="#EEEEEE")
+        axes.set_axisbelow(True)
+    machines = ", ".join(f"{name}: {one['processes']} processes" for name, one in document["machines"].items())
+    cells = max(one["cells"] for one in document["machines"].values())
+    caption(
+        figure,
+        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes for each machine and point, {cells} "
+        f"cells each, drawn from records of unchanged code ({machines}).",
+    )
+    return save(figure, stem)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.error_rates", description=__doc__.split("\n")[0])
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="NAME=FOLDER, or a folder whose name is the name")
     parser.add_argument("--comparisons", type=int, default=1000, help="for each corpus, rule and size (default 1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
+    parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
     options = parser.parse_args(arguments)
     try:
         machines = {}
@@ -398,6 +454,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document = report(machines, options.comparisons, lambda line: print(line, flush=True))
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        draw(document, options.plot)
     return 0
 
 

@@ -16,9 +16,10 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
@@ -209,6 +210,94 @@ def timers() -> list[str]:
     return [*markdown_table(head, rows), "", versions]
 
 
+@cache
+def error_rates() -> dict[str, Any]:
+    """What tools/error_rates.py found."""
+    path = REFERENCE / "error_rates.json"
+    try:
+        return json.loads((ROOT / path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpliceError(f"{path} cannot be read: {error}") from None
+
+
+#: Rule of tools/error_rates.py -> what the documents call it.
+RULES = {
+    "suite": "**this suite**",
+    "before": "bootstrap of one process a side, 2 % and 0.1 µs (this suite before)",
+    "mann_whitney": "Mann-Whitney at 0.05",
+    "criterion": "as Criterion.rs",
+    "best_of_five": "best of five, ±5 %",
+    "nvbench": "as nvbench-compare, robust",
+}
+#: Slow-downs in the tables, per cent.
+SLOWED = ("1", "2", "3", "5", "10")
+
+
+def _mean(rows: Iterable[Mapping[str, Any]], name: str, digits: int = 1) -> str:
+    """Mean of a share over machines or models, in per cent."""
+    return f"{100 * statistics.mean(row[name] for row in rows):.{digits}f}"
+
+
+def _rates(rule: str, processes: int, kind: str = "recorded") -> list[dict[str, Any]]:
+    """The rows of a rule; those of other rules have the one size that the rule looks at."""
+    rows = [row for row in error_rates()["rows"] if row["rule"] == rule and row["kind"] == kind]
+    return [row for row in rows if rule != "suite" or row["processes"] == processes]
+
+
+def error_rates_of_rules() -> list[str]:
+    """All rules on the recorded processes, the mean over the machines."""
+    rows = []
+    for rule, name in RULES.items():
+        found = _rates(rule, 4)
+        failed = _mean(found, "exit_1")
+        rows.append([name, failed, _mean(found, "exit_0"), *(_mean(found, f"found_{share}", 0) for share in SLOWED)])
+    head = ["rule", "unchanged: fails, %", "unchanged: passes, %", *(f"+{share} % found, %" for share in SLOWED)]
+    return markdown_table(head, rows, 1)
+
+
+def error_rates_by_processes() -> list[str]:
+    """This suite by machine and by the number of processes."""
+    rows = []
+    for row in (row for row in error_rates()["rows"] if row["rule"] == "suite" and row["kind"] == "recorded"):
+        rates = [_mean([row], name) for name in ("exit_1", "exit_0", "exit_3")]
+        found = [_mean([row], f"found_{share}", 0) for share in SLOWED]
+        rows.append([row["corpus"], f"{row['processes']} + {row['processes']}", *rates, *found])
+    head = ["machine", "processes", "unchanged: exit 1, %", "exit 0, %", "exit 3, %"]
+    return markdown_table([*head, *(f"+{share} % found, %" for share in SLOWED)], rows, 2)
+
+
+def error_rates_of_models() -> list[str]:
+    """Unchanged comparisons that fail under made-up noise, and 5 % found, by rule."""
+    models = dict.fromkeys(row["corpus"] for row in error_rates()["rows"] if row["kind"] == "model")
+    rows = []
+    for rule, name in RULES.items():
+        found = {row["corpus"]: row for row in _rates(rule, 4, "model")}
+        rows.append(
+            [name, *(f"{_mean([found[one]], 'exit_1')} · {_mean([found[one]], 'found_5', 0)}" for one in models)]
+        )
+    return markdown_table(["fails unchanged, % · +5 % found, %", *models], rows, 1)
+
+
+def error_rate_machines() -> list[str]:
+    """The records that the rates come from."""
+    found = error_rates()
+    rows = [
+        [name, one["gpu"], str(one["processes"]), str(one["cells"]), f"{100 * one['median_sd']:.2f}",
+         f"{100 * one['greatest_sd']:.2f}"]
+        for name, one in found["machines"].items()
+    ]  # fmt: skip
+    head = ["machine", "GPU", "processes", "cells", "deviation between processes, median cell, %", "worst cell, %"]
+    lines = markdown_table(head, rows, 2)
+    for row in (row for row in found["rows"] if row["kind"] == "two machines"):
+        lines += [
+            "",
+            f"One side on each of {row['corpus']}, {row['processes']} + {row['processes']} processes, with the wider "
+            f"band: unchanged comparisons fail in {_mean([row], 'exit_1')} % and pass in {_mean([row], 'exit_0')} %; "
+            f"+10 % is found in {_mean([row], 'found_10', 0)} %.",
+        ]
+    return [*lines, "", f"{found['comparisons']} comparisons a row."]
+
+
 def tables(run: Run) -> list[str]:
     """Every operator of a record: a row per point, a column per variant."""
     lines: list[str] = []
@@ -235,6 +324,10 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "runs": runs,
     "agreement": agreement,
     "timers": timers,
+    "error-rates": error_rates_of_rules,
+    "error-rates-by-processes": error_rates_by_processes,
+    "error-rates-of-models": error_rates_of_models,
+    "error-rate-machines": error_rate_machines,
 }
 
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +20,15 @@ from msgspec.structs import asdict
 from harness.analysis import moderated, stats
 from harness.analysis.moderated import Spread
 from harness.analysis.stats import Interval
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.exit_codes import BAD, OK, UNSURE
-from harness.records.choose import is_chosen
+from harness.records.choose import chosen
 from harness.records.schema import Cell, Run, Status
 from harness.wording import counted, did_you_mean, significant
 
@@ -237,8 +245,8 @@ class Comparison:
             )
         elif self.gating_cells and self.power < POWER:
             found.append(
-                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with {self.power:.0%} "
-                f"probability, {POWER:.0%} are needed; record more processes"
+                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
+                f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"
             )
         if self.untimed:
             found.append(
@@ -257,6 +265,25 @@ class Comparison:
     def exit_code(self) -> int:
         return {"regression": BAD, "could not tell": UNSURE, "fine": OK}[self.outcome]
 
+    @property
+    def sides(self) -> list[tuple[str, tuple[Run, ...]]]:
+        """("base", records) and ("head", records); ("run", records) where two variants of one side are compared."""
+        return [("base", self.base), ("head", self.head)] if self.pair is None else [("run", self.head)]
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the records before relying on the verdicts."""
+        found = []
+        for side, runs in self.sides:
+            cells = [cell for run in runs for cell in run.cells]
+            disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
+            texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
+            if disagreeing:
+                named = ", ".join(abbreviated(disagreeing))
+                texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+            found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+        return found
+
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
 
@@ -270,7 +297,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     several revisions; a record that stands twice on a side, or is incomplete; no cell that both sides time, unless
     cells broke; an unknown figure; a bad threshold, floor or detect.
     """
-    base, head = tuple(base), tuple(head)
+    base, head = (tuple(chosen(run, rule.only) for run in runs) for runs in (base, head))
     _check_rule(rule)
     _check_runs(base, head, rule)
     gating = rule.figures or GATING[base[0].header.environment.device]
@@ -298,7 +325,7 @@ def compare_variants(
 
     head, base: ``variant``, or ``operator/variant``.  Raises CompareError as ``compare``, and for an unknown variant.
     """
-    runs = tuple(runs)
+    runs = tuple(chosen(run, rule.only) for run in runs)
     _check_rule(rule)
     _check_runs(runs, runs, rule, paired=True)
     gating = rule.figures or GATING[runs[0].header.environment.device]
@@ -376,7 +403,7 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
     for side, runs in (("base", base), ("head", head)):
         seen: dict[tuple[Any, ...], str] = {}
         for run in runs:
-            if (earlier := seen.setdefault(_identity(run), run.path)) is not run.path:
+            if (earlier := seen.setdefault(identity(run), run.path)) is not run.path:
                 raise CompareError(
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
@@ -389,7 +416,8 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
             )
 
 
-def _identity(run: Run) -> tuple[Any, ...]:
+def identity(run: Run) -> tuple[Any, ...]:
+    """What two copies of a record share and two processes do not."""
     timed = next((cell.metrics for cell in run.cells if cell.metrics), None)
     return run.header.started, timed and (tuple(timed.host_us), tuple(timed.cpu_us)), len(run.cells)
 
@@ -454,18 +482,18 @@ class _Row:
     paired: bool = False
 
 
-def _by_key(runs: tuple[Run, ...], only: Sequence[str]) -> dict[str, list[Cell]]:
+def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
     """Key -> its cell in every run that has it."""
     found: dict[str, list[Cell]] = {}
     for run in runs:
-        for key, cell in {cell.key: cell for cell in run.in_order if is_chosen(cell, only)}.items():
+        for key, cell in {cell.key: cell for cell in run.in_order}.items():
             found.setdefault(key, []).append(cell)
     return found
 
 
 def _join(result: Comparison) -> list[_Row]:
     """Fill the lists of transitions; the figures that can be judged."""
-    base_cells, head_cells = (_by_key(runs, result.rule.only) for runs in (result.base, result.head))
+    base_cells, head_cells = (_by_key(runs) for runs in (result.base, result.head))
     rows = []
     for key in base_cells | head_cells:
         base, head = base_cells.get(key, []), head_cells.get(key, [])
@@ -506,7 +534,7 @@ def _pairs(result: Comparison) -> list[_Row]:
             for name in names
         ]
         for point, cell in variants[1].items():
-            if point in variants[0] and is_chosen(cell, result.rule.only):
+            if point in variants[0]:
                 found.setdefault(point, []).append((variants[0][point], cell))
     rows = []
     for cells in found.values():

@@ -15,7 +15,7 @@ from scipy.special import stdtr, stdtrit
 
 Array = np.ndarray
 #: Cells below which no trend of the spread over the time of a call is fitted, only its level.
-MIN_FOR_TREND = 12
+MIN_FOR_TREND = 16
 #: Degree of that trend, a polynomial in the logarithm of the time.
 DEGREE = 2
 #: A cell whose variance is less likely than this under the prior does not borrow from others.

@@ -228,7 +228,9 @@ def compare_command(options: argparse.Namespace) -> int:
 
     rule = replace(rule_of(options), any_config=options.any_config)
     if options.variants is None and options.head is None:
-        raise ConfigError("compare needs BASE and HEAD, or one RUN and --variants A B")
+        raise ConfigError(
+            "compare needs BASE and HEAD, or one RUN and --variants A B; see python bench.py compare --help"
+        )
     if options.variants is not None and options.head is not None:
         raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
     if options.variants is not None:

@@ -29,18 +29,12 @@ from harness.analysis.compare import (
     Comparison,
     Summary,
     Transition,
+    identity,
 )
 from harness.analysis.stats import FIGURES, Interval
-from harness.analysis.warnings import (
-    abbreviated,
-    audit_warnings,
-    calibration_warnings,
-    disagreeing_cells,
-    throttling_warnings,
-)
 from harness.records.schema import Run
 from harness.report.columns import broken, room, spaced, widths
-from harness.report.console import laid_out
+from harness.report.console import ROOMY, laid_out
 from harness.report.escape import as_code, as_text
 from harness.wording import counted
 
@@ -104,7 +98,8 @@ def basis(comparison: Comparison) -> str:
         what = f"{', '.join(comparison.gating)} at {counted(len(cells), 'point')}, {units}"
     else:
         what = f"{', '.join(comparison.gating)} of {counted(len(cells), 'cell')}, {processes(comparison)}"
-    seen = f"a slow-down of {comparison.detect * 100:.3g} % in one cell would be found with {_share(comparison.power)}"
+    power = f"would be found with {_share(comparison.power)} probability"
+    seen = f"a slow-down of {comparison.detect * 100:.3g} % in one cell {power}"
     return f"{what}; {seen}"
 
 
@@ -136,6 +131,9 @@ def explanation(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Why the comparison could not tell, the machines, cells that it is blind for, and the figures that do not gate."""
     found = list(comparison.unclear)
+    if comparison.pair is None:
+        both = {identity(run) for run in comparison.base} & {identity(run) for run in comparison.head}
+        found += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         found.append(comparison.machines.why)
     blind = [cell for cell in comparison.gating_cells if cell.power < 0.5 and cell.verdict == "unsure"]
@@ -155,33 +153,10 @@ def notes(comparison: Comparison) -> list[str]:
     return found
 
 
-def side_warnings(comparison: Comparison) -> list[str]:
-    """What a reader must know of the records before relying on the verdicts."""
-    found = []
-    for side, runs in sides(comparison):
-        cells = [cell for run in runs for cell in run.cells]
-        disagreeing: dict[str, None] = {}
-        for run in runs:
-            disagreeing |= dict.fromkeys(disagreeing_cells(run, run.cells))
-        texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
-        if disagreeing:
-            named = ", ".join(abbreviated(list(disagreeing)))
-            texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-        found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
-    return found
-
-
-def sides(comparison: Comparison) -> list[tuple[str, tuple[Run, ...]]]:
-    """("base", records) and ("head", records); ("run", records) where two variants of one side are compared."""
-    if comparison.pair is not None:
-        return [("run", comparison.head)]
-    return [("base", comparison.base), ("head", comparison.head)]
-
-
 def command(comparison: Comparison) -> str:
     """The command that repeats this comparison, with paths that name no machine."""
     rule, parts = comparison.rule, ["python", "bench.py", "compare"]
-    parts += [shown_folder(runs) for _, runs in sides(comparison)]
+    parts += [shown_folder(runs) for _, runs in comparison.sides]
     if comparison.pair is not None:
         parts += ["--variants", comparison.pair[1], comparison.pair[0]]
     default = PRESETS["pr"]
@@ -302,7 +277,7 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
         "mark": OUTCOME_MARKS[comparison.outcome],
         "basis": basis(comparison),
         "picture": picture,
-        "sides": sides(comparison),
+        "sides": comparison.sides,
         "names": side_names(comparison),
         "sections": sections(comparison),
         "changed": changed(gating, sort),
@@ -313,7 +288,7 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
         "summaries": ordered_summaries(comparison),
         "axes": {operator: common_axes(cells) for operator, cells in by_operator.items()},
         "notes": notes(comparison),
-        "warnings": side_warnings(comparison),
+        "warnings": comparison.warnings,
         "marks": MARKS,
         "label": lambda cell: MARKS[cell.verdict] + label(cell, comparison).removeprefix(cell.verdict),
         "explanation": explanation(comparison),
@@ -325,9 +300,9 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
     most, folded = longest, longest
     while len((text := template.render(values, most=most, folded=folded)).encode()) > COMMENT_BYTES and most:
         if folded:
-            folded //= 2
+            folded = folded * 4 // 5
         else:
-            most //= 2
+            most = most * 4 // 5
     return text
 
 
@@ -339,10 +314,10 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
     colour = {"regression": "bold red", "fine": "bold green", "could not tell": "bold yellow"}[comparison.outcome]
     console.print(Text(broken(headline(comparison), console.width), style=colour))
     console.print(Text(broken(basis(comparison), console.width)))
-    for side, runs in sides(comparison):
+    for side, runs in comparison.sides:
         text = f"{side}  {commits(runs)}  {device(runs)}  {counted(len(runs), 'record')}: {shown_folder(runs)}"
         console.print(text, markup=False, highlight=False)
-    for line in side_warnings(comparison):
+    for line in comparison.warnings:
         console.print(
             broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False
         )
@@ -350,19 +325,7 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
         rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
         _print(console, "Not the same on both sides", ("field", "base", "head"), rows)
     if means := ordered_summaries(comparison):
-        columns = ("variant", ">geometric mean, % [interval]", ">least, %", ">most, %", "verdict", "cells")
-        rows = [
-            (
-                f"{one.operator}/{one.variant}",
-                change_text(one.ratio),
-                percent(one.least),
-                percent(one.greatest),
-                one.verdict,
-                verdict_counts(one),
-            )
-            for one in means
-        ]
-        _print(console, f"Per variant ({', '.join(comparison.gating)})", columns, rows)
+        _print(console, f"Per variant ({', '.join(comparison.gating)})", *_variant_rows(means, console.width < ROOMY))
     compared = changed(comparison.gating_cells, sort)
     _print_cells(console, comparison, "Slower", [cell for cell in compared if cell.verdict == "slower"])
     _print_transitions(console, "Broken: passed in base, wrong or failing in head", comparison.broken)
@@ -374,6 +337,28 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
     console.print()
     for line in (*notes(comparison), explanation(comparison)):
         console.print(broken(spaced(line), console.width), style="dim", highlight=False, markup=False)
+
+
+def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the table of variants; narrow: what belongs together stands in one column."""
+    rows = [
+        [
+            f"{one.operator}/{one.variant}",
+            change_text(one.ratio),
+            percent(one.least),
+            percent(one.greatest),
+            one.verdict,
+            verdict_counts(one),
+        ]
+        for one in means
+    ]
+    columns = ["variant", ">geometric mean, % [interval]", ">least, %", ">most, %", "verdict", "cells"]
+    if not narrow:
+        return columns, rows
+    joined = [
+        [name, f"{mean} {least} {most}", f"{verdict} ({cells})"] for name, mean, least, most, verdict, cells in rows
+    ]
+    return ["variant", ">mean, % [interval] least most", "verdict"], joined
 
 
 def _print_cells(console: Console, comparison: Comparison, title: str, cells: Sequence[CellComparison]) -> None:
@@ -437,11 +422,11 @@ def comparison_json(comparison: Comparison) -> str:
                 }
                 for run in runs
             ]
-            for side, runs in sides(comparison)
+            for side, runs in comparison.sides
         },
         "machines": asdict(comparison.machines),
         "differences": [asdict(one) for one in comparison.differences],
-        "warnings": side_warnings(comparison),
+        "warnings": comparison.warnings,
         "summaries": [asdict(one) | {"counts": dict(one.counts)} for one in comparison.summaries],
         "cells": [
             asdict(cell) | {"key": cell.key, "gating": cell.figure in comparison.gating, "fails": cell.fails}

@@ -36,8 +36,8 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: wo
         "headline": words.headline(comparison),
         "basis": words.basis(comparison),
         "notes": words.notes(comparison),
-        "warnings": words.side_warnings(comparison),
-        "sides": words.sides(comparison),
+        "warnings": comparison.warnings,
+        "sides": comparison.sides,
         "names": words.side_names(comparison),
         "sections": words.sections(comparison),
         "summaries": words.ordered_summaries(comparison),
@@ -123,7 +123,7 @@ def _svg(verdict: str, parts: Sequence[str], title: str, width: int = WIDTH) -> 
 
 
 def _runs(comparison: Comparison) -> list[tuple[str, Run]]:
-    return [(side, run) for side, runs in words.sides(comparison) for run in runs]
+    return [(side, run) for side, runs in comparison.sides for run in runs]
 
 
 def _environment(comparison: Comparison) -> list[tuple[str, list[Any]]]:

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from harness.analysis.compare import PRESETS, CompareError, Rule, compare, compare_variants
+from harness.cli.comparing import rule_of
 from harness.records.schema import Metrics, Status
 from harness.report.comparison import (
     COMMENT_BYTES,
@@ -529,6 +530,21 @@ def test_bad_flags_are_one_sentence(tmp_path, arguments, words):
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_presets_of_the_command_line_are_those_of_the_rule():
+    import bench as entry
+
+    for preset, rule in PRESETS.items():
+        options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset])
+        assert rule_of(options) == rule
+        flags = ["--threshold", "0.04", "--detect", "0.2", "--floor-us", "1", "--only", "x", "--figure", "host_us"]
+        options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset, *flags])
+        assert rule_of(options) == Rule(0.04, 1.0, 0.2, rule.rate, ("host_us",), ("x",))
+    text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    for preset, rule in PRESETS.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{preset}`"))
+        assert f"| {rule.threshold * 100:g} % | {rule.floor_us:g} µs | {rule.detect * 100:g} % |" in row
 
 
 def test_one_side_needs_two_variants(tmp_path):
