@@ -38,7 +38,7 @@ from harness.config.load import ConfigError, Measure, Source
 from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
-from harness.records.schema import RecordError, Run
+from harness.records.schema import RecordError, Run, Status
 from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
 from harness.runner.worker import RunError
 from harness.wording import counted, printable
@@ -166,15 +166,22 @@ class Gate:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
 
     def _verify(self, suites: dict[str, Path]) -> None:
-        """The proofs that are not there yet."""
+        """The proofs that are not there yet. A side of which a cell failed is verified once more, alone: the memory may
+        not have been enough for two processes.
+        """
         began = time.monotonic()
-        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
-        missing = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        missing = alone = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        if len(missing) > 1:
+            self._complete([self._verifying(side, suites[side]) for side in missing])
+            alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
+        for side in alone:
+            self._complete([self._verifying(side, suites[side])])
         if missing:
-            self._complete(
-                [self._process(side, "verified", suites[side], flags, self._proof(side)) for side in missing]
-            )
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
+
+    def _verifying(self, side: str, suite: Path) -> _Process:
+        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        return self._process(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         texts = []
@@ -249,6 +256,10 @@ def _run(processes: Sequence[_Process]) -> list[int]:
 
 def _is_timed(run: Run) -> bool:
     return any(cell.metrics and cell.metrics.rounds for cell in run.cells)
+
+
+def _has_failed(run: Run) -> bool:
+    return any(cell.status == Status.FAILED for cell in run.cells)
 
 
 def _is_complete(record: Path) -> bool:
