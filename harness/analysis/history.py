@@ -186,7 +186,7 @@ def _differences(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
         for name in SOFTWARE
         if getattr(ours, name) != getattr(theirs, name)
     ]
-    gpus = [{getattr(run.header.environment, "gpu_id", None) for run in side} for side in (before, now)]
+    gpus = [{run.header.environment.gpu_id for run in side} for side in (before, now)]
     return (*found, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(found)
 
 

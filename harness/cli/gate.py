@@ -38,7 +38,7 @@ from harness.config.load import ConfigError, Measure, Source
 from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
-from harness.records.schema import RecordError
+from harness.records.schema import RecordError, Run, Status
 from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
 from harness.runner.worker import RunError
 from harness.wording import counted, printable
@@ -116,6 +116,10 @@ class Gate:
             if self.config is not None:
                 self._write_down(self.config)
             self._verify(suites)
+            for side in (BASE, HEAD):
+                if not _is_timed(read_run(self._proof(side))):
+                    self._say(f"no cell of {side} passed, so nothing is timed")
+                    return
             only = None
             for pair in range(LOOKS[-1]):
                 if pair in LOOKS:
@@ -143,11 +147,14 @@ class Gate:
             raise RecordError(reason) from None
 
     def comparison(self, pairs: int | None = None) -> Comparison:
-        """Of the first ``pairs`` pairs, or of all that are complete. Raises RecordError and CompareError."""
+        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the proofs, which say what
+        broke. Raises RecordError and CompareError.
+        """
         if pairs is None:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
-        sides = ([read_run(self._record(side, i + 1)) for i in range(pairs)] for side in (BASE, HEAD))
-        return compare(*sides, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
+        sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
+        runs = [[read_run(path) for path in paths] for paths in sides]
+        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
@@ -159,15 +166,22 @@ class Gate:
         return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
 
     def _verify(self, suites: dict[str, Path]) -> None:
-        """The proofs that are not there yet."""
+        """The proofs that are not there yet. A side of which a cell failed is verified once more, alone: the memory may
+        not have been enough for two processes.
+        """
         began = time.monotonic()
-        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
-        missing = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        missing = alone = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        if len(missing) > 1:
+            self._complete([self._verifying(side, suites[side]) for side in missing])
+            alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
+        for side in alone:
+            self._complete([self._verifying(side, suites[side])])
         if missing:
-            self._complete(
-                [self._process(side, "verified", suites[side], flags, self._proof(side)) for side in missing]
-            )
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
+
+    def _verifying(self, side: str, suite: Path) -> _Process:
+        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        return self._process(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         texts = []
@@ -238,6 +252,14 @@ def _run(processes: Sequence[_Process]) -> list[int]:
             process.kill()
             process.wait()
         raise
+
+
+def _is_timed(run: Run) -> bool:
+    return any(cell.metrics and cell.metrics.rounds for cell in run.cells)
+
+
+def _has_failed(run: Run) -> bool:
+    return any(cell.status == Status.FAILED for cell in run.cells)
 
 
 def _is_complete(record: Path) -> bool:

@@ -121,7 +121,7 @@ class Evaluator:
         """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
         calibration, compiled = None, {}
         if self._job.device == "cuda":
-            from harness.timing.calibrate import calibrate
+            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
 
@@ -130,7 +130,7 @@ class Evaluator:
                 self._timer.ramp(RAMP_S)
             self._clocks.set_run_clock()
             if self._job.timed:
-                calibration = calibrate(self._timer, self._clocks)
+                calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
             torch.cuda.profiler.start()
         else:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.

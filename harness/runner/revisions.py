@@ -107,9 +107,11 @@ def check_command_line(flag: str, revision: Revision, suite: Path) -> None:
 
 
 def _check_repository() -> None:
-    if _git("rev-parse", "--verify", "--quiet", "HEAD").returncode:
+    done = _git("rev-parse", "--verify", "HEAD")
+    if done.returncode:
         raise ConfigError(
-            f"gate checks out revisions, and {ROOT} is in no git repository with commits; clone the suite"
+            f"gate checks out revisions, but {ROOT} is no git repository that it can use ({_last_line(done.stderr)}); "
+            "clone the suite"
         )
 
 

@@ -54,8 +54,8 @@ for cell in cells:
         continue
     factor = times.get(cell["variant"], 1) * (1 + times.get("noise " + cell["variant"], 0.002) * noise.gauss(0, 1))
     cell["metrics"]["cpu_us"] = [us * factor for us in cell["metrics"]["cpu_us"]]
-    if cell["variant"] == times.get("broken"):
-        cell |= {"status": "mismatch", "reason": "wrong", "metrics": None}
+    if times.get("broken") in ("every variant", cell["variant"]):
+        cell |= {"status": times.get("status", "mismatch"), "reason": "wrong", "metrics": None}
     kept.append((key, cell))
 header["cells"] = [key for key, _ in kept]
 header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
@@ -63,7 +63,7 @@ header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dir
 out = Path(options.out)
 out.mkdir(parents=True)
 (out / "run.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in [header, *(cell for _, cell in kept)]))
-sys.exit(any(cell["status"] == "mismatch" for _, cell in kept))
+sys.exit(any(cell["status"] != "passed" for _, cell in kept))
 """
 
 
@@ -192,6 +192,21 @@ def test_a_wrong_variant_fails(suite):
     assert "broken" in out.lower()
 
 
+def test_where_every_variant_is_wrong_nothing_is_timed(suite):
+    times(suite, broken="every variant")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "no cell of head passed, so nothing is timed" in out
+    assert len(processes(suite)) == 2
+
+
+def test_a_side_that_fails_is_verified_once_more_alone(suite):
+    times(suite, broken="flat_view", status="failed")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert [side for side, proof, _ in processes(suite) if not proof][2:] == ["head"]
+
+
 def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, monkeypatch):
     monkeypatch.setattr(gate, "LOOKS", (3, 4, 6))
     times(suite, **{"noise flat_view": 0.5})
@@ -297,6 +312,7 @@ def test_without_a_repository(suite):
     shutil.rmtree(suite / ".git")
     code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert code == 2
+    assert "not a git repository" in err
     assert "clone the suite" in err
 
 
