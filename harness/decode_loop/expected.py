@@ -4,7 +4,7 @@ CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -36,11 +36,10 @@ class ExpectedBlock:
     lives: list[bool]
 
 
-def expect(workload: Workload, parts: Sequence[Part]) -> list[ExpectedBlock]:
+def expect(workload: Workload, parts: Sequence[Part]) -> Iterator[ExpectedBlock]:
     """All blocks of a loop. parts: the operators of one stack; only their references run, no variant."""
     simulation, engine = Simulation(workload), make_engine(workload, "cpu")
     outputs = {part.operator.name: part.operator.make_outputs(part.point) for part in parts}
-    blocks = []
     for number in range(workload.blocks):
         engine.state.fresh.zero_()  # the host clears a flag one step later, and begins every block without any
         host, device = simulation.state.copy(), snapshot(engine)
@@ -55,8 +54,7 @@ def expect(workload: Workload, parts: Sequence[Part]) -> list[ExpectedBlock]:
         rows = simulation.state.rows
         checksums = {name: np.array(values, dtype=np.uint64) for name, values in sums.items()}
         lengths, lives = [row.computed for row in rows], [not row.free for row in rows]
-        blocks.append(ExpectedBlock(first, host, device, steps, checksums, lengths, lives))
-    return blocks
+        yield ExpectedBlock(first, host, device, steps, checksums, lengths, lives)
 
 
 def tables_at(workload: Workload, block: ExpectedBlock, step: int, parts: Sequence[Part]) -> dict[str, Consumed]:

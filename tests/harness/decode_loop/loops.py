@@ -94,7 +94,7 @@ def decode_loop(work: Workload, stacks: Mapping[str, list[Part]], **settings) ->
         "is_async": bool(work.delay),
         "full_graph": False,
     }
-    loop = DecodeLoop(work, expect(work, first), Settings(**(values | settings)), tuple(tables_of(first, work)))
+    loop = DecodeLoop(work, list(expect(work, first)), Settings(**(values | settings)), tuple(tables_of(first, work)))
     for name, stack in stacks.items():
         loop.set_up(name, stack)
     return loop
