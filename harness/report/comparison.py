@@ -32,7 +32,7 @@ from harness.analysis.compare import (
     identity,
 )
 from harness.analysis.stats import FIGURES, Interval
-from harness.records.schema import Run
+from harness.records.schema import Run, axis_texts, label_parts
 from harness.report.columns import broken, room, spaced, widths
 from harness.report.console import ROOMY, laid_out
 from harness.report.escape import as_code, as_text
@@ -42,6 +42,7 @@ from harness.wording import counted
 COMMENT_BYTES = 60_000
 #: Longer values are cut in tables; the record holds them in full.
 VALUE_CHARACTERS = 200
+LINE_CHARACTERS = 1000
 #: Version of the JSON document; raised when a field changes its meaning or disappears.
 JSON_SCHEMA = 1
 
@@ -139,7 +140,8 @@ def notes(comparison: Comparison) -> list[str]:
     blind = [cell for cell in comparison.gating_cells if cell.power < 0.5 and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
-        named = ", ".join(f"{cell.operator}/{cell.variant} {spaced(cell.point)}" for cell in worst[:3])
+        where = points(comparison)
+        named = "; ".join(f"{cell.operator}/{cell.variant} {where[cell.key]}" for cell in worst[:3])
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
         found.append(
             f"Processes differ so much in {counted(len(blind), 'cell')} that {comparison.detect * 100:.3g} % would "
@@ -224,6 +226,21 @@ def verdict_counts(summary: Summary) -> str:
     return ", ".join(f"{summary.counts[verdict]} {verdict}" for verdict in VERDICTS if summary.counts[verdict])
 
 
+def points(comparison: Comparison) -> dict[str, str]:
+    """Key of a cell -> its point with every axis that a label of its operator names: a label leaves out an axis at its
+    default, so ``batch_size=32`` would be missing beside ``batch_size=128``.
+    """
+    named: dict[str, dict[str, None]] = {}
+    for cell in comparison.cells:
+        named.setdefault(cell.operator, {}).update(dict.fromkeys(label_parts(cell.point)))
+    found = {}
+    for cell in comparison.cells:
+        texts = axis_texts(cell.point, cell.axes)
+        spelled = [f"{axis}={texts[axis]}" for axis in named[cell.operator] if axis in texts]
+        found[cell.key] = ", ".join(spelled) or spaced(cell.point)
+    return found
+
+
 def common_axes(cells: Sequence[CellComparison]) -> str:
     """``axis=value`` of all axes that every cell of an operator has in common, for the one who must repeat a cell."""
     shared: dict[str, Any] = dict(cells[0].axes)
@@ -252,6 +269,7 @@ def templates() -> Templates:
         "change": change_text,
         "percent": percent,
         "cell": _cell,
+        "line": _line,
         "spaced": spaced,
         "commits": commits,
         "device": device,
@@ -279,6 +297,7 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
         "picture": picture,
         "sides": comparison.sides,
         "names": side_names(comparison),
+        "points": points(comparison),
         "sections": sections(comparison),
         "changed": changed(gating, sort),
         "everything": [
@@ -364,8 +383,9 @@ def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], li
 def _print_cells(console: Console, comparison: Comparison, title: str, cells: Sequence[CellComparison]) -> None:
     base, head = side_names(comparison)
     columns = ("cell", f">{base}, µs", f">{head}, µs", ">change, % [interval]", "verdict")
+    where = points(comparison)
     rows = [
-        (f"{c.operator}/{c.variant} {spaced(c.point)}", *c.texts, change_text(c.ratio), label(c, comparison))
+        (f"{c.operator}/{c.variant} {where[c.key]}", *c.texts, change_text(c.ratio), label(c, comparison))
         for c in cells
     ]
     if rows:
@@ -476,6 +496,12 @@ def _value(value: Any) -> str:
     """On one line, cut to VALUE_CHARACTERS; a dash where nothing was recorded."""
     text = "—" if value is None else " ".join(str(value).split())
     return text if len(text) <= VALUE_CHARACTERS else text[: VALUE_CHARACTERS - 1] + "…"
+
+
+def _line(value: str) -> str:
+    """A sentence for Markdown: one line, markup escaped."""
+    text = " ".join(value.split())
+    return as_text(text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…")
 
 
 def _cell(value: Any) -> str:

@@ -39,6 +39,7 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: wo
         "warnings": comparison.warnings,
         "sides": comparison.sides,
         "names": words.side_names(comparison),
+        "points": words.points(comparison),
         "sections": words.sections(comparison),
         "summaries": words.ordered_summaries(comparison),
         "cells": [*gating, *others],

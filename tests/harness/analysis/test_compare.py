@@ -408,6 +408,18 @@ def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed(
     assert r"a \| b \`c\` \<d>" in text
 
 
+def test_a_default_is_spelled_out_where_other_cells_differ_in_it(tmp_path):
+    def make(seed):
+        cells = cells_of(5.0, 6.0, seed=seed)
+        axes = [{"batch_size": 32, "next_n": 4}, {"batch_size": 2, "next_n": 4}]
+        return factory.run(GPU, [replace(cells[0], point="", axes=axes[0]), replace(cells[1], axes=axes[1])])
+
+    comparison = compare(side(make), side(make, first=9))
+    text = comparison_markdown(comparison)
+    assert "| flat_view | batch_size=32 |" in text
+    assert "| decode_native | next_n=4 |" in text
+
+
 def test_the_comment_names_no_absolute_path(tmp_path):
     base, head = (write_side(side_of(5.0, first=first), tmp_path / name) for first, name in ((0, "base"), (9, "head")))
     from harness.records.sides import read_side

@@ -26,7 +26,8 @@ from plots import draw_all
 from plots.regression import draw
 from tests import factory
 
-SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much)
+SLOW = {"deadline": None, "suppress_health_check": CHECKS}
 #: Also lone surrogates; and what terminals, Markdown, XML and matplotlib take for more than text.
 LIVE = (
     "\x1b[31m",
