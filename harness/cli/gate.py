@@ -222,6 +222,8 @@ class Gate:
             process.record.parent.mkdir(exist_ok=True)
             os.replace(process.unfinished, process.record)
             shutil.rmtree(process.unfinished.parent, ignore_errors=True)
+        with suppress(OSError):  # a side that was interrupted is still in it
+            (self.folder / "unfinished").rmdir()
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)

@@ -147,7 +147,9 @@ def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
     assert git(suite, "status", "--porcelain", "--ignored") == status
     assert len(git(suite, "worktree", "list").splitlines()) == 1
     assert list(suite.parent.glob("bench-gate-*")) == []
-    assert {"comparison.md", "comparison.html", "comparison.json"} <= {path.name for path in Path("../out").iterdir()}
+    written = {path.name for path in Path("../out").iterdir()}
+    assert {"comparison.md", "comparison.html", "comparison.json", "gate.json", "logs"} <= written
+    assert "unfinished" not in written
 
 
 def test_a_slower_commit_fails_and_a_faster_one_passes(suite):
