@@ -12,8 +12,8 @@ ITL is the inter-token latency of a request, TPOT its time per output token. A d
 * ``async`` scheduling: the host runs a step ahead. Only device time delays the step: cost = queued_us, the time of a
   call in a stream. gpu_us would be too little, because the gaps between kernels are wider in a stream than in a graph.
 
-``eager_us`` is taken from a host that does nothing else. In a loop (docs/decode-loop.md), where it waits for the device
-between two steps, the same launches take it longer, so the model says less than a chain costs there.
+``eager_us`` is taken from a host that does nothing else. In a decode loop (docs/decode-loop.md) the same launches take
+it longer, so the model says less than a chain costs there.
 
 A request receives all tokens of a step at once, so ITL = step. With k = max_decode_len - 1 drafts, each accepted with
 probability p if all drafts before it were, a step yields the drafts before the first rejected one, and one token of the

@@ -27,7 +27,7 @@ from harness.report.console import (
     print_tables,
     print_wall_time,
 )
-from harness.report.decode_loop import loop_tables, print_endings
+from harness.report.decode_loop import PERCENTILE, loop_tables, print_endings
 from harness.report.tables import markdown
 from harness.runner.loop_run import LoopRunner
 from harness.runner.protocol import Job, Ready
@@ -129,8 +129,8 @@ def report_loops(console: Console, run: Run, folder: Path, no_plots: bool, wall_
     tables = loop_tables(run)
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
-    print_tables(console, tables)
-    console.print()
+    print_tables(console, [table for table in tables if PERCENTILE not in table.axes])
+    console.print(Text(f"\npercentiles of ITL and TPOT: {folder / TABLE}", style="dim"))
     print_endings(console, run.loops)
     if wall_time is not None:
         print_wall_time(console, wall_time.by_activity())

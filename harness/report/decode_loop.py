@@ -11,12 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis import decode_loop as analysis
-from harness.analysis.decode_loop import Delta, by_point, is_measured, reference_of
+from harness.analysis.decode_loop import PERCENTILES, Delta, Figure, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
 from harness.report.tables import NBSP, Entry, Footnotes, Table, signed
 from harness.wording import counted, significant
+
+#: The axis of the tables of percentiles, which are too long for a terminal.
+PERCENTILE = "percentile"
+#: Figures with a table of means and one of percentiles.
+FIGURES: dict[Figure, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
 
 def loop_tables(run: Run) -> list[Table]:
@@ -31,27 +36,17 @@ def loop_tables(run: Run) -> list[Table]:
     reference = run.loops[0].reference
     sampled = "95 % intervals by a bootstrap over blocks; µs, and % of the reference"
     tables = [
-        table.of(
-            f"{where}ITL of {reference} in ms, change with the other stacks in µs",
-            lambda ref, one: _change(ref, one, "itl_us"),
-            [sampled],
+        *(
+            table.of(
+                f"{where}{name} of {reference} in ms, change with the other stacks in µs",
+                lambda ref, one, which=which: _change(ref, one, which),
+                [sampled],
+            )
+            for which, name in FIGURES.items()
         ),
-        table.of(
-            f"{where}TPOT of {reference} in ms, change with the other stacks in µs",
-            lambda ref, one: _change(ref, one, "tpot_us"),
-            [sampled],
-        ),
-        table.of(
-            f"{where}ITL percentiles in ms: p50, below p90 and p99",
-            lambda ref, one: Entry(
-                _ms(one, "itl_us", "p50"), f"{_ms(one, 'itl_us', 'p90')} {_ms(one, 'itl_us', 'p99')}", timed=True
-            ),
-        ),
-        table.of(
-            f"{where}TPOT percentiles in ms: p50, below p90 and p99",
-            lambda ref, one: Entry(
-                _ms(one, "tpot_us", "p50"), f"{_ms(one, 'tpot_us', 'p90')} {_ms(one, 'tpot_us', 'p99')}", timed=True
-            ),
+        *(
+            table.by_percentile(f"{where}{name} percentiles of {reference} in ms, change with the others in µs", which)
+            for which, name in FIGURES.items()
         ),
         table.of(
             f"{where}Host busy, steps submitted late; below the gap between model steps in µs and tokens per second",
@@ -104,22 +99,35 @@ class _Tables:
         self._notes = [", ".join(shared)] if shared else []
 
     def of(self, title: str, entry: Callable[[Loop | None, Loop], Entry], notes: Sequence[str] = ()) -> Table:
-        rows, footnotes = [], Footnotes()
-        for loops in self._points.values():
-            reference = reference_of(loops)
-            by_stack = {loop.stack: loop for loop in loops}
-            entries = []
-            for stack in self._stacks:
-                loop = by_stack.get(stack)
-                if loop is None:
-                    entries.append(Entry("", muted=True))
-                elif is_measured(loop):
-                    entries.append(entry(reference, loop))
-                else:
-                    entries.append(_without(footnotes, loop))
-            axes = tuple(_text(loops[0].axes.get(name)) for name in self._varying)
-            rows.append((axes, tuple(entries)))
+        footnotes = Footnotes()
+        rows = [(self._axes(loops), self._entries(loops, entry, footnotes)) for loops in self._points.values()]
         return Table(title, tuple(self._varying), self._stacks, tuple(rows), (*self._notes, *notes, *footnotes.notes()))
+
+    def by_percentile(self, title: str, figure: Figure) -> Table:
+        """A row for each percentile of each loop."""
+        footnotes, rows = Footnotes(), []
+        for loops in self._points.values():
+            for name in PERCENTILES:
+                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
+                rows.append(((*self._axes(loops), name), entries))
+        return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), (*self._notes, *footnotes.notes()))
+
+    def _axes(self, loops: Sequence[Loop]) -> tuple[str, ...]:
+        return tuple(_text(loops[0].axes.get(name)) for name in self._varying)
+
+    def _entries(
+        self, loops: Sequence[Loop], entry: Callable[[Loop | None, Loop], Entry], footnotes: Footnotes
+    ) -> tuple[Entry, ...]:
+        reference, by_stack, entries = reference_of(loops), {loop.stack: loop for loop in loops}, []
+        for stack in self._stacks:
+            loop = by_stack.get(stack)
+            if loop is None:
+                entries.append(Entry("", muted=True))
+            elif is_measured(loop):
+                entries.append(entry(reference, loop))
+            else:
+                entries.append(_without(footnotes, loop))
+        return tuple(entries)
 
 
 def _without(footnotes: Footnotes, loop: Loop) -> Entry:
@@ -129,12 +137,12 @@ def _without(footnotes: Footnotes, loop: Loop) -> Entry:
     return Entry(f"{loop.status} {letter}", muted=True)
 
 
-def _change(reference: Loop | None, loop: Loop, figure: str) -> Entry:
-    if reference is None or loop.stack == reference.stack:
-        return Entry(_ms(loop, figure, "mean"), timed=True)
-    found = analysis.delta(reference, loop, figure)
+def _change(reference: Loop | None, loop: Loop, figure: Figure, statistic: str = "mean") -> Entry:
+    """The reference's value, or the change to it; the value as well where there is nothing to compare it with."""
+    other = reference is not None and loop.stack != reference.stack
+    found = analysis.delta(reference, loop, figure, statistic) if other else None
     if found is None:
-        return Entry(_ms(loop, figure, "mean"), timed=True)
+        return Entry(_ms(loop, figure, statistic), timed=True)
     return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}", timed=True)
 
 

@@ -29,6 +29,13 @@ def test_reference_in_ms_and_change_in_us(run):
     assert any("next_n=4" in note for note in itl.notes)
 
 
+def test_percentiles_have_their_intervals(run):
+    table = next(table for table in loop_tables(run) if table.title.startswith("ITL percentiles"))
+    assert table.axes[-1] == "percentile"
+    assert [axes[-1] for axes, _ in table.rows[:3]] == ["p50", "p90", "p99"]
+    assert all(entries[1].main.startswith("−") and "; " in entries[1].second for axes, entries in table.rows[:3])
+
+
 def test_measured_beside_modelled(run):
     table = loop_tables(run)[-1]
     assert "modelled" in table.title
