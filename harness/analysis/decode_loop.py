@@ -154,7 +154,7 @@ def gap_us(loop: Loop) -> float:
 def host_busy_share(loop: Loop) -> float:
     """Share of the time in which the host prepares and submits steps; the rest it waits for the device."""
     busy = sum(sum(block.host_busy_us) for block in loop.blocks)
-    return busy / sum(sum(block.host_itl_us) for block in loop.blocks)
+    return busy / sum(sum(block.itl_us) for block in loop.blocks)
 
 
 def late_share(loop: Loop) -> float:
