@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 
-from harness.analysis.decode_loop import by_point, is_measured, reference_of
+from harness.analysis.decode_loop import Delta, Figure, by_point, delta, is_measured, reference_of
+from harness.analysis.stats import Interval
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
-from plots._style import LABEL_PT, WIDTH_IN, device_name, generation_of, group_by_generation
+from plots._style import LABEL_PT, WIDTH_IN, device_name, environment_caption, generation_of, group_by_generation
 
 #: Of stacks in the order of the configuration, the reference first: colours by Okabe and Ito.
 _COLOURS = ("#555555", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
@@ -50,6 +52,17 @@ class LoopPanel:
             if all(point[0].axes[name] == value for name, value in axes.items()):
                 return list(point)
         return []
+
+    @property
+    def schedulings(self) -> list[str]:
+        """sync before async."""
+        return sorted(self.values("scheduling"), reverse=True)
+
+    def delta(self, stack: str, figure: Figure, **axes: Any) -> Delta | None:
+        """The change of a stack in the loop with these values; None where it or the reference was not measured."""
+        loops = self.at(**axes)
+        reference, mine = reference_of(loops), next((loop for loop in loops if loop.stack == stack), None)
+        return None if reference is None or mine is None else delta(reference, mine, figure)
 
     @property
     def usual_model_us(self) -> float:
@@ -97,6 +110,32 @@ def title_loops(ax: Axes, panel: LoopPanel, columns: int, detail: str = "") -> N
     width = int(13 * WIDTH_IN / columns)
     lines = [*panel.title().splitlines(), *([detail] if detail else [])]
     ax.set_title("\n".join(textwrap.fill(line, width) for line in lines), fontsize=LABEL_PT)
+
+
+def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
+    """The run of every panel, each once."""
+    return list({id(panel.run): panel.run for panel in panels}.values())
+
+
+def loop_caption(panels: Iterable[LoopPanel]) -> str:
+    return environment_caption(runs_of(panels))
+
+
+def draw_changes(
+    ax: Axes, x: Sequence[float], changes: Sequence[Interval], style: Mapping[str, Any], **more: Any
+) -> ErrorbarContainer:
+    """The dots of one stack with their intervals. style: its color and marker."""
+    medians = [one.median for one in changes]
+    below, above = [one.median - one.low for one in changes], [one.high - one.median for one in changes]
+    return ax.errorbar(x, medians, yerr=[below, above], **style, markersize=5, capsize=2, **more)
+
+
+def style_changes(ax: Axes) -> None:
+    """The line of no change, a grid, and room around the dots."""
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.tick_params(axis="y", labelsize=LABEL_PT)
+    ax.margins(y=0.12)
+    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
 
 
 def same_y(axes: Sequence[Axes]) -> None:

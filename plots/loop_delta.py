@@ -12,15 +12,25 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.decode_loop import Delta, delta, reference_of
+from harness.analysis.decode_loop import Delta
 from harness.records.schema import Run
-from plots._loops import LoopPanel, loop_panels, same_y, scheduling_in_words, stack_styles, title_loops
+from plots._loops import (
+    LoopPanel,
+    draw_changes,
+    loop_caption,
+    loop_panels,
+    runs_of,
+    same_y,
+    scheduling_in_words,
+    stack_styles,
+    style_changes,
+    title_loops,
+)
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
     TITLE_PT,
     caption,
-    environment_caption,
     legend_below,
     mark_uncalibrated,
     new_figure,
@@ -69,18 +79,14 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             same_y(drawn)
     legend_below(fig, handles)
     note = ", ".join(f"{name}: {_words(name)}" for name in schedulings)
-    caption(fig, f"95 % intervals by a bootstrap over blocks of steps. {note}\n{_caption(panels)}")
-    mark_uncalibrated(fig, [panel.run for panel in panels])
+    caption(fig, f"95 % intervals by a bootstrap over blocks of steps. {note}\n{loop_caption(panels)}")
+    mark_uncalibrated(fig, runs_of(panels))
     return fig
 
 
 def _words(scheduling: str) -> str:
     words = scheduling_in_words(scheduling).removeprefix("async: ")
     return "the host waits for the accepted tokens" if words == "sync" else words
-
-
-def _caption(panels: Sequence[LoopPanel]) -> str:
-    return environment_caption({id(panel.run): panel.run for panel in panels}.values())
 
 
 def _has(panel: LoopPanel, scheduling: str) -> bool:
@@ -96,39 +102,23 @@ def _draw_panel(
     lowest: dict[int, Delta] = {}
     for number, stack in enumerate(others):
         offset = SPREAD * ((number + 0.5) / len(others) - 0.5)
-        found = {x: one for x, size in enumerate(sizes) if (one := _delta(panel, size, scheduling, stack, which))}
+        at = {"scheduling": scheduling, "model_step_us": panel.usual_model_us}
+        changes = [panel.delta(stack, which, concurrency=size, **at) for size in sizes]
+        found = {x: one for x, one in enumerate(changes) if one is not None}
         if not found:
             continue
         for x, one in found.items():
             if x not in lowest or one.us.median < lowest[x].us.median:
                 lowest[x] = one
-        us = [one.us for one in found.values()]
-        handles[stack] = ax.errorbar(
-            [x + offset for x in found],
-            [one.median for one in us],
-            yerr=[[one.median - one.low for one in us], [one.high - one.median for one in us]],
-            **styles[stack],
-            linestyle="none",
-            markersize=5,
-            capsize=2,
-        )
-    ax.axhline(0, color="black", linewidth=0.8)
+        places, us = [x + offset for x in found], [one.us for one in found.values()]
+        handles[stack] = draw_changes(ax, places, us, styles[stack], linestyle="none")
+    style_changes(ax)
     ax.set_xlim(-0.5, len(sizes) - 0.5)
     ax.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=LABEL_PT)
-    ax.tick_params(axis="y", labelsize=LABEL_PT)
-    ax.margins(y=0.12)
-    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
     top = ax.secondary_xaxis("top")
     top.set_xticks(list(lowest), [_percent(one.percent.median) for one in lowest.values()], fontsize=SMALL_PT)
     top.tick_params(length=0)
     return handles
-
-
-def _delta(panel: LoopPanel, concurrency: int, scheduling: str, stack: str, which: str) -> Delta | None:
-    loops = panel.at(concurrency=concurrency, scheduling=scheduling, model_step_us=panel.usual_model_us)
-    reference = reference_of(loops)
-    mine = next((loop for loop in loops if loop.stack == stack), None)
-    return None if reference is None or mine is None else delta(reference, mine, which)
 
 
 def _percent(value: float) -> str:

@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from harness.analysis.decode_loop import pool
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
-from plots._loops import loop_panels, stack_styles, title_loops
+from plots._loops import loop_caption, loop_panels, runs_of, stack_styles, title_loops
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
     TITLE_PT,
     caption,
-    environment_caption,
     legend_below,
     mark_uncalibrated,
     new_figure,
@@ -47,7 +46,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     grid = fig.add_gridspec(len(rows), columns)
     styles, handles = stack_styles(panels), {}
     for r, (panel, size) in enumerate(rows):
-        for c, scheduling in enumerate(sorted(panel.values("scheduling"), reverse=True)):
+        for c, scheduling in enumerate(panel.schedulings):
             ax = fig.add_subplot(grid[r, c])
             loops = panel.at(concurrency=size, scheduling=scheduling, model_step_us=panel.usual_model_us)
             for loop in loops:
@@ -64,9 +63,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             if r == len(rows) - 1:
                 ax.set_xlabel("ITL (ms)", fontsize=LABEL_PT)
     legend_below(fig, handles)
-    runs_drawn = {id(panel.run): panel.run for panel in panels}.values()
-    caption(fig, f"The longest 0.5 % of the intervals are outside of the panels.\n{environment_caption(runs_drawn)}")
-    mark_uncalibrated(fig, runs_drawn)
+    caption(fig, f"The longest 0.5 % of the intervals are outside of the panels.\n{loop_caption(panels)}")
+    mark_uncalibrated(fig, runs_of(panels))
     return fig
 
 

@@ -1,4 +1,4 @@
-"""Measured change of ITL against the time of the model step: from where on does the metadata not matter any more?"""
+"""Measured change of ITL against the time of the model step: from which one on does the metadata no longer matter?"""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.decode_loop import delta, reference_of
 from harness.records.schema import Run
 from plots._axes import plain
-from plots._loops import LoopPanel, loop_panels, same_y, scheduling_in_words, stack_styles, title_loops
+from plots._loops import (
+    LoopPanel,
+    draw_changes,
+    loop_caption,
+    loop_panels,
+    runs_of,
+    same_y,
+    scheduling_in_words,
+    stack_styles,
+    style_changes,
+    title_loops,
+)
 from plots._style import (
     LABEL_PT,
     TITLE_PT,
     caption,
-    environment_caption,
     legend_below,
     mark_uncalibrated,
     new_figure,
@@ -43,7 +52,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     styles, handles = stack_styles(panels), {}
     for r, panel in enumerate(panels):
         size, row = _widest(panel), []
-        for c, scheduling in enumerate(sorted(panel.values("scheduling"), reverse=True)):
+        for c, scheduling in enumerate(panel.schedulings):
             ax = fig.add_subplot(grid[r, c])
             handles |= _draw(ax, panel, size, scheduling, styles)
             title_loops(ax, panel, columns, f"concurrency {size}, {scheduling_in_words(scheduling)}")
@@ -54,9 +63,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             row.append(ax)
         same_y(row)
     legend_below(fig, handles)
-    runs_drawn = {id(panel.run): panel.run for panel in panels}.values()
-    caption(fig, f"95 % intervals by a bootstrap over blocks of steps.\n{environment_caption(runs_drawn)}")
-    mark_uncalibrated(fig, runs_drawn)
+    caption(fig, f"95 % intervals by a bootstrap over blocks of steps.\n{loop_caption(panels)}")
+    mark_uncalibrated(fig, runs_of(panels))
     return fig
 
 
@@ -72,27 +80,12 @@ def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles:
     for stack in panel.stacks[1:]:
         found = {}
         for step_us in panel.values("model_step_us"):
-            loops = panel.at(concurrency=concurrency, scheduling=scheduling, model_step_us=step_us)
-            reference, mine = reference_of(loops), next((one for one in loops if one.stack == stack), None)
-            if reference is not None and mine is not None and (one := delta(reference, mine, "itl_us")):
+            at = {"concurrency": concurrency, "scheduling": scheduling, "model_step_us": step_us}
+            if one := panel.delta(stack, "itl_us", **at):
                 found[step_us / 1000] = one.us
         if found:
-            handles[stack] = ax.errorbar(
-                list(found),
-                [one.median for one in found.values()],
-                yerr=[
-                    [one.median - one.low for one in found.values()],
-                    [one.high - one.median for one in found.values()],
-                ],
-                **styles[stack],
-                linewidth=1.2,
-                markersize=5,
-                capsize=2,
-            )
+            handles[stack] = draw_changes(ax, list(found), list(found.values()), styles[stack], linewidth=1.2)
     steps = [us / 1000 for us in panel.values("model_step_us")]
     ax.set_xticks(steps, [plain(step) for step in steps], fontsize=LABEL_PT)
-    ax.axhline(0, color="black", linewidth=0.8)
-    ax.tick_params(axis="y", labelsize=LABEL_PT)
-    ax.margins(y=0.12)
-    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
+    style_changes(ax)
     return handles

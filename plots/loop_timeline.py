@@ -78,7 +78,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
 def _rows(panel: LoopPanel) -> list[list[Loop]]:
     """For each scheduling, two stacks of the loop with the most requests and the shortest model step."""
     found = []
-    for scheduling in sorted(panel.values("scheduling"), reverse=True):
+    for scheduling in panel.schedulings:
         points = [
             point
             for point in panel.points

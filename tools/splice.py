@@ -193,9 +193,10 @@ def agreement() -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+@cache
 def read_json(name: str) -> Any:
-    """A file beside the records of GPU. Raises SpliceError."""
-    path = REFERENCE / GPU / name
+    """name: a file in results/reference. Raises SpliceError."""
+    path = REFERENCE / name
     try:
         return json.loads((ROOT / path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -204,7 +205,7 @@ def read_json(name: str) -> Any:
 
 def timers() -> list[str]:
     """The timers of tools/compare_timers.py on kernels of known duration."""
-    found = read_json("compare_timers.json")
+    found = read_json(f"{GPU}/compare_timers.json")
     rows = []
     for name, measured_us in found["measured_us"].items():
         differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
@@ -218,7 +219,7 @@ def timers() -> list[str]:
 
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
-    found = read_json("mutants.json")
+    found = read_json(f"{GPU}/mutants.json")
     parts = ("hard point", "capacity", "random", "sweep", "no_crash")
 
     def row(name: str, mine: list[dict]) -> list[str]:
@@ -245,16 +246,8 @@ def mutants() -> list[str]:
     return lines + (["", "Survivors:", "", *survivors] if survivors else [])
 
 
-@cache
-def error_rates() -> dict[str, Any]:
-    """What tools/error_rates.py found."""
-    path = REFERENCE / "error_rates.json"
-    try:
-        return json.loads((ROOT / path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpliceError(f"{path} cannot be read: {error}") from None
-
-
+#: Written by tools/error_rates.py.
+ERROR_RATES = "error_rates.json"
 #: Rule of tools/error_rates.py -> what the documents call it.
 RULES = {
     "suite": "**this suite**",
@@ -275,7 +268,7 @@ def _mean(rows: Iterable[Mapping[str, Any]], name: str, digits: int = 1) -> str:
 
 def _rates(rule: str, processes: int, kind: str = "recorded") -> list[dict[str, Any]]:
     """The rows of a rule; those of other rules have the one size that the rule looks at."""
-    rows = [row for row in error_rates()["rows"] if row["rule"] == rule and row["kind"] == kind]
+    rows = [row for row in read_json(ERROR_RATES)["rows"] if row["rule"] == rule and row["kind"] == kind]
     return [row for row in rows if rule != "suite" or row["processes"] == processes]
 
 
@@ -293,7 +286,7 @@ def error_rates_of_rules() -> list[str]:
 def error_rates_by_processes() -> list[str]:
     """This suite by machine and by the number of processes."""
     rows = []
-    for row in (row for row in error_rates()["rows"] if row["rule"] == "suite" and row["kind"] == "recorded"):
+    for row in (row for row in read_json(ERROR_RATES)["rows"] if row["rule"] == "suite" and row["kind"] == "recorded"):
         rates = [_mean([row], name) for name in ("exit_1", "exit_0", "exit_3")]
         found = [_mean([row], f"found_{share}", 0) for share in SLOWED]
         rows.append([row["corpus"], f"{row['processes']} + {row['processes']}", *rates, *found])
@@ -303,7 +296,7 @@ def error_rates_by_processes() -> list[str]:
 
 def error_rates_of_models() -> list[str]:
     """Unchanged comparisons that fail under made-up noise, and 5 % found, by rule."""
-    models = dict.fromkeys(row["corpus"] for row in error_rates()["rows"] if row["kind"] == "model")
+    models = dict.fromkeys(row["corpus"] for row in read_json(ERROR_RATES)["rows"] if row["kind"] == "model")
     rows = []
     for rule, name in RULES.items():
         found = {row["corpus"]: row for row in _rates(rule, 4, "model")}
@@ -315,7 +308,7 @@ def error_rates_of_models() -> list[str]:
 
 def error_rate_machines() -> list[str]:
     """The records that the rates come from."""
-    found = error_rates()
+    found = read_json(ERROR_RATES)
     rows = [
         [name, one["gpu"], str(one["processes"]), str(one["cells"]), f"{100 * one['median_sd']:.2f}",
          f"{100 * one['greatest_sd']:.2f}"]

@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass
-class _Ready:
+class _ReadyStack:
     """A stack that is set up. graphs: by parity, the operators captured with the model step; None without capture."""
 
     bound: BoundStack
@@ -93,7 +93,7 @@ class DecodeLoop:
             settings.streamed_bytes,
         )
         self._parts: dict[str, Sequence[Part]] = {}
-        self._ready: dict[str, _Ready] = {}
+        self._ready: dict[str, _ReadyStack] = {}
         self._turns = 0
 
     def set_up(self, stack: str, parts: Sequence[Part]) -> None:
@@ -110,7 +110,7 @@ class DecodeLoop:
         if self._settings.full_graph:
             graphs = tuple(self._device.captured(_in_order([*launches, launch_model])) for launches in bound.launches)
         model = launch_model if graphs else self._device.captured(launch_model)
-        self._parts[stack], self._ready[stack] = parts, _Ready(bound, model, graphs)
+        self._parts[stack], self._ready[stack] = parts, _ReadyStack(bound, model, graphs)
 
     def drop(self, stack: str) -> None:
         self._ready.pop(stack, None)

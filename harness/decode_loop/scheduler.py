@@ -17,7 +17,7 @@ from harness.decode_loop.workload import BLOCKS, STATES, Workload
 
 
 @dataclass(frozen=True)
-class Arena:
+class ArenaLayout:
     """Places in the one int32 buffer that host entries are written to. fresh: behind it, a byte per row.
 
     Its tensors: block_table [B, W], state_table [B, V], requests [B], num_accepted [max_num_seqs].
@@ -31,7 +31,7 @@ class Arena:
     rows: int
 
     @classmethod
-    def of(cls, workload: Workload) -> Arena:
+    def of(cls, workload: Workload) -> ArenaLayout:
         shape, place, starts = workload.shape, 0, []
         for size in (
             shape.batch_size * shape.block_columns,
@@ -54,7 +54,7 @@ class Scheduler:
     def __init__(
         self,
         workload: Workload,
-        arena: Arena,
+        arena: ArenaLayout,
         state: HostState,
         first_step: int,
         staging: tuple[np.ndarray, np.ndarray],

@@ -23,7 +23,7 @@ from harness.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, c
 
 
 @dataclass
-class Pool:
+class BlockPool:
     """Ids from 1 on; 0 is the reserved block."""
 
     freed: deque[int] = field(default_factory=deque)
@@ -35,8 +35,8 @@ class Pool:
         self.next_id += 1
         return self.next_id - 1
 
-    def copy(self) -> Pool:
-        return Pool(deque(self.freed), self.next_id)
+    def copy(self) -> BlockPool:
+        return BlockPool(deque(self.freed), self.next_id)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class HostState:
     """What the host knows between two steps; the scheduler of a loop starts a block from it."""
 
     rows: list[Row]
-    pools: dict[str, Pool]
+    pools: dict[str, BlockPool]
     next_request: int = 0
 
     def copy(self) -> HostState:
@@ -98,7 +98,7 @@ class Simulation:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         rows = [Row() for _ in range(workload.shape.num_requests)]
-        self.state = HostState(rows, {BLOCKS: Pool(), STATES: Pool()})
+        self.state = HostState(rows, {BLOCKS: BlockPool(), STATES: BlockPool()})
         self._step = 0
         self._uncounted: list[int] | None = None
 

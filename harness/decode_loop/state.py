@@ -12,7 +12,7 @@ from torch import Tensor
 
 from baselines.workloads.engine_state import Consumed, EngineState, LoopBinding
 from harness.contract import Operator, Point, Variant
-from harness.decode_loop.scheduler import Arena
+from harness.decode_loop.scheduler import ArenaLayout
 from harness.decode_loop.workload import Workload
 from harness.verify.buffers import POISONS, Guard
 
@@ -28,13 +28,13 @@ class Engine:
     """
 
     state: EngineState
-    layout: Arena
+    layout: ArenaLayout
     arena: Tensor
     staging: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def make_engine(workload: Workload, device: str) -> Engine:
-    shape, layout = workload.shape, Arena.of(workload)
+    shape, layout = workload.shape, ArenaLayout.of(workload)
     pinned = device == "cuda"
 
     def ints(*size: int, host: bool = False, kind: torch.dtype = torch.int32) -> Tensor:

@@ -60,8 +60,8 @@ def loop_tables(run: Run) -> list[Table]:
                 "and the difference",
                 _against_model,
                 [
-                    "modelled from: under sync the eager time, after a wait for the device where it was recorded, under "
-                    "async the time in a queued stream, in a captured step the graph slope"
+                    "modelled from: under sync the eager time, after a wait for the device where it was recorded, "
+                    "under async the time in a queued stream, in a captured step the graph slope"
                 ],
             )
         )

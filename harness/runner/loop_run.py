@@ -12,7 +12,7 @@ from dataclasses import replace
 from harness.config.loops import LoopGroup, PlannedStack
 from harness.records.decode_loop import Loop
 from harness.records.schema import Segment, Status
-from harness.runner.protocol import Fatal, Job, LoopTask, Ready
+from harness.runner.protocol import Job, LoopTask, Ready
 from harness.runner.run import Progress, WallTime, segment
 from harness.runner.supervised_worker import SupervisedWorker
 from harness.runner.worker import RunError, Worker, WorkerDied
@@ -82,13 +82,10 @@ class LoopRunner:
         """Raises RunError."""
         began = time.monotonic()
         try:
-            ready = self._worker.wait_until_ready()
-        except WorkerDied as death:
+            ready = self._worker.started()
+        except RunError:
             self.close(wait_s=0)
-            raise RunError(f"the worker could not start: {death}") from None
-        if isinstance(ready, Fatal):
-            self.close(wait_s=0)
-            raise RunError(f"the device cannot be used: {ready.reason}")
+            raise
         self.wall_time.starting += time.monotonic() - began
         return ready
 
