@@ -79,7 +79,7 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--verified-by",
         metavar="RUN",
-        help="time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
+        help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
     )
 
 
@@ -135,7 +135,7 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threshold", type=float, metavar="SHARE", help="relative change that matters: 0.02 is 2 %%")
     command.add_argument("--floor-us", type=float, metavar="US", help="a change of fewer microseconds does not fail")
     command.add_argument(
-        "--detect", type=float, metavar="SHARE", help="slow-down that must be visible; else exit code 3"
+        "--detect", type=float, metavar="SHARE", help="slow-down that must be detectable, else exit code 3"
     )
     command.add_argument(
         "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
@@ -147,11 +147,11 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
     gate.add_argument(
-        "--minutes", type=_minutes, default=5.0, metavar="N", help="end after that long, sure or not (default 5)"
+        "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after this long, sure or not (default 5)"
     )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
-    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="go on with an interrupted or unsure gate")
+    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -275,10 +275,10 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
 #: Every command, in the order of the help. A new one is a line here and a function NAME_command in
 #: harness/cli/commands.py.
 COMMANDS = {
-    "run": Command({"configs/mtp3.yaml": "verify, measure, table, record, plots (the default command)"}, _run_options),
+    "run": Command({"configs/mtp3.yaml": "verify, measure, record, tables, plots (the default)"}, _run_options),
     "verify": Command(
         {
-            "verify configs/mtp3.yaml": "hard points, points at capacity, random batches, defects; no timing",
+            "verify configs/mtp3.yaml": "checks on many more points; nothing is timed",
             "verify --defects": "which check rejects which historic defect",
         },
         _verify_options,
@@ -291,19 +291,17 @@ COMMANDS = {
         _compare_options,
     ),
     "gate": Command(
-        {"gate CONFIG --base REV": "is this tree slower than REV? both in turns, until sure"},
+        {"gate CONFIG --base REV": "is this tree slower than REV? in turns, until sure"},
         _gate_options,
     ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
-    "export": Command(
-        {"export RUN --csv": "a row for each figure of each cell, for pandas and the like"}, _export_options
-    ),
+    "export": Command({"export RUN --csv": "a table for pandas: a row per figure and cell"}, _export_options),
     "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
     "list": Command(
         {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
     ),
-    "doctor": Command({"doctor": "calibrate the timer on this machine and print its errors"}, _doctor_options),
+    "doctor": Command({"doctor": "calibrate the timer and print its errors"}, _doctor_options),
 }
 
 

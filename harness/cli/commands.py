@@ -184,7 +184,8 @@ def _run_loops(
         keys = loop_keys(missing_loops(groups, resumed.loops) if resumed else groups)
         for key in keys:
             print(printable(key))
-        print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}", file=sys.stderr)
+        size = ", the miniature for a CPU" if device == "cpu" else ""
+        print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}{size}", file=sys.stderr)
         return OK
     _print_broken(catalog)
     operators = _plan(options, source, catalog)

@@ -12,16 +12,23 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.recording import OURS, TABLE, default_folder, measured, refuse_foreign_table
+from harness.cli.recording import (
+    OURS,
+    TABLE,
+    check_sources_unchanged,
+    default_folder,
+    ended_early,
+    measured,
+    refuse_foreign_table,
+)
 from harness.config.load import Source
 from harness.config.loops import LoopGroup
 from harness.config.sweep import Group
-from harness.exit_codes import BAD, INTERRUPTED, OK
+from harness.exit_codes import BAD, OK
 from harness.records.decode_loop import Loop
 from harness.records.file import Writer, read_run
 from harness.records.schema import Header, RecordError, Run, Segment
 from harness.report.console import (
-    make_console,
     print_calibration_errors,
     print_environment,
     print_tables,
@@ -33,8 +40,8 @@ from harness.runner.loop_run import LoopRunner
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources
 from harness.runner.run import WallTime, header, segment
-from harness.runner.sources import changed_source, source_hashes
-from harness.runner.worker import RunError, Worker
+from harness.runner.sources import source_hashes
+from harness.runner.worker import Worker
 from harness.wording import counted
 
 
@@ -92,10 +99,8 @@ def record_loops(
         return segment(ready, "resumed", job.measure.cache)
 
     def keep(line: Header | Segment | Loop) -> None:
-        if isinstance(line, Segment) and (
-            changed := changed_source(sources, source_hashes(operators, job.variant_files))
-        ):
-            raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+        if isinstance(line, Segment):
+            check_sources_unchanged(sources, operators, job)
         writer.write(line)
 
     try:
@@ -113,10 +118,8 @@ def record_loops(
         raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
     if not outcome.interrupted and outcome.error is None:
         return loops_exit_code(run)
-    ended = "interrupted" if outcome.interrupted else f"stopped: {outcome.error}"
     kept = f"{len(run.loops)} of {counted(len(loop_keys(groups)), 'line')} are kept in {path}"
-    make_console(stderr=True).print(Text(f"{ended}: {kept}; complete them with --resume {path}"), soft_wrap=True)
-    return INTERRUPTED if outcome.interrupted else BAD
+    return ended_early(outcome, kept, path)
 
 
 def loops_exit_code(run: Run) -> int:

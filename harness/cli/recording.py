@@ -111,8 +111,8 @@ def record(
     lines = lines_of(resumed) if resumed else []
 
     def keep(line: Header | Segment | Cell) -> None:
-        if isinstance(line, Segment) and (changed := changed_source(sources, source_hashes(groups, job.variant_files))):
-            raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+        if isinstance(line, Segment):
+            check_sources_unchanged(sources, groups, job)
         lines.append(line)
         writer.write(line)
 
@@ -139,8 +139,18 @@ def record(
             outcome.error = unplanned
         else:
             return exit_code(run)
+    return ended_early(outcome, f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}", path)
+
+
+def check_sources_unchanged(sources: dict[str, str], groups: Sequence[Group], job: Job) -> None:
+    """Before a worker is replaced. Raises RunError where a file differs from when the run began."""
+    if changed := changed_source(sources, source_hashes(groups, job.variant_files)):
+        raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+
+
+def ended_early(outcome: Outcome, kept: str, path: Path) -> int:
+    """Say on stderr why a run is not complete and what is kept of it; the exit code."""
     ended = "interrupted" if outcome.interrupted else f"stopped: {outcome.error}"
-    kept = f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}"
     text = f"{ended}: {kept}; complete them with --resume {path}"
     make_console(stderr=True).print(Text(text), soft_wrap=True)
     return INTERRUPTED if outcome.interrupted else BAD

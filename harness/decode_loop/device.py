@@ -1,4 +1,4 @@
-"""The device's side of a step but the stack: entries from the host, the stand-in model step, acceptance, counts back.
+"""The device's side of a step without the stack: the host's entries, the stand-in model step, acceptance, counts back.
 
 ``CudaDevice`` launches loop.cu. ``CpuDevice`` does the same with numpy and a busy wait, for a miniature of the loop
 whose times say nothing about a GPU. Both offer:

@@ -5,8 +5,8 @@
     draw(seed, request, i)     32 random bits of token i of a request
     weight(row, column)        an odd 64-bit number
 
-A checksum is the sum of value * weight(row, column) modulo 2^64 over what a consumer reads, so it does not depend on
-the order of the additions, and every weight being odd, on each value alone it is one to one. Never imports torch.
+A checksum is the sum of value * weight(row, column) modulo 2^64 over what a consumer reads. It does not depend on the
+order of the additions, and as every weight is odd, a change of one value always changes it. Never imports torch.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A plain Python simulation of the request stream: what every step of every stack must find and do.
+"""A plain Python simulation of the requests of a loop: what every step of every stack must find and do.
 
 It shares no code with the device kernels or with the scheduler of the loop (scheduler.py), only the random numbers and
 the rules, which are:
 
 * A free row takes the next request before a step. Blocks are allocated row by row for the longest length that the step
   can reach as the host knows it, from ids that were freed, oldest first, else the next new id.
-* A request that has its output is finished; the tokens of its last step beyond that are not delivered. Its ids are
-  freed, row by row, when the host learns of it: before the next step is prepared (delay 0), or after that (delay 1),
-  where the row runs for one step in vain.
+* A request that has all of its output is finished; the tokens of its last step beyond that are not delivered. Its ids
+  are freed, row by row, when the host learns of it: before the next step is prepared (delay 0), or after that
+  (delay 1), so that the row runs one more step for nothing.
 * Blocks of steps begin with a host that knows all counts.
 
 Never imports torch.

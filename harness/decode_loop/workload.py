@@ -1,4 +1,4 @@
-"""The requests of a loop and how many of their drafts are accepted: data that device, host and simulation share.
+"""The requests of a loop and how many of their drafts are accepted: shared by device, host and simulation.
 
 Never imports torch.
 """
