@@ -218,8 +218,8 @@ def suite(base: Array, head: Array, rule: Rule = DEFAULT, band: float = 0.0) -> 
     processes = before.shape[1]
     change = after.mean(1) - before.mean(1)
     variance = (before.var(1, ddof=1) + after.var(1, ddof=1)) / 2
-    size = (before.mean(1) + after.mean(1)) / 2
-    spread = moderated.moderate(variance, np.array(2.0 * processes - 2), size)
+    log_time = (before.mean(1) + after.mean(1)) / 2
+    spread = moderated.moderate(variance, np.array(2.0 * processes - 2), log_time)
     threshold = (1 + rule.threshold) * (1 + band) - 1
     detect = (1 + rule.detect) * (1 + band) - 1
     found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, rule.rate)

@@ -108,7 +108,7 @@ class CellComparison:
     base_medians, head_medians: one median per process; of a paired comparison, per process or per round.
     base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
     The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
-    sd:           standard deviation of a median between processes, relative, after borrowing from cells of like size.
+    sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
     below_floor:  whether the change is smaller than Rule.floor_us.
     """
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def power(self) -> float:
-        """Chance that a slow-down of ``detect`` in one gating cell, whichever, would have been called slower."""
+        """Chance that a slow-down of ``detect`` in any one gating cell would have been called slower, on average."""
         cells = self.gating_cells
         return float(np.mean([cell.power for cell in cells])) if cells else 0.0
 
@@ -607,15 +607,15 @@ def _judge_all(result: Comparison, rows: Sequence[_Row]) -> None:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """change: log ratio. variance: of a log median between processes, with its degrees of freedom. share: variance of
-    change in units of it. size: log time. enough: whether a verdict is possible.
+    """change: log ratio. variance: of a log median between processes, with its degrees of freedom. factor: variance of
+    change in units of it. log_time: logarithm of the time of a call. enough: whether a verdict is possible.
     """
 
     change: float
     variance: float
     df: int
-    share: float
-    size: float
+    factor: float
+    log_time: float
     enough: bool
 
 
@@ -625,10 +625,10 @@ def _evidence(base: Sequence[float], head: Sequence[float], paired: bool) -> _Ev
         differences = after - before
         count = len(differences)
         variance = float(np.var(differences, ddof=1)) if count > 1 else 0.0
-        change, df, share = float(np.median(differences)), count - 1, math.pi / 2 / count  # variance of a median
+        change, df, factor = float(np.median(differences)), count - 1, math.pi / 2 / count  # variance of a median
         if count < 5:
-            change, share = float(np.mean(differences)), 1 / count
-        return _Evidence(change, variance, df, share, float(before.mean()), count >= MIN_PROCESSES)
+            change, factor = float(np.mean(differences)), 1 / count
+        return _Evidence(change, variance, df, factor, float(before.mean()), count >= MIN_PROCESSES)
     df = len(before) + len(after) - 2
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     return _Evidence(
@@ -654,12 +654,12 @@ class _Judged:
 
 
 def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
-    change, variance, df, share, size = (
+    change, variance, df, factor, log_time = (
         np.array([getattr(one, name) for one in evidence], float)
-        for name in ("change", "variance", "df", "share", "size")
+        for name in ("change", "variance", "df", "factor", "log_time")
     )
-    spread: Spread = moderated.moderate(variance, df, size)
-    found = moderated.judge(change, spread, share, result.threshold, result.detect, result.rule.rate)
+    spread: Spread = moderated.moderate(variance, df, log_time)
+    found = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
     judged = []
     for i, one in enumerate(evidence):
         verdict: Verdict = "unsure"

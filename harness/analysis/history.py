@@ -212,13 +212,13 @@ def _noise(medians: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
     """Variance between processes of the logarithm of each cell's median; NaN where nothing shows it.
 
     Between processes of one state where there are several; else from the differences between neighbouring states, whose
-    median absolute value few changes do not move. Cells borrow from cells of like size (harness/analysis/moderated.py).
+    median absolute value few changes do not move. It is moderated (harness/analysis/moderated.py).
     """
-    variance, freedom, size = (np.zeros(len(medians)) for _ in range(3))
+    variance, freedom, log_time = (np.zeros(len(medians)) for _ in range(3))
     for i, of_cell in enumerate(medians):
         logs = [np.log(of_state) for of_state in of_cell if of_state]
         within = sum(len(one) - 1 for one in logs)
-        size[i] = float(np.mean(np.concatenate(logs)))
+        log_time[i] = float(np.mean(np.concatenate(logs)))
         if within >= 2 or (within and len(logs) < MIN_FOR_DIFFERENCES):
             variance[i] = sum(float(((one - one.mean()) ** 2).sum()) for one in logs) / within
             freedom[i] = within
@@ -226,7 +226,7 @@ def _noise(medians: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
             steps = np.abs(np.diff([one.mean() for one in logs]))
             variance[i] = (float(np.median(steps)) / _MAD) ** 2 / 2
             freedom[i] = (len(logs) - 1) / 2  # a median absolute deviation is about half as efficient
-    return moderate(variance, freedom, size).variance
+    return moderate(variance, freedom, log_time).variance
 
 
 def _series(

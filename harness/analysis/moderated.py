@@ -18,7 +18,7 @@ Array = np.ndarray
 MIN_FOR_TREND = 16
 #: Degree of that trend, a polynomial in the logarithm of the time.
 DEGREE = 2
-#: A cell whose variance is less likely than this under the prior does not borrow from others.
+#: A cell whose variance is less likely than this under the prior keeps its own variance.
 OUTLIER = 0.001
 #: The observed range of log variances is widened by this over the square root of the number of cells, 1.3 standard
 #: errors: with a prior that is surer than it should be, false alarms would be several times as frequent as stated.
@@ -31,7 +31,7 @@ MIN_SD = 1e-5
 
 @dataclass(frozen=True)
 class Spread:
-    """Variance between processes of the logarithm of a cell's median, after borrowing. df: its degrees of freedom."""
+    """Variance between processes of the logarithm of a cell's median, moderated. df: its degrees of freedom."""
 
     variance: Array
     df: Array
@@ -44,16 +44,16 @@ def _log_f(df: float) -> tuple[Array, Array]:
     return high - low, middle
 
 
-def _trend(size: Array, log_variance: Array, usable: Array) -> Array:
-    """The usual log variance of cells of this size: a polynomial fitted by least squares, refitted twice without the
+def _trend(log_time: Array, log_variance: Array, usable: Array) -> Array:
+    """The usual log variance of cells of this time: a polynomial fitted by least squares, refitted twice without the
     cells that lie far above or below it.
     """
     count = usable.sum(-1, keepdims=True)
     weights = usable.astype(float)
-    centre = (size * weights).sum(-1, keepdims=True) / np.maximum(count, 1)
-    scale = np.sqrt(((size - centre) ** 2 * weights).sum(-1, keepdims=True) / np.maximum(count, 1))
-    x = (size - centre) / np.maximum(scale, 1e-6)
-    degree = DEGREE if size.shape[-1] >= MIN_FOR_TREND else 0
+    centre = (log_time * weights).sum(-1, keepdims=True) / np.maximum(count, 1)
+    scale = np.sqrt(((log_time - centre) ** 2 * weights).sum(-1, keepdims=True) / np.maximum(count, 1))
+    x = (log_time - centre) / np.maximum(scale, 1e-6)
+    degree = DEGREE if log_time.shape[-1] >= MIN_FOR_TREND else 0
     powers = np.stack([x**k for k in range(degree + 1)], axis=-1)
     ridge = 1e-9 * np.eye(degree + 1)
     y = np.where(usable, log_variance, 0.0)
@@ -77,13 +77,13 @@ def _quantiles(values: Array, shares: tuple[float, ...]) -> list[Array]:
     return list(np.nan_to_num(found))
 
 
-def moderate(variance: Array, df: Array, size: Array) -> Spread:
-    """Let every cell borrow from cells of like size (moderated variances: Smyth 2004, with a trend over the size).
+def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
+    """Moderate the variance of every cell by cells of similar time (Smyth 2004, with a trend as in limma).
 
     variance: sample variances between processes of log medians.  df: their degrees of freedom, 0 where there is none.
-    size:     logarithm of the time of a call.
+    log_time: logarithm of the time of a call.
 
-    A cell's variance is taken as s0^2 chi^2-distributed around a prior s0^2 of its size with df0 degrees of freedom.
+    A cell's variance is taken as s0^2 chi^2-distributed around a prior s0^2 of its time with df0 degrees of freedom.
     Here df0 is that for which the interquartile range of log F(df, df0) is the one observed, and s0^2 follows from the
     median: as the moments that Smyth uses, but a few cells of another kind, which jump between two states, do not make
     the others lose their prior. Those cells (OUTLIER) keep their own variance (compare Phipson et al. 2016).
@@ -97,7 +97,7 @@ def moderate(variance: Array, df: Array, size: Array) -> Spread:
     if variance.shape[-1] < 3:
         return Spread(np.where(usable, own, np.nan), np.where(usable, df, 0.0))
     log_own = np.log(own)
-    trend = _trend(size, log_own, usable)
+    trend = _trend(log_time, log_own, usable)
     low, middle, high = _quantiles(np.where(usable, log_own - trend, np.nan), (0.25, 0.5, 0.75))
     ranges, medians = _log_f(usual_df)
     count = np.maximum(usable.sum(-1, keepdims=True), 1)
@@ -127,12 +127,12 @@ class Judgement:
 
 
 def judge(
-    change: Array, spread: Spread, share: Array, threshold: Array | float, detect: float, rate: float
+    change: Array, spread: Spread, variance_factor: Array, threshold: Array | float, detect: float, rate: float
 ) -> Judgement:
     """Judge all cells of a comparison together.
 
     change:    logarithm of head / base.
-    share:     variance of ``change`` in units of ``spread.variance``: 1 / processes of base + 1 / processes of head.
+    variance_factor: variance of ``change`` in units of ``spread.variance``: 1 / processes of base + 1 / those of head.
     threshold: the relative change that matters; detect: the one that should be seen.
     rate:      share of false discoveries among the cells called slower, and among those called faster
                (Benjamini and Hochberg 1995); on unchanged code the chance of any.
@@ -140,7 +140,7 @@ def judge(
     The bounds are those that stay true for the cells selected (Benjamini and Yekutieli 2005), on each side at the level
     that decides there: a cell is discovered if and only if its bound excludes 0.
     """
-    error = np.sqrt(spread.variance * share)
+    error = np.sqrt(spread.variance * variance_factor)
     df = np.maximum(spread.df, 1e-3)
     known = (spread.df > 0) & np.isfinite(error) & np.isfinite(change)
     statistic = np.where(known, change / np.where(known, error, 1.0), 0.0)
@@ -150,7 +150,7 @@ def judge(
     low, high = (np.where(known, bound, np.nan) for bound in (change - up * error, change + down * error))
     above, below = np.log1p(threshold), np.log1p(-np.minimum(threshold, 0.99))
     significance = np.log1p(detect) / np.where(known, error, 1.0) - up
-    size = (np.log1p(detect) - above) / np.where(known, error, 1.0)
+    beyond_threshold = (np.log1p(detect) - above) / np.where(known, error, 1.0)
     with np.errstate(invalid="ignore"):
         return Judgement(
             low,
@@ -158,7 +158,7 @@ def judge(
             slower=(low > 0) & (change > above),
             faster=(high < 0) & (change < below),
             same=(low >= below) & (high <= above),
-            power=np.where(known, stdtr(df, np.minimum(significance, size)), 0.0),
+            power=np.where(known, stdtr(df, np.minimum(significance, beyond_threshold)), 0.0),
         )
 
 
