@@ -24,7 +24,9 @@ def records(tmp_path):
 def test_the_command(records, tmp_path):
     code, out, err = call("history", records, "--out", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "gpu_us of 6 cells over 9 commits, 000000a (2026-01-01) to 0000012 (2026-01-09), 9 processes" in out
+    assert "gpu_us of 6 cells over 9 commits, 000000a (2026-01-01) to 0000012 (2026-01-09), 9 processes" in " ".join(
+        out.split()
+    )
     assert "4 cells changed by more than 2 %" in out
     assert re.search(r"000000e \(2026-01-05\)\nvariant", out)
     assert re.search(r"decode_native/triton_fused +\+5.\d\s% .*2 of 2", out)
