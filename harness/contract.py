@@ -105,11 +105,21 @@ class Expected:
     untouched: bool mask of elements that must keep what they held before the launch.
     slack:     bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
                Anything else was read from memory that the launch must not read.
+    unread:    bool mask of elements that no consumer reads and that real kernels leave with anything, such as fields
+               of a row that they do not set. They are compared nowhere.
     """
 
     value: Tensor
     untouched: Tensor | None = None
     slack: Tensor | None = None
+    unread: Tensor | None = None
+
+    @property
+    def optional(self) -> Tensor | None:
+        """Mask of the elements that may differ from launch to launch: slack and unread."""
+        if self.slack is None or self.unread is None:
+            return self.slack if self.unread is None else self.unread
+        return self.slack | self.unread
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from harness.verify.mismatch import View, describe_differences
 def required(expected: Expected) -> Tensor:
     """Bool mask of the elements that a launch must write."""
     must = torch.ones_like(expected.value, dtype=torch.bool)
-    for excluded in (expected.untouched, expected.slack):
+    for excluded in (expected.untouched, expected.optional):
         if excluded is not None:
             must &= ~excluded
     return must
@@ -37,6 +37,8 @@ def compare(
     wrong = got != must_be
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
+    if expected.unread is not None:
+        wrong[inside] &= ~expected.unread
     if bool(wrong.any()):
         first = tuple(wrong.nonzero()[0].tolist())
         view = next((view for view in views() if view.index(got, first) is not None), View(name, got))
