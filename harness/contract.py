@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from inspect import isfunction
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module that must be importable.
 GPU, COMPILER = "cuda", "compiler"
+
+#: Behind the name of a hard point that runs once more, in buffers that start one element past an aligned address.
+UNALIGNED = ", unaligned buffers"
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
@@ -214,6 +218,11 @@ class Variant:
     sizes:    axis -> sizes at which its code takes another path that are no powers of two, such as the number of blocks
               that a grid is limited to. ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
+    limits:   glob of names of hard points and sequences -> why this variant, a wrapped kernel of an engine, does not
+              hold there. They run in a process of their own and must fail; every time of the variant is marked with
+              them. At the points of a sweep it must be right like any other.
+    beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
+              batches have no names: those for which this is true are left out, and counted as skipped.
     """
 
     operator: str
@@ -227,10 +236,16 @@ class Variant:
     waives: tuple[str, ...] = ()
     defect: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False
 
     @property
     def id(self) -> str:
         return f"{self.operator}/{self.name}"
+
+    def limit_at(self, name: str) -> str | None:
+        """Why the variant does not hold at a hard point or in a sequence; None where it must."""
+        return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
 
 
 def variant(
@@ -242,6 +257,8 @@ def variant(
     waives: str | Sequence[str] = (),
     defect: str | None = None,
     sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    limits: Mapping[str, str] = MappingProxyType({}),
+    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False,
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
@@ -256,6 +273,8 @@ def variant(
     unknown = [name for name in as_tuple(waives) if name not in WAIVABLE]
     if unknown:
         raise ValueError(f"waives={unknown[0]!r} is none of {', '.join(WAIVABLE)}")
+    if nameless := [glob for glob, reason in limits.items() if not (isinstance(reason, str) and reason.strip())]:
+        raise ValueError(f"limits={{{nameless[0]!r}: ...}} needs a reason in words")
 
     def mark(setup: Callable) -> Callable:
         if not isfunction(setup):
@@ -273,6 +292,8 @@ def variant(
             waives=as_tuple(waives),
             defect=defect,
             sizes={axis: tuple(values) for axis, values in sizes.items()},
+            limits={glob: printable(reason) for glob, reason in limits.items()},
+            beyond=beyond,
         )
         return setup
 

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from os.path import relpath
 from pathlib import Path
 from types import ModuleType
 
-from harness.contract import COMPILER, GPU, Operator, Variant
+from harness.contract import COMPILER, GPU, UNALIGNED, Operator, Variant
 from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +184,8 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         elif strange := [name for name in found.sizes if name not in _axis_names(catalog.operators[found.operator])]:
             hint = did_you_mean(strange[0], _axis_names(catalog.operators[found.operator]))
             problems.append(f"{found.name}: sizes= names {strange[0]!r}, which is no axis of {found.operator}{hint}")
+        elif problem := _wrong_limit(found, catalog.operators[found.operator]):
+            problems.append(f"{found.name}: {problem}")
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
@@ -190,6 +193,17 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         else:
             catalog.variants.append(found)
     return problems
+
+
+def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
+    """A limit that names nothing would excuse nothing, and stand in tables all the same."""
+    hard = [one.name for one in operator.hard_points]
+    names = [*hard, *operator.sequences, *(f"{name}{UNALIGNED}" for name in hard)]
+    for glob in variant.limits:
+        if not any(fnmatchcase(name, glob) for name in names):
+            hint = did_you_mean(glob, names)
+            return f"limits= names {glob!r}, which is no hard point or sequence of {operator.name}{hint}"
+    return "a defect has no limits=; verify must reject it anyway" if variant.limits and variant.defect else None
 
 
 def import_file(path: Path) -> ModuleType:

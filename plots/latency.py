@@ -15,7 +15,7 @@ from harness.analysis import stats
 from harness.analysis.estimators import AGREEMENT, disagreement
 from harness.records.schema import Run
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
-from plots._panels import Panel, PointCells, panels, runs_of
+from plots._panels import Panel, PointCells, limits_caption, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
     LABEL_PT,
@@ -60,7 +60,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
             "and by more than the uncertainty of their constants\n"
         )
-    caption(fig, note + environment_caption(runs_of(found)))
+    caption(fig, note + limits_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 
@@ -76,7 +76,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             continue
         intervals = [stats.interval(point.cells[variant], panel.figure) for point in timed]
         middles = [interval.median for interval in intervals]
-        handles[variant] = ax.errorbar(
+        handles[panel.marked(variant)] = ax.errorbar(
             [point.axes[x_axis] for point in timed],
             middles,
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
+from harness.analysis.warnings import LIMITED
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.escape import as_text
@@ -84,7 +85,7 @@ def estimators_agree(run: Run, cell: Cell) -> bool | None:
 
 
 def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
-    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ? and ! behind the GPU time."""
+    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ?, ! and † behind the GPU time."""
     if cell is None or cell.status == "skipped":
         return "–"
     if cell.status != "passed":
@@ -93,6 +94,7 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     if gpu is None:
         return f"no graph · {significant(host.median)}"
     marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
+    marks += LIMITED * bool(cell.limits)
     parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
     return " · ".join([*parts, f"{significant(gpu.median / floor_of(run, cell))}×"] if with_ratio else parts)
 

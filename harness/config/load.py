@@ -89,12 +89,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     operators: names.
     variants:  "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
     sweep:     a union of grids, each a mapping of axes to values.
+    baseline:  the variant that speed-ups and deltas refer to: a name, for the operators that have it, or a mapping of
+               operators to names. An operator without one keeps its own.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
     operators: Annotated[list[str], msgspec.Meta(min_length=1)]
     sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
     variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
+    baseline: str | dict[str, str] | None = None
     measure: Measure = Measure()
     itl_tpot: ServingModel | None = None
 

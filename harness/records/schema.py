@@ -220,6 +220,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why the status is not "passed"; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
+    limits:   hard points and sequences, as globs, at which the variant is declared not to hold -> why.
     """
 
     operator: str
@@ -231,6 +232,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason: str | None = None
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
+    limits: dict[str, str] = {}
 
     @property
     def key(self) -> str:

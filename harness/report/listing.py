@@ -54,6 +54,9 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
+    if limited := [v.id for v in catalog.variants if v.limits]:
+        said = f"{counted(len(limited), 'wrapped kernel')} with declared limits: {', '.join(limited)}"
+        console.print(Text(said, style="dim"))
     console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
     _print_broken(console, catalog)
 
@@ -64,6 +67,9 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)
+    if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
+        console.print()
+        print_rows(console, ("variant", "does not hold at", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
     checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
     if checks:
@@ -116,6 +122,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
+        "limits": dict(variant.limits),
         "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 

@@ -5,12 +5,12 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import HardPoint, Operator, Point, Variant
+from harness.contract import UNALIGNED, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
@@ -22,8 +22,8 @@ from harness.wording import first_line
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
-#: Behind the name of a hard point that runs once more in such buffers.
-UNALIGNED = ", unaligned buffers"
+#: Why a variant is not run at a point at capacity, or on a random batch.
+BEYOND = "beyond its declared limits"
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Finding:
 
     check:         the check that rejected the variant, or the type of the exception that it failed with.
     passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
+    outcome:       "limited" where it failed as its ``limits=`` declare.
     """
 
     name: str
-    outcome: Literal["passed", "rejected", "failed", "skipped"]
+    outcome: Literal["passed", "rejected", "failed", "skipped", "limited"]
     check: str | None = None
     message: str | None = None
     passed_checks: frozenset[str] = frozenset()
@@ -72,8 +73,11 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
+    only: str | None = None,
 ) -> Iterator[Finding]:
     """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
+
+    Those at which the variant declares a limit are left out, as they may end the process; see limited_names.
 
     Two of the hard points that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
@@ -82,10 +86,37 @@ def check_variant(
     thorough: make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
               hard point only, and replays in the first sequence only.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
+    only:     the name of the only one to run, whether the variant declares a limit there or not.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    return _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
+    return _VariantChecks(operator, variant, device, seed, checks, thorough, only).findings()
+
+
+def limited_names(operator: Operator, variant: Variant) -> list[str]:
+    """Names of the hard points and sequences at which the variant declares a limit.
+
+    A limit in unaligned buffers only is tried at the first hard point that has no other limit.
+    """
+    if not variant.limits:
+        return []
+    hard = [one.name for one in operator.hard_points]
+    limited = [name for name in (*hard, *operator.sequences) if variant.limit_at(name)]
+    first = next((name for name in hard if name not in limited), None)
+    unaligned = [f"{first}{UNALIGNED}"] if first and variant.limit_at(f"{first}{UNALIGNED}") else []
+    return [*limited, *unaligned]
+
+
+def judged_limit(variant: Variant, name: str, finding: Finding) -> Finding:
+    """What was found where the variant declares a limit: it must fail there, or the declaration is wrong."""
+    if finding.outcome in ("rejected", "failed"):
+        return replace(finding, outcome="limited", passed_checks=frozenset())
+    if finding.outcome == "passed":
+        wrong = (
+            f"passes, although its limits= say that it does not hold there ({variant.limit_at(name)}); drop the limit"
+        )
+        return Finding(name, "failed", "limits", wrong)
+    return finding
 
 
 @dataclass(frozen=True)
@@ -98,6 +129,7 @@ class _VariantChecks:
     seed: int
     device_checks: DeviceChecks | None
     thorough: bool
+    only: str | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
@@ -109,6 +141,10 @@ class _VariantChecks:
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
+            if self.only == f"{hard.name}{UNALIGNED}":
+                yield self._at(self.only, hard, point, alloc_sync=False, replays=thorough, shift=1)
+            if not self._is_wanted(hard.name):
+                continue
             if found := skipped(hard.name, self.variant, [point]):
                 yield found
                 continue
@@ -117,21 +153,27 @@ class _VariantChecks:
             # Sequences replay graphs too, so unless thorough the first of them is enough.
             replays = thorough or (first and not operator.sequences)
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
-        if taken:
+        if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
-                yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
+                if self._is_wanted(name):
+                    yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = True
         for name, steps in self.operator.sequences.items():
+            if not self._is_wanted(name):
+                continue
             points = [self.operator.complete(step) for step in steps]
             if found := skipped(name, self.variant, points):
                 yield found
             else:
                 yield self._through(name, points, replays)
                 replays = self.thorough
+
+    def _is_wanted(self, name: str) -> bool:
+        return self.variant.limit_at(name) is None if self.only is None else name == self.only
 
     def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: bool, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -196,6 +238,11 @@ def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
     if not isinstance(reason or None, str | None):
         raise TypeError(f"{name} returned {reason!r}; it must return a reason in words, or None")
     return reason or None
+
+
+def is_beyond(variant: Variant, fixture: Fixture) -> bool:
+    """Whether a batch of the fixture lies beyond the variant's declared limits. Raises what ``beyond`` raises."""
+    return any(variant.beyond(fixture.point, batch.inputs) for batch in fixture.batches)
 
 
 def is_unverified(findings: Iterable[Finding]) -> bool:
