@@ -20,7 +20,8 @@ from harness.wording import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module that must be importable.
+#: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module, or a file in the folder of
+#: one (``vllm:v1/worker/mamba_utils.py``), that must be there; ``|`` stands between alternatives.
 GPU, COMPILER = "cuda", "compiler"
 
 #: Behind the name of a hard point that runs once more, in buffers that start one element past an aligned address.
@@ -210,7 +211,7 @@ class Variant:
     """One implementation of an operator. ``setup(point, x, out)`` returns the closure that is timed.
 
     doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
-    requires: GPU, COMPILER or modules without which it is listed as unavailable.
+    requires: GPU, COMPILER, modules or files of packages without which it is listed as unavailable.
     sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
     skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
               unverified and not measured.

@@ -1,4 +1,5 @@
-"""Finds operators and variants: one folder per operator in baselines/ and kernels/, and files given with --variants.
+"""Finds operators and variants: one folder per operator in baselines/ and kernels/, one file per wrapped package in
+peers/, and files given with --variants.
 
 A file of these folders that cannot be imported costs only its own variants; it is listed with the reason.
 """
@@ -18,10 +19,13 @@ from pathlib import Path
 from types import ModuleType
 
 from harness.contract import COMPILER, GPU, UNALIGNED, Operator, Variant
+from harness.packages import in_words, is_there
 from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
+#: Variants that wrap the kernels of a package, for any operator.
+PEERS = "peers"
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
@@ -95,17 +99,14 @@ def discover_operators() -> dict[str, Operator]:
 
 
 def _operator_files() -> list[Path]:
-    """Modules of all operator folders, relative to ROOT: all of baselines/, then all of kernels/."""
+    """Modules of all operator folders, relative to ROOT: all of baselines/, all of kernels/, then peers/."""
 
     def order(path: Path) -> tuple[str, int, str]:
         rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
         return path.parent.name, rank, path.stem
 
-    return [
-        path.relative_to(ROOT)
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)
-    ]
+    of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
+    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / PEERS).glob("[!_]*.py")))]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -243,13 +244,6 @@ def unavailable(variant: Variant, device: str) -> str | None:
         elif need == COMPILER:
             if not (shutil.which("g++") or shutil.which("clang++")):
                 return "needs a C++ compiler (g++ or clang++) for torch.compile"
-        elif not _importable(need):
-            return f"needs the Python module {need}"
+        elif not is_there(need):
+            return f"needs {in_words(need)}"
     return None
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package of a submodule is missing
-        return False

@@ -54,7 +54,10 @@ class RecordGone(RecordError):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The machine and the software of a run. ``device`` is "cuda" or "cpu"."""
+    """The machine and the software of a run. ``device`` is "cuda" or "cpu".
+
+    packages: package that variants wrap -> its version, of those that are there.
+    """
 
     device: Literal["cuda", "cpu"]
     processor: str
@@ -76,6 +79,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     power_limit_w: float | None = None
     commit: str | None = None
     dirty: bool = False
+    packages: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
 

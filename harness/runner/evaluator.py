@@ -20,10 +20,11 @@ import torch
 
 from harness import interpreter
 from harness.config.sweep import Group
-from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, GPU, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
+from harness.packages import versions
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
 from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, Outputs, RandomRequest, Ready, Rejection, Task
@@ -131,7 +132,9 @@ class Evaluator:
             torch.set_num_threads(1)
             if self._job.compiled:
                 compiled = compile_all(self._job.compiled)
-        return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
+        needs = [need for variant in self._catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
+        notes = self._clocks.notes if self._clocks else ()
+        return Ready(describe(self._job.device, notes, versions(needs)), calibration, compiled)
 
     def close(self) -> None:
         if self._job.device == "cuda":
