@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.analysis.stats import floor_in_words, is_plausible, is_timed, samples
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
@@ -174,3 +174,9 @@ def limits_caption(found: Iterable[Panel]) -> str:
     """Where the drawn variants with a dagger do not hold, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
     return "".join(f"{text}\n" for text in limit_warnings(cells))
+
+
+def floor_caption(found: Iterable[Panel]) -> str:
+    """What the floor is, a line for each way in which the runs measured it."""
+    words = dict.fromkeys(floor_in_words(one) for run in runs_of(found) for one in run.calibrations)
+    return "".join(f"floor: {text}\n" for text in words)

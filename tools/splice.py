@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import copy_bandwidth, floor_us, interval
+from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
 from harness.analysis.warnings import LIMITED
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
@@ -166,7 +166,7 @@ def runs() -> list[str]:
                 header.environment.commit,
                 str(header.seed),
                 run.cache,
-                significant(floor_us(known, 0)),
+                significant(block_copy_us(known)),
                 significant(copy_bandwidth(known) / 1e6),
                 significant(statistics.median(known.launch_host_us)),
                 f"{1000 * worst:.0f}",

@@ -123,6 +123,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes:      size of the device-to-device copies timed in copy_us.
     chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
                      (harness/analysis/cache_states.py).
+    copies:          bytes read and written -> launch shape -> a copy kernel of so many bytes; the fastest shapes make
+                     the floor's curve. Empty in records from before it was measured.
     sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 
@@ -133,6 +135,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
     copy_us: Samples
     chase_cycles: dict[str, Samples] = {}
+    copies: dict[Annotated[int, Meta(ge=1, le=2**53)], Annotated[dict[str, KernelTimes], Meta(min_length=1)]] = {}
     sm_clock_mhz: int = 0
 
 
@@ -275,6 +278,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     def _calibrations(self) -> dict[str, Calibration | None]:
         """By key, for the cells after a segment line; the last segment before a cell counts."""
         return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
+
+    @property
+    def calibrations(self) -> list[Calibration]:
+        """Of all its processes."""
+        found = [self.header.calibration, *(segment.calibration for _, segment in self.segments)]
+        return [one for one in found if one is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:

@@ -10,7 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import FIGURES, MAX_PLAUSIBLE_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.stats import (
+    FIGURES,
+    MAX_PLAUSIBLE_US,
+    Interval,
+    floor_in_words,
+    floor_us,
+    interval,
+    is_plausible,
+    is_timed,
+)
 from harness.analysis.warnings import (
     LIMITED,
     abbreviated,
@@ -184,7 +193,8 @@ def _title_and_legend(run: Run, figure: str, baseline: str, entries: Sequence[En
     legend = ["* fastest of its row."] if any(entry.best for entry in entries) else []
     if figure == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
-        legend.append("floor: one-block copy of this run + bytes moved over its copy bandwidth, µs")
+        meanings = dict.fromkeys(map(floor_in_words, run.calibrations))
+        legend += [f"floor, µs: {'; or '.join(meanings)}"] if meanings else []
         return f"GPU µs{cache}{rated}{below}", [" ".join(legend)]
     legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
     return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
