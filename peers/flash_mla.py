@@ -42,8 +42,10 @@ def convention(plan: Plan) -> str:
     made = plan(torch.tensor([128], dtype=torch.int32, device="cuda"), 1, 1)
     if not isinstance(made, (tuple, list)) or not isinstance(made[0], Tensor):
         return "inside"
-    ends = {row[3] for row in made[0][:, :4].tolist() if row[0] == 0}
-    return "tokens" if 128 in ends else "blocks" if ends <= {1, 2} else "new"
+    rows = [row for row in made[0][:, :4].tolist() if row[0] == 0]
+    if any(row[2] for row in rows):  # where the new layout has the begin block
+        return "new"
+    return "tokens" if 128 in {row[3] for row in rows} else "blocks"
 
 
 def _skip(plan: Callable[[], Plan]) -> Callable[[Point], str | None]:
