@@ -22,7 +22,7 @@ from pathlib import Path
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
-from harness.analysis.warnings import LIMITED
+from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.escape import as_text
@@ -46,6 +46,8 @@ SUMMARY = (
     "decode_step",
     "mamba_spec_metadata",
 )
+#: Variants of peers/: of several for one operator, the first that was timed is shown.
+ENGINES = ("deep_gemm", "flash_mla_fp8", "flash_mla", "vllm_cuda", "vllm_triton", "vllm_align")
 SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
@@ -146,6 +148,26 @@ def summary() -> list[str]:
     return [*markdown_table(["", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
+def engines() -> list[str]:
+    """Kernels of engines beside the suite's own, at every point of ``peers`` at which one was timed."""
+    run, rows, limited = record(f"{GPU}/peers"), [], []
+    for operator in dict.fromkeys(cell.operator for cell in run.in_order):
+        for label, cells in by_point(run, operator).items():
+            names = [name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")]
+            if names:
+                baseline = next(iter(cells.values())).baseline
+                shown = row_of(run, cells, [names[0], baseline, "triton_fused", "cuda_fused"])
+                rows.append([f"`{operator}`", f"`{names[0]}`", as_text(label), *shown])
+                limited += [cells[name] for name in names]
+    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+    notes = [
+        f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
+        *map(as_text, limit_warnings(limited)),
+    ]
+    head = ["", "engine's kernel", "point", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"]
+    return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]
+
+
 def example() -> list[str]:
     text = (ROOT / "examples" / "my_decode_native.py").read_text(encoding="utf-8")
     return ["```python", *text.rstrip().splitlines(), "```"]
@@ -234,6 +256,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
     "example": example,
+    "engines": engines,
     "runs": runs,
     "agreement": agreement,
     "timers": timers,

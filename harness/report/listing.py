@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.checks import CHECKS, WAIVABLE
 from harness.contract import Axis, Operator, Variant
-from harness.discover import Catalog, unavailable
+from harness.discover import PEERS, Catalog, unavailable
 from harness.report.console import print_checks, print_rows
 from harness.wording import counted
 
@@ -47,16 +47,18 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, *map(str, counts), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                absent.setdefault(reason, []).append(variant.name)
+                wraps = variant.origin.startswith(f"{PEERS}.")
+                absent.setdefault("needs the files of an engine" if wraps else reason, []).append(variant.name)
     longest = max((len(name) for name in catalog.operators), default=0)
     print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
-    if limited := [v.id for v in catalog.variants if v.limits]:
-        said = f"{counted(len(limited), 'wrapped kernel')} with declared limits: {', '.join(limited)}"
-        console.print(Text(said, style="dim"))
+    if limited := [v.name for v in catalog.variants if v.limits]:
+        console.print(
+            Text(f"† {counted(len(limited), 'wrapped kernel')} with limits: {', '.join(limited)}", style="dim")
+        )
     console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
     _print_broken(console, catalog)
 
