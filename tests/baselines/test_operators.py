@@ -19,6 +19,14 @@ from tests.runnable import defective, healthy
 CATALOG = discover()
 #: Defects that upstream had, or was suspected of. None of them may be dropped.
 HISTORIC = {
+    "compute_slot_mappings": (
+        "tail_kept",
+        "dummy_rows_mapped",
+        "every_group_sharded",
+        "disabled_group_mapped",
+        "row_for_slot",
+        "boundaries_of_setup",
+    ),
     "decode_flatten": (
         "chain_clamps_shared_table",
         "host_boundaries_trusted",
