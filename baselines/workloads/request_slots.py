@@ -63,6 +63,10 @@ STEP = (
     MAX_NUM_SEQS,
 )
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
+SEQS_FIT = Rule(
+    "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
+    lambda p: p.batch_size <= p.max_num_seqs,
+)
 STEP_RULES = (
     *axes.DECODE_STEP_RULES,
     Rule(
@@ -73,10 +77,7 @@ STEP_RULES = (
         "prefill_len ({prefill_len}) must not exceed max_model_len ({max_model_len})",
         lambda p: not p.prefills or p.prefill_len <= p.max_model_len,
     ),
-    Rule(
-        "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
-        lambda p: p.batch_size <= p.max_num_seqs,
-    ),
+    SEQS_FIT,
 )
 TOKENS_FIT = Rule(
     "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, prefills {prefills} x {prefill_len}) "
@@ -90,9 +91,10 @@ def redundant(point: Point) -> str | None:
     real = num_real(point)
     if point.padding and real == point.batch_size:
         return f"padding {point.padding:g} makes no padding row in a batch of {point.batch_size}"
-    if point.decode_len != "uniform" and (real - point.prefills <= 1 or point.max_decode_len == 1):
-        return f"a {point.decode_len} step of {real - point.prefills} decode(s) is uniform"
-    if point.prefill_len != PREFILL_LEN.default and not point.prefills:
+    decodes, pattern = real - point.get("prefills", 0), point.get("decode_len", "uniform")
+    if pattern != "uniform" and (decodes <= 1 or point.max_decode_len == 1):
+        return f"a {pattern} step of {decodes} decode(s) is uniform"
+    if not point.get("prefills", 1) and point.prefill_len != PREFILL_LEN.default:
         return "no request runs a prefill chunk"
     if point.get("group_blocks", "same") == "mixed" and point.num_groups == 1:
         return "one group has only one block size"
@@ -120,18 +122,23 @@ def num_real(point: Point) -> int:
 
 def _decode_lens(point: Point) -> np.ndarray:
     """Query tokens of the decodes in no particular order; max_decode_len occurs if there is a decode."""
-    count, top = num_real(point) - point.prefills, point.max_decode_len
-    if point.decode_len == "ragged":
+    count, top = num_real(point) - point.get("prefills", 0), point.max_decode_len
+    pattern = point.get("decode_len", "uniform")
+    if pattern == "ragged":
         return top - np.arange(count) % top
     lengths = np.full(count, top)
-    if point.decode_len == "mixed" and count > 1:
+    if pattern == "mixed" and count > 1:
         lengths[count - max(count // 10, 1) :] = 1
     return lengths
 
 
 def num_tokens(point: Point) -> int:
     """A: query tokens of the step."""
-    return int(_decode_lens(point).sum()) + point.prefills * point.prefill_len
+    return int(_decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
+
+
+def _chunk(point: Point) -> int:
+    return point.get("prefill_len", 1)
 
 
 def make_step(point: Point, seed: int) -> Step:
@@ -140,12 +147,12 @@ def make_step(point: Point, seed: int) -> Step:
     """
     rng = np.random.default_rng(seed)
     rows, real, slots = point.batch_size, num_real(point), point.max_num_seqs
-    decodes = real - point.prefills
-    query = np.full(real, point.prefill_len, dtype=np.int64)
+    decodes, chunk = real - point.get("prefills", 0), _chunk(point)
+    query = np.full(real, chunk, dtype=np.int64)
     query[:decodes] = rng.permutation(_decode_lens(point))
     lens = np.clip(draw_lengths(point.context_len, real, rng), query, point.max_model_len)
     prompts = np.maximum((rng.random(real) * (lens - query)).astype(np.int64), 1)
-    more = rng.integers(0, 2, real) * rng.integers(1, 2 * point.prefill_len + 1, real)
+    more = rng.integers(0, 2, real) * rng.integers(1, 2 * chunk + 1, real)
     prompts[decodes:] = np.minimum(lens + more, point.max_model_len)[decodes:]
 
     idx = np.full(rows, -1)

@@ -44,6 +44,14 @@ HISTORIC = {
         "ratio_in_place",
     ),
     "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
+    "gather_block_tables": (
+        "dirty_rows_kept",
+        "padding_rows_kept",
+        "evicted_blocks_kept",
+        "window_of_optimistic_count",
+        "row_for_slot",
+        "source_masked_in_place",
+    ),
     "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride", "pages_for_tokens"),
     "mamba_spec_metadata": (
         "table_without_speculative_blocks",
@@ -83,6 +91,7 @@ REJECTED_BY = {
     "decode_native/strided_slice": "contiguous",
     "decode_native/contiguous_per_step": "stable_address",
     "decode_step/fresh_tensors": "stable_address",
+    "gather_block_tables/source_masked_in_place": "inputs_unchanged",
     "mamba_state_gather/same_tensor": "stable_address",
     "mla_tile_schedule/fresh_tensors": "stable_address",
 }
