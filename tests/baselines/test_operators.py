@@ -82,6 +82,14 @@ HISTORIC = {
         "old_field_order",
     ),
     "paged_mqa_schedule": ("negative_length_unsigned", "whole_requests_for_atoms", "search_past_prefix"),
+    "post_update": (
+        "penalties_twice",
+        "progress_as_scheduled",
+        "accepted_below_one",
+        "last_chunk_dropped",
+        "filtered_rows_written",
+        "chunks_sampled",
+    ),
     "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail"),
 }
 #: The check that rejects a defect whose numbers are right. All others are rejected by comparing numbers (exact).
