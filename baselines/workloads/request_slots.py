@@ -89,7 +89,7 @@ TOKENS_FIT = Rule(
 def redundant(point: Point) -> str | None:
     """Why another point of a full grid has the same step; None where none has."""
     real = num_real(point)
-    if point.padding and real == point.batch_size:
+    if point.get("padding", 0) and real == point.batch_size:
         return f"padding {point.padding:g} makes no padding row in a batch of {point.batch_size}"
     decodes, pattern = real - point.get("prefills", 0), point.get("decode_len", "uniform")
     if pattern != "uniform" and (decodes <= 1 or point.max_decode_len == 1):
@@ -117,7 +117,7 @@ class Step:
 
 def num_real(point: Point) -> int:
     """Requests of the step, without padding."""
-    return point.batch_size - axes.num_padding_requests(point)
+    return point.batch_size - (axes.num_padding_requests(point) if "padding" in point else 0)
 
 
 def _decode_lens(point: Point) -> np.ndarray:

@@ -33,8 +33,8 @@ def _gather_rows(
     start, width = tl.load(starts + g), tl.load(widths + g)
     row, lanes = target + start + b * width, tl.arange(0, CHUNK)
     if b >= real:
-        for first in range(0, width, CHUNK):
-            tl.store(row + first + lanes, tl.zeros((CHUNK,), tl.int32), mask=first + lanes < width)
+        for cleared in range(0, width, CHUNK):
+            tl.store(row + cleared + lanes, tl.zeros((CHUNK,), tl.int32), mask=cleared + lanes < width)
     else:
         s = tl.load(idx + b)
         owned = tl.load(num_blocks + g * max_num_seqs + s)

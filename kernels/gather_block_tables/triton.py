@@ -1,4 +1,4 @@
-"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; strips without work end at once."""
+"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; idle strips end at once."""
 
 from __future__ import annotations
 

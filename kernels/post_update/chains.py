@@ -59,7 +59,7 @@ def _update_slot(
         lanes = tl.arange(0, LANES)
         if ns > 0:
             tl.store(last + s, tl.load(row_tokens + ns - 1))
-        write_tokens(s, ns, old, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, BINS)
+        write_tokens(s, ns, old, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS)
         tl.store(total + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
         tl.store(num_computed + s, tl.load(computed_before + s) + query - nr)

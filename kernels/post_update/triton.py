@@ -32,15 +32,15 @@ def counts_of(b, inside, idx, cu_num_logits, seq_lens, num_sampled, prompt_lens)
 
 @triton.jit
 def write_tokens(
-    s, ns, total, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, BINS: tl.constexpr
+    s, ns, total, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, longest, BINS: tl.constexpr
 ):
-    """History and penalty counts of rows [rows, 1] with lanes [1, tokens]."""
+    """History and penalty counts of rows [rows, 1] with lanes [1, tokens]; longest: tokens of the longest row."""
     new = lanes < ns
     token = tl.load(row_tokens + lanes, mask=new, other=-1)
     tl.store(all_ids + s * history_len + total + lanes, token.to(tl.int32), mask=new)
     if BINS:
         occurs, first = tl.zeros_like(token), new
-        for j in range(0, tl.max(ns)):
+        for j in range(0, longest):
             other = tl.load(row_tokens + j, mask=j < ns, other=-2)
             occurs += tl.where(other == token, 1, 0)
             first = first & ((other != token) | (lanes <= j))
@@ -108,6 +108,7 @@ def _update(
         history_len,
         vocab_size,
         lanes,
+        tl.max(ns, 0),
         BINS,
     )
     if DRAFTS:

@@ -12,7 +12,7 @@ from tests.baselines.random_batches import check_random, legal_point, run_exampl
 
 
 def test_worked_example():
-    """BS 16, 31 tokens in reach, 70 computed: null = 39 // 16 = 2 of six blocks; one padding row, two rows left over."""
+    """BS 16, reach 31, 70 computed: null = 39 // 16 = 2 of six blocks. One padding row, two rows left over."""
     axes = {"batch_size": 2, "padding": 0.5, "dirty": 4, "max_num_seqs": 5, "block_size": 16, "max_model_len": 128}
     point = legal_point(operator, axes | {"window": 31, "context_len": 90})
     x = operator.make_inputs(point, 0)

@@ -44,6 +44,15 @@ HISTORIC = {
         "ratio_in_place",
     ),
     "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
+    "draft_inputs": (
+        "last_index_not_padded",
+        "rejected_tokens_kept",
+        "chunk_gets_last_token",
+        "sampling_key_kept",
+        "positions_not_gated",
+        "hidden_rows_kept",
+        "step_of_setup",
+    ),
     "gather_block_tables": (
         "dirty_rows_kept",
         "padding_rows_kept",
