@@ -20,9 +20,8 @@ vLLM 0.33 runs this once before the target's forward pass and once per further p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,21 +33,9 @@ from baselines.workloads.decode_batch import int32
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
 
-def one_of(*values: int) -> Callable[[Any], int]:
-    """Parser of one of these numbers. Raises ValueError."""
-
-    def parse(value: Any) -> int:
-        if isinstance(value, bool) or value not in values:
-            raise ValueError(f"must be one of {', '.join(map(str, values))}")
-        return value
-
-    parse.examples = values
-    return parse
-
-
-CP_SIZE = Axis("cp_size", one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
+CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
-CP_INTERLEAVE = Axis("cp_interleave", one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
+CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
 
 AXES = (*slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS)
 RULES = (

@@ -15,7 +15,7 @@ and for s >= 0 (a row of slot -1 is filtered and leaves nothing behind, its ns a
     accepted[s] = max(ns, 1)                     for recurrent layers
 
 The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots keep everything.
-State is read from the inputs and written to the outputs; an engine passes one array as both, which is legal because the
+State is read from the inputs and written to the outputs; an engine passes one array as both. That is legal because the
 slots of a batch are distinct.
 
 vLLM 0.33 takes three launches for it. prompt_lens and all_ids are in pinned host memory there (``memory: uva``).

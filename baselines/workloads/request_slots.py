@@ -120,7 +120,7 @@ def num_real(point: Point) -> int:
     return point.batch_size - (axes.num_padding_requests(point) if "padding" in point else 0)
 
 
-def _decode_lens(point: Point) -> np.ndarray:
+def decode_lens(point: Point) -> np.ndarray:
     """Query tokens of the decodes in no particular order; max_decode_len occurs if there is a decode."""
     count, top = num_real(point) - point.get("prefills", 0), point.max_decode_len
     pattern = point.get("decode_len", "uniform")
@@ -134,7 +134,7 @@ def _decode_lens(point: Point) -> np.ndarray:
 
 def num_tokens(point: Point) -> int:
     """A: query tokens of the step."""
-    return int(_decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
+    return int(decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
 
 
 def _chunk(point: Point) -> int:
@@ -149,7 +149,7 @@ def make_step(point: Point, seed: int) -> Step:
     rows, real, slots = point.batch_size, num_real(point), point.max_num_seqs
     decodes, chunk = real - point.get("prefills", 0), _chunk(point)
     query = np.full(real, chunk, dtype=np.int64)
-    query[:decodes] = rng.permutation(_decode_lens(point))
+    query[:decodes] = rng.permutation(decode_lens(point))
     lens = np.clip(draw_lengths(point.context_len, real, rng), query, point.max_model_len)
     prompts = np.maximum((rng.random(real) * (lens - query)).astype(np.int64), 1)
     more = rng.integers(0, 2, real) * rng.integers(1, 2 * chunk + 1, real)

@@ -99,6 +99,13 @@ HISTORIC = {
         "filtered_rows_written",
         "chunks_sampled",
     ),
+    "step_inputs": (
+        "drafted_by_value",
+        "stale_tail",
+        "boundaries_of_setup",
+        "prompt_overwritten",
+        "row_for_slot",
+    ),
     "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail"),
 }
 #: The check that rejects a defect whose numbers are right. All others are rejected by comparing numbers (exact).
