@@ -8,17 +8,9 @@ import torch
 from torch import Tensor
 
 from baselines.post_update.operator import Inputs, Outputs, operator
+from baselines.workloads.request_slots import rows_of_slots
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
-
-
-def rows_of_slots(idx: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-    """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
-    the last slot, so no mask has to be read back.
-    """
-    rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx.device)
-    rows[idx] = torch.arange(len(idx), device=idx.device)
-    return rows[:slots].clamp(min=0), rows[:slots] >= 0
 
 
 def update(x: Inputs, out: Outputs, columns: Tensor) -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from baselines.post_update.chains import on_device, op_chain, rows_of_slots, set_up
+from baselines.post_update.chains import on_device, op_chain, set_up
 from baselines.post_update.operator import Inputs, Outputs
+from baselines.workloads.request_slots import rows_of_slots
 from harness.contract import Point, variant
 
 

@@ -14,7 +14,7 @@ and for s >= 0 (a row of slot -1 is filtered and leaves nothing behind, its ns a
     draft[s] = new_drafts[b]                     where drafts arrive with the tokens (pipeline parallelism)
     accepted[s] = max(ns, 1)                     for recurrent layers
 
-The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots keep everything.
+The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots do not change.
 State is read from the inputs and written to the outputs; an engine passes one array as both. That is legal because the
 slots of a batch are distinct.
 

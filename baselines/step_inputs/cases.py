@@ -70,7 +70,7 @@ HARD_POINTS = [
     HardPoint("10 % without drafts", _BATCH | {"batch_size": 20, "decode_len": "mixed"}),
     HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
     HardPoint("chunks beside decodes", _BATCH | {"prefills": 4}),
-    HardPoint("chunks only, in the middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
+    HardPoint("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
     HardPoint("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
     HardPoint("prompts end anywhere in decodes", _PROMPT, _prompts_end_anywhere),
     HardPoint("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, _prompts_end_anywhere),

@@ -8,13 +8,13 @@ cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P = prompt_
         num_computed[s] < P                     all tokens: all_ids[s, num_computed[s] + j]
         L > P, L - n >= P and new_tokens = 1    the first of the last n: last[s]
         L > P                                   the last d: draft[s, 0 .. d - 1]
-    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0         rows with num_computed[s] < P, l < look_ahead
+    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0     rows with num_computed[s] < P, l < look_ahead
     logit row r = cu_num_logits[b] + i, of token t = query_start_loc[b + 1] - n + i:
-        logits_indices[r] = t       expanded_idx[r] = s       expanded_pos[r] = i       logit_positions[r] = positions[t]
+        logits_indices[r] = t      expanded_idx[r] = s      expanded_pos[r] = i      logit_positions[r] = positions[t]
         drafted[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
 
 A draft row whose anchor still belongs to the prompt must not be accepted; that is decided by position, not by the
-placeholder -1 in ``draft`` (vLLM #54137). Everything else keeps its contents; no output depends on counts of the host
+placeholder -1 in ``draft`` (vLLM #54137). Everything else keeps its contents. No output depends on counts of the host
 but in its shape, so boundaries may be built on the device (vLLM #52795).
 
 vLLM 0.33 takes four launches before the forward pass, three where the host knows of no row in its prompt
@@ -75,7 +75,7 @@ RULES = (
     ),
     Rule(
         "history_len ({history_len}) must hold a chunk of prefill_len ({prefill_len}) and look_ahead ({look_ahead})",
-        lambda p: p.history_len >= max(p.prefill_len, p.next_n) + p.look_ahead,
+        lambda p: p.history_len >= max(p.prefill_len if p.prefills else 0, p.next_n) + p.look_ahead,
     ),
 )
 

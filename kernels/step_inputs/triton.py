@@ -1,6 +1,6 @@
 """step_inputs in Triton: one launch before the forward pass, also for what the engine gathers after it.
 
-Inputs of ``drafted`` are known before the forward pass, and the token and position that it reads are still in registers.
+Inputs of ``drafted`` are known before the forward pass, and the token and position that it reads are in registers.
 """
 
 from __future__ import annotations

@@ -62,6 +62,14 @@ HISTORIC = {
         "source_masked_in_place",
     ),
     "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride", "pages_for_tokens"),
+    "mamba_align_step": (
+        "offsets_after_reset",
+        "scheduler_block_size",
+        "fresh_slots_moved",
+        "row_for_slot",
+        "backward_move_dropped",
+        "only_exact_ends_frozen",
+    ),
     "mamba_spec_metadata": (
         "table_without_speculative_blocks",
         "padded_by_tokens",
