@@ -32,7 +32,6 @@ from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
-
 CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
 CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")

@@ -177,8 +177,8 @@ def by_slot(idx: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSE
 
 
 def rows_of_slots(idx: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-    """(row of each slot, 0 where it has none; whether it has one), both [slots], by operators of the device: row -1 goes
-    to a scratch entry behind the last slot, so no mask has to be read back.
+    """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
+    the last slot, so no mask has to be read back.
     """
     rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx.device)
     rows[idx] = torch.arange(len(idx), device=idx.device)

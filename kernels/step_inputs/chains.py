@@ -91,9 +91,8 @@ def _combine(
     tl.store(logits_indices + first_logit + i, t.to(tl.int64), mask=i < n)
     length, prompt = tl.load(seq_lens + b), tl.load(prompt_lens + s)
     if length > prompt:
-        if NEW == 1:
-            if length - n >= prompt:
-                tl.store(input_ids + end - n, tl.load(last + s).to(tl.int32))
+        if (length - n >= prompt) & (NEW == 1):
+            tl.store(input_ids + end - n, tl.load(last + s).to(tl.int32))
         drafts = (i >= NEW) & (i < n)
         proposed = tl.load(draft + s * k + i - NEW, mask=drafts, other=0)
         tl.store(input_ids + t, proposed.to(tl.int32), mask=drafts)

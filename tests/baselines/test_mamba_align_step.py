@@ -47,7 +47,7 @@ def after(computed, column, accepted):
 
 
 def test_worked_example():
-    """nc = 3, q = 3 crosses into column 1; two tokens are accepted, so the state of four tokens is frozen in column 0."""
+    """nc = 3, q = 3 crosses into column 1; two tokens are accepted: the state of four tokens is frozen in column 0."""
     assert before(3, 0, 1) == (1, 1, [0, 1, 0], [11, 12, 13])
     assert after(5, 1, 2) == (2, [1, 0, 0])
     assert before(5, 1, 2) == (1, 2, [-1, -1, 0], [11, 12, 13])

@@ -15,7 +15,7 @@ from tests.baselines.random_batches import check_random, compiled_values, legal_
     ("prompt", "ids", "drafted"),
     [
         (10, [70, 80, 81, 82], [70, 80, 81, 82]),  # a decode: last token and drafts
-        (11, [20, 80, 81, 82], [20, 80, 81, 82]),  # the last prompt token, then drafts after it
+        (11, [20, 80, 81, 82], [20, -1, -1, -1]),  # drafts behind the last prompt token: nobody proposed them for it
         (12, [20, 80, 81, 82], [20, -1, -1, -1]),  # drafts over a prompt token: none may be accepted
         (14, [20, 21, 22, 23], [20, -1, -1, -1]),  # the prompt ends with the step: nothing is written over it
         (20, [20, 21, 22, 23], [20, -1, -1, -1]),
