@@ -48,7 +48,7 @@ TABLES = ROOT / "tools" / "mutants"
 #: What a copy of the tree consists of.
 COPIED = ("baselines", "kernels", "harness", "configs", "tools")
 #: Configurations whose points a survivor of the hard points is put to: the first that has the operator.
-SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml")
+SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml", "configs/step.yaml")
 SEED = 0
 #: Seconds after which a mutant counts as hanging: many times what the slowest healthy variant takes.
 TIMEOUT_S = 300.0
