@@ -343,6 +343,39 @@ def doctor_command(options: argparse.Namespace) -> int:
     return OK if examine(make_console(), _device(options), options.out) else BAD
 
 
+def profile_command(options: argparse.Namespace) -> int:
+    from harness.cli import profiling
+
+    source = _load(options)
+    if source.config.decode_loop is not None:
+        raise ConfigError(
+            f"{options.config}: profile takes sweeps; docs/profiling.md has the command for a decode loop"
+        )
+    tool = profiling.tool_of(options.attribute) if options.attribute else options.tool or "torch"
+    if options.trace is not None and tool != "none":
+        raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
+    device, catalog = _prepare(options, source.config.measure.timeout_s)
+    groups = _plan(options, source, catalog)
+    record = _read(options.record) if options.record else None
+    if record is not None:
+        profiling.check_record(record, cell_keys(groups))
+    _print_broken(catalog)
+    job = _job(options, source.config.measure, device, timed=True)
+    request = profiling.request_of(options, source.config.name, groups, device, job.seed, tool)
+    try:
+        with _writing_to(request.out):
+            if options.attribute is not None:
+                return profiling.attribute_report(make_console(), request, options, options.attribute, record)
+            if tool == "none":
+                return profiling.run_workload(make_console(), request, options.trace)
+            return profiling.make_profile(make_console(), request, options, record)
+    except (profiling.ProfileError, profiling.ReportError) as error:
+        raise ConfigError(str(error)) from None
+    except profiling.ToolFailed as error:
+        _print_to_stderr(f"error: {error}")
+        return BAD
+
+
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 

@@ -36,6 +36,15 @@ class Group:
         return cell_key(self.operator.name, variant, self.label)
 
     @property
+    def labels(self) -> dict[str, int | float | str]:
+        """Axis -> its value, as a number or as the label of what is none."""
+        values = {axis.name: (axis, self.point[axis.name]) for axis in self.operator.axes}
+        return {
+            name: value if isinstance(value, int | float) else axis.label(value)
+            for name, (axis, value) in values.items()
+        }
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """Of all cells, in order."""
         return tuple(self.key(variant.name) for variant in self.variants)
