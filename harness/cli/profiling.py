@@ -46,6 +46,8 @@ CALLS, CALLS_NCU = 10, 1
 PARTIAL = "incomplete"
 #: What the profiler and the profiled process print.
 LOG = "profiler.log"
+#: The figure, without its suffix.
+TIMELINE = "timeline"
 #: Tool -> the file that is attributed.
 REPORTS = {"nsys": "report.sqlite", "ncu": "report.csv", "torch": "trace.json.gz"}
 #: End of a file's name -> the tool that wrote it.
@@ -333,8 +335,13 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
         console.print(Text(line))
     text = "\n\n".join(lines)
     (out / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}\n{text}\n", encoding="utf-8")
+    drawn = []
+    if not no_plots and profile.steps:
+        from plots.step_timeline import draw
+
+        drawn = draw(profile, out / TIMELINE)
     write_document(profile, out / PROFILE)
-    console.print(Text(f"profile: {out}"))
+    console.print(Text(f"profile, table{' and timeline' if drawn else ''}: {out}"))
     failed = profile.session is not None and bool(profile.session.failed)
     return BAD if failed else OK
 

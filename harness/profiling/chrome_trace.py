@@ -16,6 +16,8 @@ from harness.records.profile import PHASES
 
 _OPERATIONS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 _API = ("cuda_runtime", "cuda_driver")
+#: On a CPU: operators of PyTorch.
+_OPERATOR = "cpu_op"
 
 
 def read(path: Path) -> Trace:
@@ -46,6 +48,7 @@ def _ns(us: float) -> int:
 
 def _add(trace: Trace, events: list[dict[str, Any]]) -> None:
     annotations = []
+    calls = _API if any(event.get("cat") in _OPERATIONS for event in events) else (*_API, _OPERATOR)
     for event in events:
         category, start = event.get("cat"), _ns(float(event["ts"]))
         end = start + _ns(float(event.get("dur", 0)))
@@ -54,7 +57,7 @@ def _add(trace: Trace, events: list[dict[str, Any]]) -> None:
             kind = _OPERATIONS[category]
             name = str(event["name"])
             trace.operations.append(Operation(kind, name, start, end, correlation))
-        elif category in _API:
+        elif category in calls:
             trace.calls.append(ApiCall(str(event["name"]), int(event["tid"]), start, end, correlation))
         elif category == "user_annotation":
             annotations.append((int(event["tid"]), start, -end, str(event["name"])))

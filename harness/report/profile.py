@@ -16,6 +16,18 @@ from harness.wording import counted, significant
 _NOTHING = Entry("", muted=True)
 _UNDER = "taken under a profiler, which makes launches slower: shares, counts and order are right, times are no results"
 
+_NOTES = (
+    "of one call; kernels, copies and API calls are means, times medians. copies: memcpys and memsets",
+    "submit: host, in API calls that do not wait; wait: in those that do. gaps: between the call's operations",
+    _UNDER,
+)
+_NOTES_CPU = ("of one call on a CPU: operators of PyTorch called by the variant, mean; host time, median", _UNDER)
+
+
+def on_cpu(profile: Profile) -> bool:
+    """Whether the cells ran without a GPU: then there is no device to speak of."""
+    return profile.session is not None and profile.session.environment.device == "cpu"
+
 
 def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
     """A table for each operator and point. record: a run whose times stand beside the profile's."""
@@ -23,10 +35,15 @@ def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
     if profile.tool == "ncu":
         return _counter_tables(profile, record)
     tables = []
+    heads = ("kernels", "copies", "API calls", "submit µs", "wait µs", "device µs", "gaps µs")
+    heads += (f"{record.header.name}: gpu µs", "host µs") if record else ()
+    if on_cpu(profile):
+        heads = ("operators", "host µs")
     for (operator, point), rows in _by_point(profile.rows):
-        shown = [(row, _entries(row, measured.get(row.cell) if record else None)) for row in rows]
-        heads = ("kernels", "copies", "API calls", "submit µs", "wait µs", "device µs", "gaps µs")
-        heads += (f"{record.header.name}: gpu µs", "host µs") if record else ()
+        if on_cpu(profile):
+            shown = [(row, (_per_call(row, row.api_calls), Entry(significant(median(row.host_us))))) for row in rows]
+        else:
+            shown = [(row, _entries(row, measured.get(row.cell) if record else None)) for row in rows]
         tables.append(
             Table(
                 title=f"{operator} at {point}",
@@ -38,11 +55,7 @@ def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
         )
     if tables:
         last = tables[-1]
-        notes = (
-            "of one call; kernels, copies and API calls are means, times medians. copies: memcpys and memsets",
-            "submit: host, in API calls that do not wait; wait: in those that do. gaps: between the call's operations",
-            _UNDER,
-        )
+        notes = _NOTES_CPU if on_cpu(profile) else _NOTES
         tables[-1] = Table(last.title, last.axes, last.variants, last.rows, notes)
     return tables
 
@@ -55,13 +68,16 @@ def _by_point(rows: Iterable[Row | KernelCounters]) -> list[tuple[tuple[str, str
     return list(groups.items())
 
 
+def _per_call(row: Row, count: int) -> Entry:
+    return Entry(f"{count / row.calls:g}")
+
+
 def _entries(row: Row, cell: Cell | None) -> tuple[Entry, ...]:
-    per_call = lambda count: Entry(f"{count / row.calls:g}")  # noqa: E731
     times = (row.submit_us, row.wait_us, row.device_us, row.gap_us)
     entries = (
-        per_call(row.kernels or row.graphs),
-        per_call(row.memcpys + row.memsets),
-        per_call(row.api_calls),
+        _per_call(row, row.kernels or row.graphs),
+        _per_call(row, row.memcpys + row.memsets),
+        _per_call(row, row.api_calls),
         *(Entry(significant(median(us))) if us else _NOTHING for us in times),
     )
     if cell is None:
@@ -129,7 +145,7 @@ def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple
 def summary(profile: Profile) -> list[str]:
     """What was attributed, and what was not."""
     lines = []
-    if profile.share is not None:
+    if profile.share is not None and not on_cpu(profile):
         share = profile.share
         lines.append(
             f"attributed to cells: {share.of_operations:.2%} of the device's {counted(share.operations, 'operation')}, "
