@@ -9,6 +9,7 @@ import string
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from harness.config.load import ConfigError, Source
@@ -35,7 +36,7 @@ class Group:
     def key(self, variant: str) -> str:
         return cell_key(self.operator.name, variant, self.label)
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, int | float | str]:
         """Axis -> its value, as a number or as the label of what is none."""
         values = {axis.name: (axis, self.point[axis.name]) for axis in self.operator.axes}

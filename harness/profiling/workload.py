@@ -151,12 +151,15 @@ class Workload:
                 # Made in here, so that names and categories are registered while the profiler records.
                 ranges = [(range_of(key, phase, axes), range_of(key, CALL), run) for key, phase, axes, run in work]
                 began = time.perf_counter()
-                for around, call, run in ranges:
-                    with around:
-                        for _ in range(calls):
-                            with call:
-                                run()
-                                wait()
+                for (key, *_), (around, call, run) in zip(work, ranges, strict=True):
+                    try:
+                        with around:
+                            for _ in range(calls):
+                                with call:
+                                    run()
+                                    wait()
+                    except Exception as error:  # a variant may raise anything
+                        self.failed[key] = first_line(error)
                 return (time.perf_counter() - began) * 1e6
         finally:
             gc.enable()

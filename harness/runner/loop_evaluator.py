@@ -119,7 +119,7 @@ class LoopEvaluator:
                     continue
                 yield Heartbeat(stack.name, "measure")
                 try:
-                    block = loop.block(stack.name, max(number, 0), group.key(stack.name))
+                    block = loop.block(stack.name, max(number, 0), group.key(stack.name), vars(point))
                     found[stack.name] += [block] if number >= 0 else []
                 except Exception as error:  # a variant may raise anything
                     ended[stack.name] = self._ended(loop, stack, error)
