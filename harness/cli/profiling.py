@@ -136,7 +136,7 @@ def workload_command(request: Request, options: argparse.Namespace, out: Path, p
 
 def make_profile(console: Console, request: Request, options: argparse.Namespace, record: Run | None) -> int:
     """Run the tool, attribute its report, write and show the profile."""
-    tool = tools.find(request.tool, request.given) if request.tool in tools.OLDEST else None
+    tool = tools.find(request.tool, request.given) if request.tool in tools.PROFILERS else None
     if request.tool != "torch" and request.device == "cpu":
         name = tools.NAMES[request.tool]
         _print_elsewhere(console, request, options)

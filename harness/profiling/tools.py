@@ -27,14 +27,18 @@ _FOLDERS: Mapping[str, Sequence[str]] = {
         "/opt/nvidia/nsight-compute/*",
         "/usr/local/cuda*/nsight-compute*",
     ),
+    "compute-sanitizer": ("/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer"),
 }
 #: The oldest versions that know the flags and metrics used here.
-OLDEST = {"nsys": (2023, 1), "ncu": (2023, 1)}
-NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
+OLDEST = {"nsys": (2023, 1), "ncu": (2023, 1), "compute-sanitizer": (2022, 1)}
+NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "compute-sanitizer": "Compute Sanitizer"}
 DOWNLOADS = {
     "nsys": "https://developer.nvidia.com/nsight-systems",
     "ncu": "https://developer.nvidia.com/nsight-compute",
+    "compute-sanitizer": "https://developer.nvidia.com/cuda-toolkit",
 }
+#: Those that `bench.py profile` runs.
+PROFILERS = ("nsys", "ncu")
 #: Seconds that a tool may take to print its version.
 _VERSION_LIMIT_S = 60
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
@@ -65,7 +69,8 @@ def find(name: str, given: str | None = None) -> Tool:
         found = [one for pattern in _FOLDERS[name] for one in sorted(glob.glob(f"{pattern}/{name}"), key=_natural)]
         path = next((one for one in reversed(found) if os.access(one, os.X_OK)), None)
     if path is None:
-        remedy = f"install it ({DOWNLOADS[name]}), add it to PATH, or name it with --{name} PATH"
+        named = f", or name it with --{name} PATH" if name in PROFILERS else ""
+        remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{named}"
         return Tool(name, None, "", f"{NAMES[name]} ({name}) was not found; {remedy}")
     return _examined(name, path)
 
@@ -80,7 +85,7 @@ def _examined(name: str, path: str) -> Tool:
     except (OSError, subprocess.SubprocessError) as error:
         return Tool(name, path, "", f"{path} cannot be started: {first_line(error)}")
     said = f"{done.stdout}\n{done.stderr}".strip()
-    found = re.search(r"(?i)version\s+(\d[\w.\-]*)", said)
+    found = re.search(r"(?i)version\s+(\d[\d.]*)", said)
     if done.returncode or not found:
         return Tool(name, path, "", f"{path} does not work: {_last_line(said) or f'exit code {done.returncode}'}")
     version = found[1]

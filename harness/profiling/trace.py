@@ -11,7 +11,7 @@ from typing import Literal
 
 #: Category of the range around one call; those of the ranges around them are the phases.
 CALL = "call"
-_WAITS = re.compile(r"Synchronize|^cu(da)?(Event|Stream)Query|^cudaMemcpy(_v\d+)?$|^cuMemcpy[DH]to[DH](_v\d+)?$")
+_WAITS = re.compile(r"Synchronize|^cudaMemcpy(_v\d+)?$|^cuMemcpy[DH]to[DH](_v\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
