@@ -43,7 +43,7 @@ def profile_command(ncu: str, report: Path, workload: Sequence[str]) -> list[str
     options = [
         "--profile-from-start=off",
         "--nvtx",
-        f"--nvtx-include={DOMAIN}@regex:.+/",
+        f"--nvtx-include=regex:{DOMAIN}@.+/",
         "--clock-control=none",
         "--metrics",
         ",".join(METRICS.values()),
