@@ -161,7 +161,9 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
-    plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    plot.add_argument(
+        "runs", nargs="+", metavar="RUN", help="records (run.jsonl), profiles (profile.json), or folders of them"
+    )
     _add_only(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
 

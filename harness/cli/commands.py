@@ -27,6 +27,7 @@ from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
+from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
 from harness.report.console import make_console
@@ -378,12 +379,17 @@ def profile_command(options: argparse.Namespace) -> int:
 
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
+    from plots.step_timeline import draw
 
-    runs = [chosen(_read(path), options.only) for path in options.runs]
+    found = {path: _profile(path) for path in options.runs}
+    profiles = [profile for profile in found.values() if profile is not None]
+    runs = [chosen(_read(path), options.only) for path, profile in found.items() if profile is None]
     if options.only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out)
+        for number, profile in enumerate(profiles, 1):
+            drawn += draw(profile, options.out / f"timeline{number if len(profiles) > 1 else ''}")
     for path in drawn:
         print(printable(str(path)))
     if not drawn:
@@ -430,6 +436,12 @@ def history_command(options: argparse.Namespace) -> int:
 def _record_path(path: str) -> Path:
     """A record, or run.jsonl in the folder of a run."""
     return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
+
+
+def _profile(path: str) -> Profile | None:
+    """A profile.json, or the one in a folder; None where there is none."""
+    place = Path(path) / PROFILE if Path(path).is_dir() else Path(path)
+    return read_document(place, Profile) if place.name == PROFILE and place.is_file() else None
 
 
 def _read(path: str) -> Run:
