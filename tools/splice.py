@@ -24,9 +24,12 @@ from typing import Any
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
 from harness.records.file import read_run
+from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.decode_loop import loop_tables
 from harness.report.escape import as_text
+from harness.report.profile import profile_tables
+from harness.report.profile import summary as summary_of
 from harness.report.tables import markdown, point_columns
 from harness.wording import did_you_mean, significant
 
@@ -350,6 +353,23 @@ def tables(run: Run) -> list[str]:
     return lines[:-1]
 
 
+def profile(tool: str) -> list[str]:
+    """The tables of a profile, and what was attributed."""
+    path = REFERENCE / GPU / "profiles" / tool / PROFILE
+    try:
+        found = read_document(ROOT / path, Profile)
+    except RecordError as error:
+        raise SpliceError(str(error)) from None
+    e = found.session.environment
+    where = f"{e.gpu}, driver {e.driver}, torch {e.torch}, {found.tool} {found.tool_version}, commit {e.commit}."
+    return [
+        *markdown(profile_tables(found)).splitlines(),
+        "",
+        *(f"{as_text(line)}  " for line in summary_of(found)),
+        where,
+    ]
+
+
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
@@ -362,6 +382,8 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
+    "profile-nsys": lambda: profile("nsys"),
+    "profile-ncu": lambda: profile("ncu"),
 }
 
 

@@ -73,16 +73,13 @@ def attribute(trace: Trace) -> Attribution:
     by_correlation: dict[tuple[int, int], ApiCall] = {}
     lost: Counter[str] = Counter()
     lost_us: Counter[str] = Counter()
-    api_ns = api_ns_attributed = 0
     for call in _not_nested(trace.calls):
         number = inside.at(call.thread, call.start)
-        api_ns += call.end - call.start
         if number is None:
             lost[call.name] += 1
             lost_us[call.name] += _us(call.end - call.start)
         else:
             found[number].api.append(call)
-            api_ns_attributed += call.end - call.start
     for call in trace.calls:
         by_correlation[call.correlation] = call
     device_ns = device_ns_attributed = attributed = 0
@@ -98,13 +95,14 @@ def attribute(trace: Trace) -> Attribution:
         device_ns_attributed += operation.end - operation.start
         found[number].operations.append(operation)
         found[number].in_foreign += outermost.at(submitted.thread, submitted.start) is not None
+    host_ns, host_ns_attributed = _host_time(trace)
     share = Share(
         operations=len(trace.operations),
         operations_attributed=attributed,
         device_us=_us(device_ns),
         device_us_attributed=_us(device_ns_attributed),
-        api_us=_us(api_ns),
-        api_us_attributed=_us(api_ns_attributed),
+        host_us=_us(host_ns),
+        host_us_attributed=_us(host_ns_attributed),
     )
     outside = [Outside(name=name, count=lost[name], us=round(us, _DECIMALS)) for name, us in lost_us.most_common()]
     groups: dict[tuple[str, str], list[_Call]] = {}
@@ -113,6 +111,17 @@ def attribute(trace: Trace) -> Attribution:
     rows = [_row(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
     steps = [_step(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
     return Attribution(rows, share, outside[:MAX_OUTSIDE], steps)
+
+
+def _host_time(trace: Trace) -> tuple[int, int]:
+    """(ns from the first to the last event of the threads that run cells, ns of it in ranges of cells)."""
+    total = attributed = 0
+    for thread in {one.thread for one in trace.ranges}:
+        of_thread = [(one.start, one.end) for one in (*trace.ranges, *trace.calls) if one.thread == thread]
+        total += max(end for _, end in of_thread) - min(start for start, _ in of_thread)
+    for _, start, end in _outermost((one.thread, one.start, one.end) for one in trace.ranges):
+        attributed += end - start
+    return total, attributed
 
 
 def _us(ns: float) -> float:

@@ -86,14 +86,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a profile lies in the cells. api_us: in API calls; device_us: sum of the device's operations."""
+    """How much of a profile lies in the cells.
+
+    device_us: sum of the device's operations. host_us: from the first range or API call of the cells' threads to the
+    last; attributed is what the cells' ranges cover of it.
+    """
 
     operations: Count
     operations_attributed: Count
     device_us: Us
     device_us_attributed: Us
-    api_us: Us
-    api_us_attributed: Us
+    host_us: Us
+    host_us_attributed: Us
 
     @property
     def of_operations(self) -> float:
@@ -102,8 +106,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_time(self) -> float:
         """Of the time of host and device together."""
-        total = self.device_us + self.api_us
-        return (self.device_us_attributed + self.api_us_attributed) / total if total else 1.0
+        total = self.device_us + self.host_us
+        return (self.device_us_attributed + self.host_us_attributed) / total if total else 1.0
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,7 +149,7 @@ def summary(profile: Profile) -> list[str]:
         share = profile.share
         lines.append(
             f"attributed to cells: {share.of_operations:.2%} of the device's {counted(share.operations, 'operation')}, "
-            f"{share.of_time:.2%} of its time and that of API calls together"
+            f"{share.of_time:.2%} of the time of host and device together"
         )
     if profile.outside:
         shown = ", ".join(f"{one.count} × {one.name} ({one.us:.0f} µs)" for one in profile.outside[:5])

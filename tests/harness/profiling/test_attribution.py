@@ -78,7 +78,9 @@ def test_what_lies_in_no_cell_is_named_and_counted():
         "lost": (1, 0.01),
         "cudaLaunchKernel": (2, 0.15),
     }
-    assert share.of_time == (0.75 + 1.0 + 0.7 + 0.4) / (0.75 + 0.12 + 1.0 + 0.7 + 0.4 + 0.15)
+    assert (share.device_us_attributed, share.device_us) == (0.75, 0.87)
+    assert (share.host_us_attributed, share.host_us) == (3.0, 4.0)
+    assert share.of_time == 3.75 / 4.87
 
 
 def test_a_driver_call_inside_of_a_runtime_call_counts_once():
