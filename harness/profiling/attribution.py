@@ -151,7 +151,7 @@ def _outermost(intervals: Iterable[tuple[int, int, int]]) -> list[tuple[int, int
     """Without those that lie in another of the same thread."""
     found: list[tuple[int, int, int]] = []
     for thread, start, end in sorted(intervals, key=lambda one: (one[0], one[1], -one[2])):
-        if not found or found[-1][0] != thread or start > found[-1][2]:
+        if not found or found[-1][0] != thread or end > found[-1][2]:
             found.append((thread, start, end))
     return found
 
