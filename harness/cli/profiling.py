@@ -266,6 +266,8 @@ def _run(console: Console, command: Sequence[str], log, page=None) -> None:
         with open(log.name, encoding="utf-8", errors="replace") as written:
             written.seek(began)
             said = written.read()
+        if page is not None:
+            said += Path(page.name).read_text(encoding="utf-8", errors="replace")
         raise ToolFailed(f"{Path(command[0]).name} {_why(code, said)}; all that was printed: {log.name}")
 
 

@@ -114,10 +114,10 @@ def attribute(trace: Trace) -> Attribution:
 
 
 def _host_time(trace: Trace) -> tuple[int, int]:
-    """(ns from the first to the last event of the threads that run cells, ns of it in ranges of cells)."""
+    """(ns from the first to the last range of a cell, on each thread that has any; ns of it in such ranges)."""
     total = attributed = 0
     for thread in {one.thread for one in trace.ranges}:
-        of_thread = [(one.start, one.end) for one in (*trace.ranges, *trace.calls) if one.thread == thread]
+        of_thread = [(one.start, one.end) for one in trace.ranges if one.thread == thread]
         total += max(end for _, end in of_thread) - min(start for start, _ in of_thread)
     for _, start, end in _outermost((one.thread, one.start, one.end) for one in trace.ranges):
         attributed += end - start

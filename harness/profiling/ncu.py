@@ -55,7 +55,7 @@ def profile_command(ncu: str, report: Path, workload: Sequence[str]) -> list[str
 
 def export_command(ncu: str, report: Path) -> list[str]:
     """Prints the report as CSV, in base units (ns, bytes)."""
-    return [ncu, f"--import={report}", "--csv", "--page=raw", "--print-units=base", "--nvtx"]
+    return [ncu, f"--import={report}", "--csv", "--page=raw", "--print-units=base"]
 
 
 def problem_in(log: str) -> str | None:
@@ -80,7 +80,7 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
     if start < 0:
         raise ReportError(
             f"{where} is no raw page of Nsight Compute; make one with: ncu --import REPORT.ncu-rep --csv --page raw "
-            "--print-units base --nvtx"
+            "--print-units base"
         )
     rows = list(csv.reader(io.StringIO(text[start:])))
     heads = rows[0]

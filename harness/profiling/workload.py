@@ -129,10 +129,16 @@ class Workload:
         )
         return _Prepared(cell, group.labels, fixture, launch, replay)
 
-    def run(self, calls: int, range_of: Callable[..., AbstractContextManager] = nvtx_range) -> float:
+    def run(
+        self,
+        calls: int,
+        range_of: Callable[..., AbstractContextManager] = nvtx_range,
+        recorded: Callable[[], AbstractContextManager] | None = None,
+    ) -> float:
         """All cells in all phases, ``calls`` calls each. Returns the host's time for it, microseconds.
 
         range_of: (name, phase, axes) -> a range that can be entered several times.
+        recorded: makes the context in which a profiler records; by default the one for tools with a capture range.
         """
         work = [
             (one.cell.key, phase, one.payload, run)
@@ -147,7 +153,7 @@ class Workload:
         gc.collect()
         gc.disable()
         try:
-            with _profiled(self._device):
+            with recorded() if recorded else _capture_range(self._device):
                 # Made in here, so that names and categories are registered while the profiler records.
                 ranges = [(range_of(key, phase, axes), range_of(key, CALL), run) for key, phase, axes, run in work]
                 began = time.perf_counter()
@@ -166,8 +172,8 @@ class Workload:
 
 
 @contextmanager
-def _profiled(device: str) -> Iterator[None]:
-    """The part that a profiler with a capture range records."""
+def _capture_range(device: str) -> Iterator[None]:
+    """What a profiler with --capture-range=cudaProfilerApi records."""
     if device != "cuda":
         yield
         return
@@ -202,8 +208,8 @@ def run_traced(workload: Workload, calls: int, path: Path) -> float:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities, acc_events=True) as profiler:
-        wall_us = workload.run(calls, _Annotations)
+    profiler = profile(activities=activities, acc_events=True)
+    wall_us = workload.run(calls, _Annotations, lambda: profiler)
     profiler.export_chrome_trace(str(path))
     return wall_us
 

@@ -88,8 +88,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a profile lies in the cells.
 
-    device_us: sum of the device's operations. host_us: from the first range or API call of the cells' threads to the
-    last; attributed is what the cells' ranges cover of it.
+    device_us: sum of the device's operations. host_us: from the first range of a cell to the last; attributed is what
+    the ranges cover of it.
     """
 
     operations: Count
