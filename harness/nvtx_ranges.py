@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,27 @@ import nvtx
 DOMAIN = "spec-decode-metadata"
 
 
+class _Range:
+    """A range whose attributes are made once, so that entering it costs a push and leaving it a pop."""
+
+    def __init__(self, name: str, phase: str, axes: Mapping[str, Any] | None) -> None:
+        self._domain = nvtx.get_domain(DOMAIN)
+        payload = None if axes is None else payload_of(axes)
+        self._attributes = self._domain.get_event_attributes(name, category=phase, payload=payload)
+
+    def __enter__(self) -> None:
+        self._domain.push_range(self._attributes)
+
+    def __exit__(self, *error: object) -> None:
+        self._domain.pop_range()
+
+
 def nvtx_range(name: str, phase: str, axes: Mapping[str, Any] | None = None) -> AbstractContextManager:
     """A range around one phase of a cell; it can be entered several times. Free without a profiler.
 
     phase: one of those that docs/profiling.md lists. axes: of the cell's point, which tools show as fields.
     """
-    if axes is None or not is_listened_to():
-        return nvtx.annotate(name, domain=DOMAIN, category=phase)
-    return nvtx.annotate(name, domain=DOMAIN, category=phase, payload=payload_of(axes))
+    return _Range(name, phase, axes) if is_listened_to() else nullcontext()
 
 
 def is_listened_to() -> bool:

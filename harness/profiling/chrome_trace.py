@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from harness.profiling.trace import CALL, ApiCall, Operation, Range, ReportError
 from harness.records.profile import PHASES
 
 _OPERATIONS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+#: The driver's kernels for the copies and memsets of a graph.
+_COPY_KERNEL = re.compile(r"mem(cpy|set)\d*_post")
 _API = ("cuda_runtime", "cuda_driver")
 #: On a CPU: operators of PyTorch.
 _OPERATOR = "cpu_op"
@@ -54,8 +57,9 @@ def _add(trace: Trace, events: list[dict[str, Any]]) -> None:
         end = start + _ns(float(event.get("dur", 0)))
         correlation = (0, int(event.get("args", {}).get("correlation", -1)))
         if category in _OPERATIONS:
-            kind = _OPERATIONS[category]
             name = str(event["name"])
+            copies = _COPY_KERNEL.match(name)
+            kind = f"mem{copies[1]}" if copies else _OPERATIONS[category]
             trace.operations.append(Operation(kind, name, start, end, correlation))
         elif category in calls:
             trace.calls.append(ApiCall(str(event["name"]), int(event["tid"]), start, end, correlation))
