@@ -14,6 +14,9 @@ _HEIGHT = 0.7
 #: Shown around what the axis is about, as a share of it.
 _MARGIN = 0.12
 
+#: Share of the axis below which a bar has no edge of its own.
+_NARROW = 0.005
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -33,13 +36,15 @@ def draw_lanes(ax: Axes, bars: Iterable[Bar], length: float, longest: float, bef
     left, right = -before * longest, (1 + _MARGIN) * longest
     for bar in bars:
         if bar.end > left and bar.start < right:
+            # A white edge parts neighbours, but would hide what is hardly wider than itself.
+            narrow = bar.end - bar.start < _NARROW * longest
             ax.barh(
                 _LANES[bar.lane],
                 bar.end - bar.start,
                 left=bar.start,
                 height=_HEIGHT,
                 color=bar.colour,
-                edgecolor="white",
+                edgecolor=bar.colour if narrow else "white",
                 linewidth=0.3,
             )
     for edge in (0.0, length):

@@ -43,7 +43,7 @@ def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
         if on_cpu(profile):
             shown = [(row, (_per_call(row, row.api_calls), Entry(significant(median(row.host_us))))) for row in rows]
         else:
-            shown = [(row, _entries(row, measured.get(row.cell) if record else None)) for row in rows]
+            shown = [(row, (*_entries(row), *(_times(row, measured.get(row.cell)) if record else ()))) for row in rows]
         tables.append(
             Table(
                 title=f"{operator} at {point}",
@@ -72,20 +72,22 @@ def _per_call(row: Row, count: int) -> Entry:
     return Entry(f"{count / row.calls:g}")
 
 
-def _entries(row: Row, cell: Cell | None) -> tuple[Entry, ...]:
+def _entries(row: Row) -> tuple[Entry, ...]:
     times = (row.submit_us, row.wait_us, row.device_us, row.gap_us)
-    entries = (
+    return (
         _per_call(row, row.kernels or row.graphs),
         _per_call(row, row.memcpys + row.memsets),
         _per_call(row, row.api_calls),
         *(Entry(significant(median(us))) if us else _NOTHING for us in times),
     )
-    if cell is None:
-        return entries
-    figures = ("gpu_us",) if row.phase == "graph" else ("", "host_us")
-    found = [interval(cell, figure) if figure else None for figure in figures]
-    shown = [Entry(significant(one.median)) if one else _NOTHING for one in found]
-    return (*entries, *shown, *[_NOTHING] * (2 - len(shown)))
+
+
+def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
+    """(gpu_us, host_us) of a measured run, the one beside replays and the other beside calls."""
+    figure = "gpu_us" if row.phase == "graph" else "host_us"
+    found = interval(cell, figure) if cell else None
+    entry = Entry(significant(found.median)) if found else _NOTHING
+    return (entry, _NOTHING) if row.phase == "graph" else (_NOTHING, entry)
 
 
 def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
@@ -100,10 +102,11 @@ def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
             variant = key.split("/", 2)[1]
             name = kernels[0].name if len(kernels) == 1 else f"all {len(kernels)} kernels"
             shown.append(((variant, name), _sums(kernels, profile.cell(key))))
-        notes = ["caches are flushed before every kernel; L2 bytes are what the SMs ask of it, in sectors of 32 bytes"]
+        notes = ["DRAM: caches are flushed before every kernel. L2: what the SMs ask of it, in sectors of 32 bytes"]
+        notes.append("moved: the operator's least traffic. L2 GB/s: over the kernels' durations, gaps left out")
         if calibration is not None:
             notes.append(f"copy bandwidth of {record.header.name}: {copy_bandwidth(calibration) / 1e3:.0f} GB/s")
-        heads = ("µs", "DRAM kB", "L2 kB", "bytes moved kB", "L2 : moved", "L2 GB/s", "occupancy", "registers", "shape")
+        heads = ("µs", "DRAM kB", "L2 kB", "moved kB", "L2 / moved", "L2 GB/s", "occupancy", "registers", "shape")
         tables.append(Table(f"{operator} at {point}", ("variant", "kernel"), heads, tuple(shown), tuple(notes)))
     return tables
 
