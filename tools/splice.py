@@ -39,6 +39,8 @@ BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL
 MARKER = "<!-- splice:"
 
 GPU = "nvidia-h200"
+#: Names of the profilers.
+TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records shown in README and docs/results-h200.md.
 RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "mamba_copy", "cold"))
 #: The six rows of the README: these operators of ``full`` at one point.
@@ -361,7 +363,7 @@ def profile(tool: str) -> list[str]:
     except RecordError as error:
         raise SpliceError(str(error)) from None
     e = found.session.environment
-    where = f"{e.gpu}, driver {e.driver}, torch {e.torch}, {found.tool} {found.tool_version}, commit {e.commit}."
+    where = f"{e.gpu}, driver {e.driver}, torch {e.torch}, {TOOLS[found.tool]} {found.tool_version}, commit {e.commit}."
     return [
         *markdown(profile_tables(found)).splitlines(),
         "",
