@@ -128,10 +128,12 @@ def workload_command(request: Request, options: argparse.Namespace, out: Path, p
     words += ["--seed", str(request.seed), "--calls", str(request.calls), "--device", request.device]
     for phase in request.phases if request.phases != PHASES else ():
         words += ["--phase", phase]
-    for flag, values in (("--only", options.only), ("--set", options.set), ("--variants", options.variants)):
-        for value in values:
-            words += [flag, value]
-    return words
+    return words + _choice_of_cells(options)
+
+
+def _choice_of_cells(options: argparse.Namespace) -> list[str]:
+    flags = (("--only", options.only), ("--set", options.set), ("--variants", options.variants))
+    return [word for flag, values in flags for value in values for word in (flag, value)]
 
 
 def make_profile(console: Console, request: Request, options: argparse.Namespace, record: Run | None) -> int:
@@ -237,6 +239,7 @@ def _print_elsewhere(console: Console, request: Request, options: argparse.Names
             f"{shlex.join(command)} > {target}",
         ]
     back = ["python", "bench.py", "profile", request.config, "--attribute", str(target)]
+    back += _choice_of_cells(options)
     console.print(Text(f"where a GPU and {tools.NAMES[request.tool]} are, in a checkout of this suite:"))
     for line in [f"mkdir {folder}", *lines]:
         console.print(Text(f"    {line}"), soft_wrap=True)

@@ -67,7 +67,7 @@ def test_without_the_tool_or_a_gpu_the_commands_for_elsewhere_are_shown(tool, ca
     assert "--tool torch works without one" in done.err
     assert f"    {tool} " in done.out
     assert "--only '*/flat_view/*'" in done.out
-    assert f"--attribute profiled/{profiling.REPORTS[tool]}" in done.out
+    assert f"--attribute profiled/{profiling.REPORTS[tool]} --only '*/flat_view/*'" in done.out
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
