@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.analysis.stats import floor_in_words, is_plausible, is_timed, samples
+from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
 
@@ -67,6 +68,14 @@ class Panel:
         """The baseline, then the others in the order of the record."""
         return list(dict.fromkeys([self.baseline, *(name for point in self.points for name in point.cells)]))
 
+    def marked(self, variant: str) -> str:
+        """The variant's name, with a dagger where it is declared not to hold somewhere."""
+        return (
+            f"{variant} {LIMITED}"
+            if any(p.cells[variant].limits for p in self.points if variant in p.cells)
+            else variant
+        )
+
     def varying(self) -> list[str]:
         """Axes with more than one value, without those that no label names, which are derived from others."""
         axes = dict.fromkeys(name for point in self.points for name in point.axes)
@@ -109,7 +118,8 @@ class Panel:
 def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
     """All panels with a timed cell, by generation, device, cache state and operator, the last as in the records.
 
-    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us.
+    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us. Only gpu_us is
+    taken in the cache state; where hot runs have the other figures, those of cold ones are left out.
     """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
@@ -119,7 +129,8 @@ def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
             of_device = [run for run in group if device_name(run.header.environment) == device]
             figure = "cpu_us" if of_device[0].header.environment.device == "cpu" else gpu_figure
             by_cache: dict[str, list[Run]] = {}
-            for run in of_device:
+            hot = [run for run in of_device if run.cache == HOT.name]
+            for run in of_device if figure == "gpu_us" else hot or of_device:
                 by_cache.setdefault(run.cache if figure == "gpu_us" else HOT.name, []).append(run)
             for (cache, of_state), operator in itertools.product(by_cache.items(), operators):
                 points = _points(of_state, operator, figure)
@@ -148,6 +159,24 @@ def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
     return points
 
 
+def gpus_of(drawn: Iterable[Panel]) -> list[str]:
+    """The GPU models of the panels, in their order; CPUs are left out, as their times have another scale."""
+    return list(dict.fromkeys(panel.device for panel in drawn if panel.figure != "cpu_us"))
+
+
+def by_operator(drawn: Sequence[Panel]) -> list[list[Panel]]:
+    """Panels that show the same on several GPUs, which get one scale, together; each alone where there is one GPU, or
+    where a GPU has several panels of an operator.
+    """
+    groups: dict[tuple[str, str, bool], list[Panel]] = {}
+    for panel in drawn:
+        groups.setdefault((panel.figure == "cpu_us", panel.cache, panel.operator), []).append(panel)
+    twice = any(len({panel.device for panel in group}) < len(group) for group in groups.values())
+    if len(gpus_of(drawn)) < 2 or twice:
+        return [[panel] for panel in drawn]
+    return sorted(groups.values(), key=lambda group: group[0].figure == "cpu_us")
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -159,3 +188,15 @@ def _order(value: Any) -> tuple[bool, float, str]:
 def runs_of(drawn: Iterable[Panel]) -> list[Run]:
     """The runs whose cells the panels hold, each once."""
     return list({id(point.run): point.run for panel in drawn for point in panel.points}.values())
+
+
+def limits_caption(found: Iterable[Panel]) -> str:
+    """Where the drawn variants with a dagger do not hold, a line each; empty where there is none."""
+    cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
+    return "".join(f"{text}\n" for text in limit_warnings(cells))
+
+
+def floor_caption(found: Iterable[Panel]) -> str:
+    """What the floor is, a line for each way in which the runs measured it."""
+    words = dict.fromkeys(floor_in_words(one) for run in runs_of(found) for one in run.calibrations)
+    return "".join(f"floor: {text}\n" for text in words)

@@ -30,16 +30,21 @@ TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
 #: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision
-#: deficiency. One family for each way to write a kernel; any other variant is a chain of framework operators.
+#: deficiency. One family for kernels of engines and for each way to write a kernel; any other variant is a chain of
+#: framework operators.
+_ENGINES = ("#117733", "#661100", "#AA4499")
 _FAMILIES = {
+    "vllm": _ENGINES,
+    "gemm": _ENGINES,
+    "mla": _ENGINES,
     "cuda": ("#0072B2", "#56B4E9", "#332288"),
     "triton": ("#D55E00", "#E69F00", "#882255"),
 }
 _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
 #: and marker; tests/plots/test_plots.py checks it.
-_SALT = "12773812"
+_SALT = "1793739"
 
 
 def variant_style(name: str) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def variant_style(name: str) -> dict[str, Any]:
     family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
     return {
         "color": family[digest[0] % len(family)],
-        "marker": _MARKERS[digest[1] % len(_MARKERS)],
+        "marker": MARKERS[digest[1] % len(MARKERS)],
         "linestyle": "-" if family is not _CHAINS or "fused" in words else "-.",
     }
 

@@ -25,6 +25,7 @@ from harness.analysis.warnings import (
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
+    limit_warnings,
     throttling_warnings,
 )
 from harness.exit_codes import BAD, OK, UNSURE
@@ -38,7 +39,8 @@ VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")
 DIGITS = 4
 #: Processes a side with which a verdict is possible: of two, both can be in the rarer one of a kernel's two states.
 MIN_PROCESSES = 3
-#: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells.
+#: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells that are not
+#: noisy.
 POWER = 0.95
 #: Device -> the figures that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
@@ -110,6 +112,8 @@ class CellComparison:
     The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
     sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
+    noisy:        whether processes differ more here than in other cells of this time. It can be slower, and fail; that
+                  it could not be seen to be does not count.
     below_floor:  whether the change is smaller than Rule.floor_us.
     """
 
@@ -127,6 +131,7 @@ class CellComparison:
     head_medians: tuple[float, ...] = ()
     sd: float = math.nan
     power: float = 0.0
+    noisy: bool = False
     below_floor: bool = False
 
     @property
@@ -230,8 +235,10 @@ class Comparison:
 
     @property
     def power(self) -> float:
-        """Chance that a slow-down of ``detect`` in any one gating cell would have been called slower, on average."""
-        cells = self.gating_cells
+        """Chance that a slow-down of ``detect`` in any one gating cell that is not noisy would have been called slower,
+        on average.
+        """
+        cells = [cell for cell in self.gating_cells if not cell.noisy]
         return float(np.mean([cell.power for cell in cells])) if cells else 0.0
 
     @property
@@ -282,7 +289,8 @@ class Comparison:
                 named = ", ".join(abbreviated(disagreeing))
                 texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
             found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
-        return found
+        cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
+        return [*found, *limit_warnings(cells)]
 
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
@@ -423,8 +431,10 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 
 def _configuration(run: Run) -> dict[str, Any]:
-    """What decides which cells are measured and how. Not the seed, which the header holds, and the model of ITL."""
-    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name")}
+    """What decides which cells are measured and how. Not the seed, which the header holds, the model of ITL, and what
+    ratios within a record refer to.
+    """
+    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name", "baseline")}
     leaves = dict(_leaves("config", config))
     leaves.pop("config.measure.seed", None)
     return leaves
@@ -432,21 +442,27 @@ def _configuration(run: Run) -> dict[str, Any]:
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     """Whether the sides were timed on the same GPUs, and how much wider the threshold becomes if not."""
-    sides = [tuple(dict.fromkeys(run.header.environment.gpu_id for run in runs)) for runs in (base, head)]
+    sides = [tuple(dict.fromkeys(one for run in runs for one in run.gpu_ids)) for runs in (base, head)]
     known = [tuple(one for one in side if one is not None) for side in sides]
     if base[0].header.environment.device == "cpu":
         return Machines((), (), 0.0, None)
     if known != sides:
         return Machines(*known, 0.0, "Records do not say on which GPU they were timed; taken as one and the same.")
-    if set(sides[0]) == set(sides[1]):
+    shared = any(len(run.gpu_ids) > 1 for run in (*base, *head))
+    if set(sides[0]) == set(sides[1]) and not shared:
         several = f"Both sides were timed on the same {len(set(sides[0]))} GPUs." if len(set(sides[0])) > 1 else None
         return Machines(*known, 0.0, several)
     measured = _calibration_spread(base, head)
     band = max(MACHINE_SPREAD, measured)
+    timed = (
+        "A run on several GPUs may have timed a cell on any of them"
+        if shared
+        else ("Base and head were timed on different GPUs of one model")
+    )
     return Machines(
         *known,
         band,
-        f"Base and head were timed on different GPUs of one model, whose calibration kernels differ by up to "
+        f"{timed}, whose calibration kernels differ by up to "
         f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold and to what must be visible.",
     )
 
@@ -651,6 +667,7 @@ class _Judged:
     verdict: Verdict
     sd: float
     power: float
+    noisy: bool
 
 
 def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
@@ -673,6 +690,7 @@ def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
                 verdict,
                 math.sqrt(float(spread.variance[i])),
                 float(found.power[i]) if one.enough else 0.0,
+                bool(spread.outlier[i]),
             )
         )
     return judged
@@ -698,6 +716,7 @@ def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
         row.head,
         judged.sd,
         judged.power,
+        judged.noisy,
         abs(change_us.median) < result.rule.floor_us,
     )
 

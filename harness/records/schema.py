@@ -59,7 +59,8 @@ class RecordGone(RecordError):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
-    gpu_id: hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    packages: package that variants wrap -> its version, of those that are there.
     """
 
     device: Literal["cuda", "cpu"]
@@ -83,6 +84,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     power_limit_w: float | None = None
     commit: str | None = None
     dirty: bool = False
+    packages: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
 
@@ -126,6 +128,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes:      size of the device-to-device copies timed in copy_us.
     chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
                      (harness/analysis/cache_states.py).
+    copies:          bytes read and written -> launch shape -> a copy kernel of so many bytes; the fastest shapes make
+                     the floor's curve. Empty in records from before it was measured.
     sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 
@@ -136,6 +140,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
     copy_us: Samples
     chase_cycles: dict[str, Samples] = {}
+    copies: dict[Annotated[int, Meta(ge=1, le=2**53)], Annotated[dict[str, KernelTimes], Meta(min_length=1)]] = {}
     sm_clock_mhz: int = 0
 
 
@@ -173,13 +178,18 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
-    """The cells after this line come from another process: a resumed run, a replaced worker, a merged shard."""
+    """The cells of this worker after this line come from another process: a resumed run, a replaced worker, a merged
+    shard, or, in a run on several GPUs, another one of them.
+
+    worker: number of the worker, one per GPU; that of the header is 0.
+    """
 
     started: str
     why: str
     environment: Environment
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
+    worker: Count = 0
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -229,6 +239,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why the status is not "passed"; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
+    limits:   hard points and sequences, as globs, at which the variant is declared not to hold -> why.
+    worker:   which worker measured it; its last segment before the cell describes it.
     """
 
     operator: str
@@ -240,6 +252,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason: str | None = None
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
+    limits: dict[str, str] = {}
+    worker: Count = 0
 
     @property
     def key(self) -> str:
@@ -274,12 +288,33 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The calibration of the process that timed this cell."""
-        return self._calibrations.get(cell.key, self.header.calibration)
+        return self.process_of(cell).calibration
+
+    def process_of(self, cell: Cell) -> Header | Segment:
+        """The line that describes the process which measured this cell: its worker's last one before the cell."""
+        return self._processes.get(cell.key, self.header)
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration | None]:
-        """By key, for the cells after a segment line; the last segment before a cell counts."""
-        return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
+    def _processes(self) -> dict[str, Segment]:
+        """By key, for the cells after a segment line."""
+        return {
+            cell.key: segment
+            for start, segment in self.segments
+            for cell in self.cells[start:]
+            if cell.worker == segment.worker
+        }
+
+    @property
+    def gpu_ids(self) -> tuple[str | None, ...]:
+        """Of the GPUs that its cells were measured on; that of the header where it has none."""
+        cells = dict.fromkeys(self.process_of(cell).environment.gpu_id for cell in self.cells)
+        return tuple(cells) or (self.header.environment.gpu_id,)
+
+    @property
+    def calibrations(self) -> list[Calibration]:
+        """Of all its processes."""
+        found = [self.header.calibration, *(segment.calibration for _, segment in self.segments)]
+        return [one for one in found if one is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,8 @@ from harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"
+#: Least width of an operator's summary.
+SHORTEST = 24
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
@@ -47,13 +50,22 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, *map(str, counts), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                absent.setdefault(reason, []).append(variant.name)
+                absent.setdefault("needs the files of an engine" if variant.is_peer else reason, []).append(
+                    variant.name
+                )
     longest = max((len(name) for name in catalog.operators), default=0)
-    print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
+    *heads, last = ("operator", "variants", "hard points", "defects", "what it does")
+    width = max(console.width - longest - sum(map(len, heads[1:])) - 2 * len(heads), SHORTEST)
+    rows = [(*row[:-1], textwrap.shorten(row[-1], width, placeholder=" …")) for row in rows]
+    print_rows(console, (*heads, last), rows, first=longest, gap=2)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
+    if limited := [v.name for v in catalog.variants if v.limits]:
+        console.print(
+            Text(f"† {counted(len(limited), 'wrapped kernel')} with limits: {', '.join(limited)}", style="dim")
+        )
     console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
     _print_broken(console, catalog)
 
@@ -64,6 +76,9 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)
+    if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
+        console.print()
+        print_rows(console, ("variant", "does not hold at", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
     checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
     if checks:
@@ -116,6 +131,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
+        "limits": dict(variant.limits),
         "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 

@@ -42,6 +42,8 @@ class Job:
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
     verified: whether another run has verified every cell that will be asked for (harness/runner/verified_by.py).
+    gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
+    host_lock: whether to hold the host's lock while host time is measured (harness/timing/host_lock.py).
     """
 
     device: str
@@ -52,6 +54,8 @@ class Job:
     role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
     verified: bool = False
+    gpu: str | None = None
+    host_lock: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Task:
     """One operator at one point, the names of its variants, and the seconds they may be timed for together.
 
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    baseline:    of the cells; None for the operator's own.
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -68,18 +73,21 @@ class Task:
     budget_s: float
     at_capacity: bool = False
     check_seed: int = 0
+    baseline: str | None = None
 
 
 @dataclass(frozen=True)
 class CheckRequest:
     """Check one variant on its operator's hard points and sequences only.
 
-    at: the name of the only one to check, or the axes of any other point; None for all.
+    at:   the name of the only one to check, or the axes of any other point; None for all.
+    only: exactly the one named in ``at``, even where the variant declares a limit.
     """
 
     operator: str
     variant: str
     at: str | Mapping[str, Any] | None = None
+    only: bool = False
 
 
 @dataclass(frozen=True)

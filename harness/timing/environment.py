@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,8 +49,10 @@ def choose_device(wanted: str) -> str:
     return "cuda" if present and wanted != "cpu" else "cpu"
 
 
-def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
-    """notes: what else a reader of the record must know of this machine."""
+def describe(
+    device: str, notes: tuple[str, ...] = (), packages: Mapping[str, str] = MappingProxyType({})
+) -> Environment:
+    """notes: what else a reader of the record must know of this machine. packages: versions of wrapped packages."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -59,6 +63,7 @@ def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
         "cuda_core": _version("cuda-core"),
         "commit": commit,
         "dirty": dirty,
+        "packages": dict(packages),
     }
     if device == "cpu":
         return Environment(**common, generation="CPU", notes=notes)
@@ -137,7 +142,9 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool]:
-    """Short commit hash, and whether the tree differs from it. Without a .git, the hash is read from BENCH_COMMIT."""
+    """Short commit hash, and whether the tree differs from it. Without a .git, they are read from BENCH_COMMIT, in
+    which a plus follows the hash of a tree that differs.
+    """
 
     def git(*arguments: str) -> str | None:
         # Without the lock of the index, so that a commit made at the same time does not fail.
@@ -150,5 +157,6 @@ def _git_state() -> tuple[str | None, bool]:
 
     commit = git("rev-parse", "--short=10", "HEAD")
     if commit is None:
-        return os.environ.get("BENCH_COMMIT"), False
+        given = os.environ.get("BENCH_COMMIT", "")
+        return given.removesuffix("+") or None, given.endswith("+")
     return commit, bool(git("status", "--porcelain", "--untracked-files=no"))

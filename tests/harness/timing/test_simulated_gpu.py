@@ -3,6 +3,7 @@
 Simulated times are known to the nanosecond, so measured ones are compared with ``approx`` only for rounding.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import torch
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibration_errors, disagreement, estimates
-from harness.analysis.stats import samples, slopes
+from harness.analysis.stats import floor_curve, floor_us, samples, slopes
 from harness.checks import Mismatch
 from harness.config.load import Measure
 from harness.contract import Variant
@@ -29,7 +30,7 @@ from harness.runner.protocol import Audited, Heartbeat, Job, Outputs, Rejection,
 from harness.timing import calibrate as calibration
 from harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
 from harness.timing.clocks import Clocks
-from harness.timing.cuda_timer import CudaTimer
+from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
 from harness.verify import hard_points
@@ -39,7 +40,7 @@ from harness.verify.hard_points import check_variant as prove_variant
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
-from tests.simulated_gpu import simulated_gpu
+from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
 
 COPIES = (1, 2, 4, 8, 16)
 ADVERSARIES = ROOT / "tests" / "adversaries"
@@ -57,7 +58,8 @@ def gpu():
 def short_calibration():
     """As many rounds and bytes as a simulation needs, in which every one is like the other."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"ROUNDS": 3, "EMPTY_PAIRS": 5, "COPY_BYTES": 2**18}.items():
+        sizes = {"COPY_BYTES": 2**18, "CURVE_BYTES": (2**12, 2**15, 2**18), "CURVE_ROUNDS": 3}
+        for name, value in {"ROUNDS": 3, "EMPTY_PAIRS": 5, **sizes}.items():
             patch.setattr(calibration, name, value)
         yield
 
@@ -167,6 +169,31 @@ def test_the_slope_of_a_chain_is_the_sum_of_its_nodes(gpu):
     assert b.tolist() == [9] * 64
 
 
+def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
+    held, calls = [False], []
+
+    @contextmanager
+    def lock():
+        held[0] = True
+        yield
+        held[0] = False
+
+    work = spin(1000)
+
+    def launch():
+        calls.append((held[0], torch.cuda.is_current_stream_capturing()))
+        work()
+
+    timer = CudaTimer(COPIES, host_lock=lock)
+    watch = timer.stopwatch(launch, stream_rounds=1)
+    calls.clear()
+    watch.sample()
+    assert calls.count((True, False)) == HOST_CALLS + 1  # host_us, then the call of eager_us
+    assert (False, False) in calls  # those of stream_us
+    assert calls.count((False, True)) == sum(COPIES)
+    assert calls.count((True, True)) == 0
+
+
 def test_long_chains_get_fewer_copies(gpu):
     waits = [spin(1000 + i) for i in range(40)]
     _, taken, _ = sampled(CudaTimer(COPIES), lambda: [wait() for wait in waits], rounds=1)
@@ -263,6 +290,19 @@ def test_a_calibration_without_errors(cache, gpu):
     assert (found.own["chain"].launches, found.own["null"].launches, found.sm_clock_mhz) == (5, 1, 1980)
     assert found.empty_pair_us == [0.0] * 5
     assert bool(found.own["null"].state_us) == (cache != "hot")
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
+def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
+    found = calibrated(cache)
+    assert ["one block" in shapes for shapes in found.copies.values()] == [True, True, False]
+    assert all(bool(times.state_us) == (cache != "hot") for of in found.copies.values() for times in of.values())
+    sizes, floors = floor_curve(found)
+    assert sizes.tolist() == [2**12, 2**15, 2**18]
+    assert list(floors) == sorted(floors)
+    fastest = min(np.median(slopes(times.graph_us)) for times in found.copies[2**15].values())
+    added = {"hot": 0, "serving": 2**14, "cold": 2**15}[cache] / MISSED_BYTES_PER_NS / 1000
+    assert floor_us(found, 2**15) == pytest.approx(fastest + added, rel=0.02)
 
 
 def test_a_global_timer_that_runs_fast_is_an_error_of_every_estimator(gpu):
