@@ -26,6 +26,8 @@ GPU, COMPILER = "cuda", "compiler"
 
 #: Behind the name of a hard point that runs once more, in buffers that start one element past an aligned address.
 UNALIGNED = ", unaligned buffers"
+#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
+FAR = ", rows beyond 2^31"
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.config.load import ConfigError
 from harness.config.sweep import Group
-from harness.contract import UNALIGNED, Axis, Operator, Variant
+from harness.contract import FAR, UNALIGNED, Axis, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
@@ -29,7 +29,7 @@ def parse_key(key: str, catalog: Catalog, groups: Sequence[Group]) -> CheckReque
     """
     operator, variant = _variant(key, catalog)
     given = key.split("/", 2)[2]
-    name = given.removesuffix(UNALIGNED)
+    name = given.removesuffix(UNALIGNED).removesuffix(FAR)
     names = [*(hard.name for hard in operator.hard_points), *operator.sequences]
     if name in names and variant.limit_at(given):
         return CheckRequest(operator.name, variant.name, given, only=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.config.sweep import Group
-from harness.contract import UNALIGNED, Operator, Variant
+from harness.contract import FAR, UNALIGNED, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
@@ -356,7 +356,7 @@ def _print_failure(
     if len(told) > 1:
         console.print(Text(f"and {counted(len(told) - 1, 'further failure')}"))
     if first.name != DIED:
-        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED)}", seed)
+        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED).removesuffix(FAR)}", seed)
         console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
 
 
@@ -369,7 +369,9 @@ def _where(operator: Operator, finding: Finding) -> str:
     """``hard point 'L = 1' (batch_size=3,max_decode_len=1)``, ``sequence 'shrinks'``, ``batch_size=3``."""
     if finding.name in operator.sequences:
         return f"sequence {finding.name!r}"
-    hard = next((h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED)), None)
+    hard = next(
+        (h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED).removesuffix(FAR)), None
+    )
     if hard is not None:
         return f"hard point {finding.name!r} ({operator.label(operator.complete(hard.point))})"
     return finding.name

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from harness.contract import Operator, Variant
 from harness.discover import unavailable
-from harness.runner.protocol import CheckRequest, Fatal, Job
+from harness.runner.protocol import CheckRequest, Job
 from harness.runner.supervised_worker import SupervisedWorker
-from harness.runner.worker import RunError, Worker, WorkerDied
+from harness.runner.worker import Worker, WorkerDied
 from harness.verify.hard_points import Finding, judged_limit, limited_names
 
 
@@ -21,7 +21,7 @@ class LimitChecks:
     """The findings where variants declare limits, each variant once."""
 
     def __init__(self, job: Job, start: Callable[[Job], Worker]) -> None:
-        self._job = replace(job, timed=False, role="evaluate", compiled=())
+        self._job = replace(job, timed=False, role="evaluate", compiled=(), verified=False)
         self._start = start
         self._known: dict[str, list[Finding]] = {}
 
@@ -44,9 +44,11 @@ class LimitChecks:
         found = []
         try:
             for name in names:
-                self._wait_until_ready(worker)
+                worker.started()
                 try:
-                    (finding,) = worker.ask(CheckRequest(variant.operator, variant.name, name, only=True))
+                    finding = _worst(
+                        name, list(worker.ask(CheckRequest(variant.operator, variant.name, name, only=True)))
+                    )
                 except WorkerDied as death:
                     finding = Finding(name, "rejected", "no_crash", str(death))
                     worker.restart()
@@ -55,10 +57,8 @@ class LimitChecks:
             worker.close(wait_s=5.0)
         return found
 
-    def _wait_until_ready(self, worker: SupervisedWorker) -> None:
-        try:
-            ready = worker.wait_until_ready()
-        except WorkerDied as death:
-            raise RunError(f"the worker for declared limits could not start: {death}") from None
-        if isinstance(ready, Fatal):
-            raise RunError(f"the worker for declared limits could not start: {ready.reason}")
+
+def _worst(name: str, findings: list[Finding]) -> Finding:
+    """The one that fails, of several; with far rows there is one for each input, and none where memory is short."""
+    failing = [finding for finding in findings if finding.outcome in ("rejected", "failed")]
+    return next(iter([*failing, *findings]), Finding(name, "skipped", message="too little memory"))

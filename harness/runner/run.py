@@ -21,7 +21,7 @@ from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.limit_checks import LimitChecks
 from harness.runner.output_check import OutputCheck
-from harness.runner.protocol import CheckRequest, Fatal, Job, Outputs, RandomRequest, Ready, Rejection, Task
+from harness.runner.protocol import CheckRequest, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import RunError, Worker, WorkerDied
 
@@ -85,11 +85,11 @@ class Runner:
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         self._at_capacity = False
-        audited = job.timed and job.device == "cuda" and job.measure.audit
+        audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)
-        self._limit_checks = LimitChecks(job, start)
+        self._limit_checks, self._verified = LimitChecks(job, start), job.verified
         self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
         self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
         self.ready = self._wait_until_ready()
@@ -156,7 +156,7 @@ class Runner:
         """
         to_run = []
         for variant in group.variants:
-            reason = self._limit_checks.wrong_limit(group.operator, variant)
+            reason = None if self._verified else self._limit_checks.wrong_limit(group.operator, variant)
             if deaths := self._worker.excluded(variant.id):
                 reason = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
             if reason:
@@ -233,13 +233,10 @@ class Runner:
         """Raises RunError."""
         began = time.monotonic()
         try:
-            ready = self._worker.wait_until_ready()
-        except WorkerDied as death:
+            ready = self._worker.started()
+        except RunError:
             self.close(wait_s=0)
-            raise RunError(f"the worker could not start: {death}") from None
-        if isinstance(ready, Fatal):
-            self.close(wait_s=0)
-            raise RunError(f"the device cannot be used: {ready.reason}")
+            raise
         if self._audit_client:
             ready = self._audit_client.joined(ready)
         self.wall_time.starting += time.monotonic() - began

@@ -4,16 +4,22 @@ device.
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
+from torch import Tensor
+
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import UNALIGNED, HardPoint, Operator, Point, Variant
+from harness.contract import FAR, UNALIGNED, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
+from harness.verify.buffers import row_length
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
 
@@ -22,6 +28,8 @@ from harness.wording import first_line
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
+#: Hard points with far rows for each input.
+FAR_POINTS = 2
 #: Why a variant is not run at a point at capacity, or on a random batch.
 BEYOND = "beyond its declared limits"
 
@@ -83,28 +91,41 @@ def check_variant(
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
     accesses from some size on only.
 
-    thorough: make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
-              hard point only, and replays in the first sequence only.
+    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
+              the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
+              in the first sequence only.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the name of the only one to run, whether the variant declares a limit there or not.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    return _VariantChecks(operator, variant, device, seed, checks, thorough, only).findings()
+    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, only).findings()
+    if thorough:
+        yield from far_rows(operator, variant, device, seed, only)
 
 
 def limited_names(operator: Operator, variant: Variant) -> list[str]:
     """Names of the hard points and sequences at which the variant declares a limit.
 
-    A limit in unaligned buffers only is tried at the first hard point that has no other limit.
+    A limit in unaligned buffers only is tried at the first hard point that has no other limit; one of far rows at the
+    first such point that has them.
     """
     if not variant.limits:
         return []
     hard = [one.name for one in operator.hard_points]
     limited = [name for name in (*hard, *operator.sequences) if variant.limit_at(name)]
-    first = next((name for name in hard if name not in limited), None)
-    unaligned = [f"{first}{UNALIGNED}"] if first and variant.limit_at(f"{first}{UNALIGNED}") else []
-    return [*limited, *unaligned]
+    other = [name for name in hard if name not in limited]
+    unaligned = [f"{name}{UNALIGNED}" for name in other[:1] if variant.limit_at(f"{name}{UNALIGNED}")]
+    far = (
+        f"{name}{FAR}" for name in other if variant.limit_at(f"{name}{FAR}") and _has_far_rows(operator, variant, name)
+    )
+    return [*limited, *unaligned, *islice(far, 1)]
+
+
+def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
+    hard = next(one for one in operator.hard_points if one.name == name)
+    point = operator.complete(hard.point)
+    return not skipped(name, variant, [point]) and bool(far_strides(operator.make_inputs(point, 0)))
 
 
 def judged_limit(variant: Variant, name: str, finding: Finding) -> Finding:
@@ -138,11 +159,12 @@ class _VariantChecks:
 
     def _hard_points(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
+        few = FEW_STEPS if thorough else 0
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
             if self.only == f"{hard.name}{UNALIGNED}":
-                yield self._at(self.only, hard, point, alloc_sync=False, replays=thorough, shift=1)
+                yield self._at(self.only, hard, point, alloc_sync=False, replays=few, shift=1)
             if not self._is_wanted(hard.name):
                 continue
             if found := skipped(hard.name, self.variant, [point]):
@@ -151,17 +173,17 @@ class _VariantChecks:
             first = not taken
             taken.append((hard, point))
             # Sequences replay graphs too, so unless thorough the first of them is enough.
-            replays = thorough or (first and not operator.sequences)
+            replays = STEPS if first and (thorough or not operator.sequences) else few
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
         if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
                 if self._is_wanted(name):
-                    yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
+                    yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
-        replays = True
+        replays = STEPS
         for name, steps in self.operator.sequences.items():
             if not self._is_wanted(name):
                 continue
@@ -170,12 +192,12 @@ class _VariantChecks:
                 yield found
             else:
                 yield self._through(name, points, replays)
-                replays = self.thorough
+                replays = FEW_STEPS if self.thorough else 0
 
     def _is_wanted(self, name: str) -> bool:
         return self.variant.limit_at(name) is None if self.only is None else name == self.only
 
-    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: bool, shift: int = 0) -> Finding:
+    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
             fixture = Fixture(
                 self.operator, point, self.device, self.seed, hard.edit, shift=shift, passed_checks=passed_checks
@@ -186,23 +208,67 @@ class _VariantChecks:
                 if self.device_checks and alloc_sync:
                     passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
                 if replays and self._has_graph:
-                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
+                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
         return finding_of(name, check)
 
-    def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
+    def _through(self, name: str, points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             with unchanged_process(self.device):
                 verify_sequence(*of, passed_checks)
                 if replays and self._has_graph:
-                    replay_sequence(*of, self.device_checks.capture, passed_checks)
+                    replay_sequence(*of, self.device_checks.capture, passed_checks, replays)
 
         return finding_of(name, check)
 
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
+
+
+def far_strides(inputs: Any) -> dict[str, int]:
+    """Input with rows that the operator pads -> a stride with which the last row begins 2^31 elements behind the first.
+
+    Half of the rows of a byte tensor lie beyond that, such as a cache whose last rows may be unused. A stride is as far
+    from a multiple of 16 as the operator's, as variants take wide accesses by that.
+    """
+    found = {}
+    for one in dataclasses.fields(inputs):
+        tensor = getattr(inputs, one.name)
+        padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
+        if not padded or len(tensor) == 1 or one.metadata.get("host"):
+            continue
+        reach = 2**32 if tensor.element_size() == 1 else 2**31
+        stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
+        if stride < 2**31:  # no variant promises to take more
+            found[one.name] = stride
+    return found
+
+
+def far_rows(
+    operator: Operator, variant: Variant, device: str, seed: int, only: str | None = None
+) -> Iterator[Finding]:
+    """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
+    the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
+    """
+    made: Counter[str] = Counter()
+    for hard in operator.hard_points:
+        point = operator.complete(hard.point)
+        name = f"{hard.name}{FAR}"
+        limited = variant.limit_at(hard.name) or variant.limit_at(name)
+        if (limited if only is None else name != only) or skipped(name, variant, [point]):
+            continue
+        for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
+            if made[tensor] == FAR_POINTS:
+                continue
+            try:
+                far = {tensor: stride}
+                fixture = Fixture(operator, point, device, seed, hard.edit, batches=2, row_strides=far)
+            except (RuntimeError, MemoryError):
+                return
+            made[tensor] += 1
+            yield finding_of(name, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 
 def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
