@@ -68,7 +68,10 @@ INDEXER = "v1/attention/backends/mla/indexer.py"
 COLUMNS = 1024
 #: The kernel in vLLM 0.33, which clamps lengths at 0, and in 0.22.
 CLAMPING, UNCLAMPED = "PrepareUniformDecodeKernel.kernel", "_prepare_uniform_decode_kernel"
-FLATTEN_LIMITS = {"source narrower than destination": "rows are copied at the destination's width (vLLM #46074)"}
+FLATTEN_LIMITS = {
+    "source narrower than destination": "rows are copied at the destination's width (vLLM #46074)",
+    "*, rows beyond 2^31": "row offsets are 32-bit; vLLM's tables are smaller",
+}
 UNCLAMPED_LIMITS = {
     "all requests are padding": "lengths are not clamped before 0.33; vLLM 0.22 takes its ragged chain here",
     "seq_len < decode_len": "lengths are not clamped before 0.33 (vLLM #51538)",
@@ -138,6 +141,7 @@ ROWS = 32
     limits={
         "align, padding rows hold stale inputs": "vLLM zeroes the table rows of padding before",
         "align, no real request, all rows hold stale inputs": "vLLM zeroes the table rows of padding before",
+        "*, rows beyond 2^31": "row offsets are 32-bit; vLLM's tables are smaller",
     },
 )
 def vllm_align(point: Point, x: mamba.Inputs, out: mamba.Outputs) -> Callable[[], None]:
