@@ -213,7 +213,7 @@ class CpuDevice:
 
     def write(self, parity: int, entries: int) -> None:
         staged, words = self._engine.staging[parity][0].numpy()[1 : 1 + 2 * entries], self._engine.layout.words
-        places, values = staged[::2], staged[1::2]
+        places, values = staged[-2::-2], staged[::-2]  # backwards: on a GPU entries are written in any order
         inside = places < words
         self._arena[places[inside]] = values[inside]
         self._flags[places[~inside] - words] = values[~inside]

@@ -83,9 +83,10 @@ class Scheduler:
     def prepare(self, parity: int) -> int:
         """Stage the next step; returns the number of entries."""
         shape, arena, entries = self._shape, self._arena, []
-        for row in self._fresh:
+        fresh = np.flatnonzero(self._free).tolist() if self._free.any() else []
+        for row in set(self._fresh).difference(fresh):  # no place twice: the device writes entries in any order
             entries += (arena.words + row, 0)
-        self._fresh = np.flatnonzero(self._free).tolist() if self._free.any() else []
+        self._fresh = fresh
         to_device, rows = self._to_device[parity], shape.num_requests
         previous = to_device[:rows]
         previous[:] = np.arange(rows) if not self._fresh else np.where(self._free, -1, np.arange(rows))
