@@ -1,10 +1,10 @@
 """ITL and TPOT of decode loops, and what a stack changes in them, from the raw samples of a record.
 
 A block of steps is the unit of evidence: all stacks replay the same requests in it, one after another, so their
-difference is taken block by block, and the bootstrap resamples blocks. An interval is the value plus or minus a quantile
-of Student's t times the bootstrap's standard error: with ten blocks percentiles of the resamples are too narrow, and
-host times have heavy tails (Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69,
-2015). Never imports torch.
+difference is taken block by block, and the bootstrap resamples blocks. An interval is the value plus or minus a
+quantile of Student's t times the bootstrap's standard error: with ten blocks percentiles of the resamples are too
+narrow, and host times have heavy tails (Hesterberg, "What teachers should know about the bootstrap", The American
+Statistician 69, 2015). Never imports torch.
 """
 
 from __future__ import annotations
@@ -171,21 +171,21 @@ def cost_figure(loop: Loop) -> str:
     return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_figure
 
 
-def modelled_itl_us(reference: Loop, loop: Loop, waited: bool = True) -> float | None:
-    """The change of the ITL that the model predicts from the operators' times outside of the loop, microseconds.
+def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
+    """The change of the mean ITL that the model predicts from the operators' times outside of the loop, microseconds.
 
-    waited: take the eager time after a wait for the device, as in a loop, where it was recorded.
-
-    None where they were not timed, as on a CPU.
+    The eager time is that after a wait for the device, as in a loop, where it was recorded; its mean, as its outliers
+    are outliers of the ITL. None where the operators were not timed, as on a CPU.
     """
     figure, costs = cost_figure(loop), []
     for one in (reference, loop):
         samples = stats.samples(one.alone, figure) if one.alone is not None else []
-        if figure == "eager_us" and waited and reference.waited_us and loop.waited_us:
-            samples = one.waited_us
-        if not samples:
+        if figure == "eager_us" and reference.waited_us and loop.waited_us:
+            costs.append(float(np.mean(one.waited_us)))
+        elif samples:
+            costs.append(float(np.median(samples)))
+        else:
             return None
-        costs.append(float(np.median(samples)))
     return costs[1] - costs[0]
 
 

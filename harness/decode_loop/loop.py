@@ -29,8 +29,8 @@ from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 #: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
 #: is slower until its caches hold the code of the stack whose turn it is.
 WARMUP_INTERVALS = 3
-#: Samples of the operators alone, each after a wait.
-WAITED_SAMPLES = 12
+#: Samples per turn of the operators alone, each after a wait.
+WAITED_SAMPLES = 3
 #: Steps of a trace, of which the last ones are typical.
 TRACE_STEPS = 6
 #: Decimals of a recorded time, microseconds.
@@ -122,7 +122,8 @@ class DecodeLoop:
 
     def waited_us(self, stack: str) -> list[float]:
         """From submission to completion of the operators of one step, on an idle device, each after the host waited for
-        a model step: what they cost where a step waits for the step before.
+        a model step: what they cost where a step waits for the step before. Host times drift within seconds: call it
+        after each turn of the stack.
         """
         launch, ready, device, found = self.launch_alone(stack), self._ready[stack], self._device, []
         host_s = self._settings.host_step_us * 1e-6

@@ -102,7 +102,9 @@ class LoopEvaluator:
             full_graph=point.graph == "full",
         )
         loop = DecodeLoop(workload, blocks, settings, tuple(tables_of(parts[running[0].name], workload)))
+        waits = self._device == "cuda" and not settings.is_async and not settings.full_graph
         found: dict[str, list[LoopBlock]] = {}
+        waited: dict[str, list[float]] = {stack.name: [] for stack in running}
         ended: dict[str, Rejection] = {}
         for stack in running:
             yield Heartbeat(stack.name, "verify")
@@ -120,7 +122,9 @@ class LoopEvaluator:
                 yield Heartbeat(stack.name, "measure")
                 try:
                     block = loop.block(stack.name, max(number, 0), group.key(stack.name))
-                    found[stack.name] += [block] if number >= 0 else []
+                    if number >= 0:
+                        found[stack.name].append(block)
+                        waited[stack.name] += loop.waited_us(stack.name) if waits else []
                 except Exception as error:  # a variant may raise anything
                     ended[stack.name] = self._ended(loop, stack, error)
         for stack in running:
@@ -129,7 +133,7 @@ class LoopEvaluator:
                 try:
                     more = {
                         "alone": self._timed_alone(loop, group, stack),
-                        "waited_us": loop.waited_us(stack.name) if self._device == "cuda" else [],
+                        "waited_us": waited[stack.name],
                         "trace": loop.trace(stack.name),
                     }
                     yield group.loop(stack, Status.PASSED, blocks=found[stack.name], **more)

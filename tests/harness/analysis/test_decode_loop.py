@@ -118,5 +118,4 @@ def test_after_a_wait_launches_take_longer_and_the_model_knows():
         for name, metrics, us in zip(("a", "b"), alone, (1298.0, 118.0), strict=True)
     ]
     assert modelled_itl_us(*both) == -1180
-    assert modelled_itl_us(*both, waited=False) == -800
     assert modelled_itl_us(structs.replace(both[0], waited_us=[]), both[1]) == -800
