@@ -69,6 +69,7 @@ def parser() -> Parser:
 
 def _run_options(run: argparse.ArgumentParser) -> None:
     _add_sweep_options(run, config_required=True)
+    _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
     _add_out(run, "where the record and the plots go (default: results/NAME-DEVICE-TIME)")
     _add_no_plots(run)
@@ -162,6 +163,7 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    _add_baseline(plot)
     _add_only(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
 
@@ -239,6 +241,12 @@ def _add_only(command: argparse.ArgumentParser) -> None:
 
 def _add_no_plots(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-plots", action="store_true", help="write the record and the tables only")
+
+
+def _add_baseline(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--baseline", metavar="NAME", help="the variant that ratios and deltas refer to, of the operators that have it"
+    )
 
 
 def _add_variants(command: argparse.ArgumentParser) -> None:

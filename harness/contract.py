@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from inspect import isfunction
 from pathlib import Path
 from types import MappingProxyType
@@ -19,8 +20,14 @@ from harness.wording import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module that must be importable.
+#: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module, or a file in the folder of
+#: one (``vllm:v1/worker/mamba_utils.py``), that must be there; ``|`` stands between alternatives.
 GPU, COMPILER = "cuda", "compiler"
+
+#: Behind the name of a hard point that runs once more, in buffers that start one element past an aligned address.
+UNALIGNED = ", unaligned buffers"
+#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
+FAR = ", rows beyond 2^31"
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
@@ -105,11 +112,21 @@ class Expected:
     untouched: bool mask of elements that must keep what they held before the launch.
     slack:     bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
                Anything else was read from memory that the launch must not read.
+    unread:    bool mask of elements that no consumer reads and that real kernels leave with anything, such as fields
+               of a row that they do not set. They are compared nowhere.
     """
 
     value: Tensor
     untouched: Tensor | None = None
     slack: Tensor | None = None
+    unread: Tensor | None = None
+
+    @property
+    def optional(self) -> Tensor | None:
+        """Mask of the elements that may differ from launch to launch: slack and unread."""
+        if self.slack is None or self.unread is None:
+            return self.slack if self.unread is None else self.unread
+        return self.slack | self.unread
 
 
 @dataclass(frozen=True)
@@ -196,7 +213,7 @@ class Variant:
     """One implementation of an operator. ``setup(point, x, out)`` returns the closure that is timed.
 
     doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
-    requires: GPU, COMPILER or modules without which it is listed as unavailable.
+    requires: GPU, COMPILER, modules or files of packages without which it is listed as unavailable.
     sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
     skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
               unverified and not measured.
@@ -204,6 +221,11 @@ class Variant:
     sizes:    axis -> sizes at which its code takes another path that are no powers of two, such as the number of blocks
               that a grid is limited to. ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
+    limits:   glob of names of hard points and sequences -> why this variant, a wrapped kernel of an engine, does not
+              hold there. They run in a process of their own and must fail; every time of the variant is marked with
+              them. At the points of a sweep it must be right like any other.
+    beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
+              batches have no names: those for which this is true are left out, and counted as skipped.
     """
 
     operator: str
@@ -217,10 +239,16 @@ class Variant:
     waives: tuple[str, ...] = ()
     defect: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)
+    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False
 
     @property
     def id(self) -> str:
         return f"{self.operator}/{self.name}"
+
+    def limit_at(self, name: str) -> str | None:
+        """Why the variant does not hold at a hard point or in a sequence; None where it must."""
+        return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
 
 
 def variant(
@@ -232,6 +260,8 @@ def variant(
     waives: str | Sequence[str] = (),
     defect: str | None = None,
     sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    limits: Mapping[str, str] = MappingProxyType({}),
+    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False,
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
@@ -246,6 +276,8 @@ def variant(
     unknown = [name for name in as_tuple(waives) if name not in WAIVABLE]
     if unknown:
         raise ValueError(f"waives={unknown[0]!r} is none of {', '.join(WAIVABLE)}")
+    if nameless := [glob for glob, reason in limits.items() if not (isinstance(reason, str) and reason.strip())]:
+        raise ValueError(f"limits={{{nameless[0]!r}: ...}} needs a reason in words")
 
     def mark(setup: Callable) -> Callable:
         if not isfunction(setup):
@@ -263,6 +295,8 @@ def variant(
             waives=as_tuple(waives),
             defect=defect,
             sizes={axis: tuple(values) for axis, values in sizes.items()},
+            limits={glob: printable(reason) for glob, reason in limits.items()},
+            beyond=beyond,
         )
         return setup
 

@@ -1,4 +1,5 @@
-"""Finds operators and variants: one folder per operator in baselines/ and kernels/, and files given with --variants.
+"""Finds operators and variants: one folder per operator in baselines/ and kernels/, one file per wrapped package in
+peers/, and files given with --variants.
 
 A file of these folders that cannot be imported costs only its own variants; it is listed with the reason.
 """
@@ -12,16 +13,20 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from os.path import relpath
 from pathlib import Path
 from types import ModuleType
 
 from baselines.workloads.engine_state import LoopBinding
-from harness.contract import COMPILER, GPU, Operator, Variant
+from harness.contract import COMPILER, FAR, GPU, UNALIGNED, Operator, Variant
+from harness.packages import in_words, is_there
 from harness.wording import did_you_mean, first_line
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
+#: Variants that wrap the kernels of a package, for any operator.
+PEERS = "peers"
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
@@ -98,17 +103,14 @@ def discover_operators() -> dict[str, Operator]:
 
 
 def _operator_files() -> list[Path]:
-    """Modules of all operator folders, relative to ROOT: all of baselines/, then all of kernels/."""
+    """Modules of all operator folders, relative to ROOT: all of baselines/, all of kernels/, then peers/."""
 
     def order(path: Path) -> tuple[str, int, str]:
         rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
         return path.parent.name, rank, path.stem
 
-    return [
-        path.relative_to(ROOT)
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)
-    ]
+    of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
+    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / PEERS).glob("[!_]*.py")))]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -189,6 +191,8 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         elif strange := [name for name in found.sizes if name not in _axis_names(catalog.operators[found.operator])]:
             hint = did_you_mean(strange[0], _axis_names(catalog.operators[found.operator]))
             problems.append(f"{found.name}: sizes= names {strange[0]!r}, which is no axis of {found.operator}{hint}")
+        elif problem := _wrong_limit(found, catalog.operators[found.operator]):
+            problems.append(f"{found.name}: {problem}")
         elif any(v is found for v in catalog.variants):
             continue  # the same function under a second name
         elif any(v.id == found.id for v in catalog.variants):
@@ -196,6 +200,17 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
         else:
             catalog.variants.append(found)
     return problems
+
+
+def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
+    """A limit that names nothing would excuse nothing, and stand in tables all the same."""
+    hard = [one.name for one in operator.hard_points]
+    names = [*hard, *operator.sequences, *(f"{name}{more}" for name in hard for more in (UNALIGNED, FAR))]
+    for glob in variant.limits:
+        if not any(fnmatchcase(name, glob) for name in names):
+            hint = did_you_mean(glob, names)
+            return f"limits= names {glob!r}, which is no hard point or sequence of {operator.name}{hint}"
+    return "a defect has no limits=; verify must reject it anyway" if variant.limits and variant.defect else None
 
 
 def import_file(path: Path) -> ModuleType:
@@ -235,13 +250,6 @@ def unavailable(variant: Variant, device: str) -> str | None:
         elif need == COMPILER:
             if not (shutil.which("g++") or shutil.which("clang++")):
                 return "needs a C++ compiler (g++ or clang++) for torch.compile"
-        elif not _importable(need):
-            return f"needs the Python module {need}"
+        elif not is_there(need):
+            return f"needs {in_words(need)}"
     return None
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package of a submodule is missing
-        return False

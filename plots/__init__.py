@@ -19,6 +19,7 @@ os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib r
 FIGURES = (
     "latency",
     "speedup",
+    "roofline",
     "itl_tpot",
     "calibration",
     "loop_delta",

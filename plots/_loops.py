@@ -12,6 +12,7 @@ from matplotlib.container import ErrorbarContainer
 
 from harness.analysis.decode_loop import Delta, Figure, by_point, delta, is_measured, reference_of
 from harness.analysis.stats import Interval
+from harness.analysis.warnings import LIMITED, loop_limit_warnings
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
 from plots._style import LABEL_PT, WIDTH_IN, device_name, environment_caption, generation_of, group_by_generation
@@ -41,6 +42,11 @@ class LoopPanel:
         names = dict.fromkeys(loop.stack for point in self.points for loop in point)
         reference = self.points[0][0].reference
         return [reference, *(name for name in names if name != reference)]
+
+    def marked(self, stack: str) -> str:
+        """The stack's name, with a dagger where one of its variants is declared not to hold somewhere."""
+        limited = any(loop.limits for point in self.points for loop in point if loop.stack == stack)
+        return f"{stack} {LIMITED}" if limited else stack
 
     def values(self, axis: str) -> list[Any]:
         """Ascending."""
@@ -118,7 +124,10 @@ def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
 
 
 def loop_caption(panels: Iterable[LoopPanel]) -> str:
-    return environment_caption(runs_of(panels))
+    """Where variants of the drawn stacks do not hold, then the machines."""
+    panels = list(panels)
+    limits = loop_limit_warnings(loop for panel in panels for point in panel.points for loop in point)
+    return "".join(f"{text}\n" for text in limits) + environment_caption(runs_of(panels))
 
 
 def draw_changes(

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.analysis.stats import floor_in_words, is_plausible, is_timed, samples
+from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
 
@@ -66,6 +67,14 @@ class Panel:
     def variants(self) -> list[str]:
         """The baseline, then the others in the order of the record."""
         return list(dict.fromkeys([self.baseline, *(name for point in self.points for name in point.cells)]))
+
+    def marked(self, variant: str) -> str:
+        """The variant's name, with a dagger where it is declared not to hold somewhere."""
+        return (
+            f"{variant} {LIMITED}"
+            if any(p.cells[variant].limits for p in self.points if variant in p.cells)
+            else variant
+        )
 
     def varying(self) -> list[str]:
         """Axes with more than one value, without those that no label names, which are derived from others."""
@@ -159,3 +168,15 @@ def _order(value: Any) -> tuple[bool, float, str]:
 def runs_of(drawn: Iterable[Panel]) -> list[Run]:
     """The runs whose cells the panels hold, each once."""
     return list({id(point.run): point.run for panel in drawn for point in panel.points}.values())
+
+
+def limits_caption(found: Iterable[Panel]) -> str:
+    """Where the drawn variants with a dagger do not hold, a line each; empty where there is none."""
+    cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
+    return "".join(f"{text}\n" for text in limit_warnings(cells))
+
+
+def floor_caption(found: Iterable[Panel]) -> str:
+    """What the floor is, a line for each way in which the runs measured it."""
+    words = dict.fromkeys(floor_in_words(one) for run in runs_of(found) for one in run.calibrations)
+    return "".join(f"floor: {text}\n" for text in words)

@@ -30,8 +30,13 @@ TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
 #: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision
-#: deficiency. One family for each way to write a kernel; any other variant is a chain of framework operators.
+#: deficiency. One family for kernels of engines and for each way to write a kernel; any other variant is a chain of
+#: framework operators.
+_ENGINES = ("#117733", "#661100", "#AA4499")
 _FAMILIES = {
+    "vllm": _ENGINES,
+    "gemm": _ENGINES,
+    "mla": _ENGINES,
     "cuda": ("#0072B2", "#56B4E9", "#332288"),
     "triton": ("#D55E00", "#E69F00", "#882255"),
 }

@@ -1,4 +1,4 @@
-"""Modelled change of TPOT against the operator chain (harness/analysis/itl_tpot.py), with bootstrap intervals.
+"""Modelled change of TPOT against the baseline (harness/analysis/itl_tpot.py), with bootstrap intervals.
 
 For GPU runs with an ``itl_tpot`` section. A dot is a variant at one batch size; the numbers above a panel are the
 change of the lowest dot in per cent.
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
 from harness.records.schema import Run
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
-from plots._panels import Panel, PointCells, panels, runs_of
+from plots._panels import Panel, PointCells, limits_caption, panels, runs_of
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
@@ -48,7 +48,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if not found:
         return None
     models = {one.model for one in found}
-    title = "Modelled change of time per output token (TPOT) against the operator chain"
+    title = "Modelled change of time per output token (TPOT) against the baseline"
     if len(models) == 1:
         title += "\n" + described(found[0].model)
     fig, axes = panel_grid([one.panel for one in found], title, max_columns=2)
@@ -58,8 +58,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.model)]
         title_panel(ax, one.panel, ", ".join(filter(None, details)))
     legend_below(fig, handles)
-    caption(fig, environment_caption(runs_of(one.panel for one in found)))
-    mark_uncalibrated(fig, runs_of(one.panel for one in found))
+    drawn = [one.panel for one in found]
+    caption(fig, limits_caption(drawn) + environment_caption(runs_of(drawn)))
+    mark_uncalibrated(fig, runs_of(drawn))
     return fig
 
 
@@ -113,7 +114,7 @@ def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
             if variant in of_point
         ]
         style = variant_style(variant) | {"linestyle": "none"}
-        handles[variant] = ax.errorbar(
+        handles[one.panel.marked(variant)] = ax.errorbar(
             [x for x, _ in dots],
             [tpot.median for _, tpot in dots],
             yerr=[[tpot.median - tpot.low for _, tpot in dots], [tpot.high - tpot.median for _, tpot in dots]],
@@ -138,7 +139,7 @@ def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
     ]
     top = ax.secondary_xaxis("top")
     top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)
-    top.set_xlabel(f"lowest dot, in % of the TPOT with {one.panel.baseline}", fontsize=SMALL_PT)
+    top.set_xlabel(f"lowest dot, in % of the TPOT with {one.panel.marked(one.panel.baseline)}", fontsize=SMALL_PT)
     return handles
 
 

@@ -15,7 +15,7 @@ from harness.analysis import stats
 from harness.analysis.estimators import AGREEMENT, disagreement
 from harness.records.schema import Run
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
-from plots._panels import Panel, PointCells, panels, runs_of
+from plots._panels import Panel, PointCells, floor_caption, limits_caption, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
     LABEL_PT,
@@ -50,17 +50,13 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     for last in (DISAGREE, "floor"):
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
-    note = (
-        "floor: a one-block copy kernel plus the bytes at the copy bandwidth of the same run\n"
-        if "floor" in handles
-        else ""
-    )
+    note = floor_caption(found) if "floor" in handles else ""
     if DISAGREE in handles:
         note += (
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
             "and by more than the uncertainty of their constants\n"
         )
-    caption(fig, note + environment_caption(runs_of(found)))
+    caption(fig, note + limits_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 
@@ -76,7 +72,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             continue
         intervals = [stats.interval(point.cells[variant], panel.figure) for point in timed]
         middles = [interval.median for interval in intervals]
-        handles[variant] = ax.errorbar(
+        handles[panel.marked(variant)] = ax.errorbar(
             [point.axes[x_axis] for point in timed],
             middles,
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],

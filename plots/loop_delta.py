@@ -60,7 +60,10 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     rows = [(which, scheduling) for scheduling in schedulings for which in FIGURES]
     columns = max(map(len, bands))
     fig = new_figure(0.5 + ROW_IN * len(rows) * len(bands))
-    fig.suptitle(f"Change of ITL and TPOT against {panels[0].stacks[0]}, measured in a decode loop", fontsize=TITLE_PT)
+    fig.suptitle(
+        f"Change of ITL and TPOT against {panels[0].marked(panels[0].stacks[0])}, measured in a decode loop",
+        fontsize=TITLE_PT,
+    )
     grid = fig.add_gridspec(len(rows) * len(bands), columns)
     styles, handles = stack_styles(panels), {}
     for b, band in enumerate(bands):
@@ -111,7 +114,7 @@ def _draw_panel(
             if x not in lowest or one.us.median < lowest[x].us.median:
                 lowest[x] = one
         places, us = [x + offset for x in found], [one.us for one in found.values()]
-        handles[stack] = draw_changes(ax, places, us, styles[stack], linestyle="none")
+        handles[panel.marked(stack)] = draw_changes(ax, places, us, styles[stack], linestyle="none")
     style_changes(ax)
     ax.set_xlim(-0.5, len(sizes) - 0.5)
     ax.set_xticks(range(len(sizes)), [str(size) for size in sizes], fontsize=LABEL_PT)

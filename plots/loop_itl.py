@@ -50,7 +50,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             ax = fig.add_subplot(grid[r, c])
             loops = panel.at(concurrency=size, scheduling=scheduling, model_step_us=panel.usual_model_us)
             for loop in loops:
-                handles[loop.stack] = _draw(ax, loop, styles[loop.stack]["color"])
+                handles[panel.marked(loop.stack)] = _draw(ax, loop, styles[loop.stack]["color"])
             detail = f"concurrency {size}, model step {panel.usual_model_us / 1000:g} ms, "
             title_loops(ax, panel, columns, detail + scheduling)
             if loops:

@@ -47,7 +47,10 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     columns = max(len(panel.values("scheduling")) for panel in panels)
     fig = new_figure(0.5 + ROW_IN * len(panels))
-    fig.suptitle(f"Change of ITL against {panels[0].stacks[0]} by the time of the model step", fontsize=TITLE_PT)
+    fig.suptitle(
+        f"Change of ITL against {panels[0].marked(panels[0].stacks[0])} by the time of the model step",
+        fontsize=TITLE_PT,
+    )
     grid = fig.add_gridspec(len(panels), columns)
     styles, handles = stack_styles(panels), {}
     for r, panel in enumerate(panels):
@@ -84,7 +87,9 @@ def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles:
             if one := panel.delta(stack, "itl_us", **at):
                 found[step_us / 1000] = one.us
         if found:
-            handles[stack] = draw_changes(ax, list(found), list(found.values()), styles[stack], linewidth=1.2)
+            handles[panel.marked(stack)] = draw_changes(
+                ax, list(found), list(found.values()), styles[stack], linewidth=1.2
+            )
     steps = [us / 1000 for us in panel.values("model_step_us")]
     ax.set_xticks(steps, [plain(step) for step in steps], fontsize=LABEL_PT)
     style_changes(ax)

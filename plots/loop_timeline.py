@@ -12,13 +12,12 @@ from matplotlib.patches import Patch
 from harness.analysis.decode_loop import value
 from harness.records.decode_loop import Loop, LoopSpan
 from harness.records.schema import Run
-from plots._loops import LoopPanel, loop_panels, scheduling_in_words, title_loops
+from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words, title_loops
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
     TITLE_PT,
     caption,
-    environment_caption,
     legend_below,
     mark_uncalibrated,
     new_figure,
@@ -59,7 +58,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         for c, (loop, (shown, start, end)) in enumerate(zip(loops, spans, strict=True)):
             ax = fig.add_subplot(grid[r, c])
             _draw(ax, shown, start, end, longest)
-            detail = f"{loop.stack}, {scheduling_in_words(loop.axes['scheduling'])}"
+            detail = f"{panel.marked(loop.stack)}, {scheduling_in_words(loop.axes['scheduling'])}"
             itl = value(loop, "itl_us") / 1000
             step = f"concurrency {loop.axes['concurrency']}, ITL {itl:.2f} ms"
             if r == 0:
@@ -70,7 +69,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                 ax.set_xlabel("ms since the end of the model step before", fontsize=LABEL_PT)
     legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
     text = "Traced with events that the measured steps do not have; the ITL is that of the measured steps."
-    caption(fig, f"{text}\n{environment_caption([panel.run])}")
+    caption(fig, f"{text}\n{loop_caption([panel])}")
     mark_uncalibrated(fig, [panel.run])
     return fig
 

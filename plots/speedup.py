@@ -1,4 +1,4 @@
-"""Speed-up over the operator chain: a table per operator and device, with a row per point and a column per variant.
+"""Speed-up over the baseline: a table per operator and device, with a row per point and a column per variant.
 
 The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's
 column shows its time. Where it has none, such as a chain that cannot be captured, the others show their times. A
@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from harness.records.schema import Run
 from harness.wording import significant
 from plots._axes import panel_title
-from plots._panels import panels, runs_of
+from plots._panels import limits_caption, panels, runs_of
 from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
 from plots._style import (
     LABEL_PT,
@@ -64,7 +64,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     ]
     fig = new_figure(0.4 + sum(heights) + COLORBAR_IN)
     fig.suptitle(
-        "Speed-up over the operator chain: ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT
+        "Speed-up over the baseline (grey): ratio of medians of the GPU time (on a CPU: wall time)", fontsize=TITLE_PT
     )
     grid = fig.add_gridspec(len(bands) + 1, 1, height_ratios=[*heights, COLORBAR_IN / 3])
     logs = [abs(math.log2(ratio)) for one in tables for row in one.rows for ratio in row.ratios.values()]
@@ -80,8 +80,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     used = {reason for one in tables for row in one.rows for reason in row.reasons.values()}
     meanings = [f"{reason}: {meaning}" for reason, meaning in MEANINGS.items() if reason in used]
     if any(row.times for one in tables for row in one.rows):
-        meanings.append("a time instead of a ratio: the chain was not timed there")
-    caption(fig, "\n".join(filter(None, ("; ".join(meanings), environment_caption(runs_of(found))))))
+        meanings.append("a time instead of a ratio: the baseline was not timed there")
+    limits = limits_caption(found).rstrip("\n")
+    caption(fig, "\n".join(filter(None, ("; ".join(meanings), limits, environment_caption(runs_of(found))))))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 
@@ -115,7 +116,7 @@ def _box_in(band: Sequence[SpeedupTable], one: SpeedupTable) -> float:
 
 def _broken_names(band: Sequence[SpeedupTable], one: SpeedupTable) -> list[str] | None:
     """Variant names broken at underscores; None where they are still too wide for their columns."""
-    names = [name.replace("_", "_\n") for name in one.columns]
+    names = [one.panel.marked(name).replace("_", "_\n") for name in one.columns]
     longest = max(len(part) for name in names for part in name.split("\n"))
     return names if (longest + 1) * LETTER_IN < _box_in(band, one) else None
 
@@ -144,7 +145,9 @@ def _draw_table(ax: Axes, band: Sequence[SpeedupTable], one: SpeedupTable, mappa
             _draw_box(ax, x, y, one.panel.baseline, variant, row, mappable)
     broken = _broken_names(band, one)
     labels = (
-        {"labels": broken} if broken else {"labels": columns, "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
+        {"labels": broken}
+        if broken
+        else {"labels": [one.panel.marked(c) for c in columns], "rotation": 60, "ha": "left", "rotation_mode": "anchor"}
     )
     ax.set_xticks(range(len(columns)), **labels, fontsize=SMALL_PT)
     ax.set_yticks(range(len(one.rows)), [row.label for row in one.rows], fontsize=SMALL_PT, family="monospace")
@@ -187,4 +190,4 @@ def _draw_colorbar(fig: Figure, ax: Axes, mappable: ScalarMappable) -> None:
     exponents = range(-(top // step) * step, top + 1, step)
     bar = fig.colorbar(mappable, cax=ax, orientation="horizontal", ticks=list(exponents))
     bar.ax.set_xticklabels([f"{2**e}×" if e >= 0 else f"1/{2**-e}×" for e in exponents], fontsize=SMALL_PT)
-    bar.set_label("speed-up over the operator chain (slower ← 1× → faster)", fontsize=LABEL_PT)
+    bar.set_label("speed-up over the baseline (slower ← 1× → faster)", fontsize=LABEL_PT)

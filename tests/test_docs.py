@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import bench
+from tests import factory
 from tools import splice
 
 ROOT = Path(__file__).parents[1]
@@ -106,3 +108,18 @@ def test_an_outdated_block_is_reported_and_rewritten(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == "page.md: out of date\npage.md: rewritten\n"
     assert page.read_text() == outdated.replace("outdated", "\n".join(splice.environment()))
     assert splice.main(["--check"]) == 0
+
+
+def test_the_engines_are_shown_beside_the_rest(monkeypatch):
+    """From a made-up record, as the block is in a document only once there is one of a GPU."""
+    speeds = {"op_chain": 40.0, "triton_fused": 2.2, "cuda_fused": 1.5, "deep_gemm": 4.8}
+    cells = [factory.cell("paged_mqa_schedule", name, {"batch_size": 128}, gpu=us) for name, us in speeds.items()]
+    cells[-1] = structs.replace(cells[-1], limits={"negative lengths*": "engines clamp them"})
+    cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 128}, gpu=5.0))
+    environment = factory.gpu_environment(packages={"deep_gemm": "2.5.0"})
+    monkeypatch.setattr(splice, "record", lambda name: factory.run(environment, cells))
+    text = "\n".join(splice.engines())
+    assert "| `paged_mqa_schedule` | `deep_gemm` | batch_size=128 | 4.80† · 1 · " in text
+    assert "deep_gemm 2.5.0" in text
+    assert "does not hold at" in text
+    assert "decode_native" not in text

@@ -13,7 +13,17 @@ from harness import __version__
 from harness.records.file import read_run
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("pyproject.toml", "requirements.txt", "bench.py", "harness", "baselines", "kernels", "plots", "configs")
+PARTS = (
+    "pyproject.toml",
+    "requirements.txt",
+    "bench.py",
+    "harness",
+    "baselines",
+    "kernels",
+    "peers",
+    "plots",
+    "configs",
+)
 
 
 @pytest.fixture(scope="module")

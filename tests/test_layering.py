@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("harness", "baselines", "kernels", "plots")
+FOLDERS = ("harness", "baselines", "kernels", "peers", "plots")
 MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 SOURCES = [Path("bench.py"), *MODULES]
 OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/operator.py"))
@@ -144,6 +144,13 @@ def test_kernels_import_their_own_folder_and_the_types_of_their_operator(path):
     assert wrong == set()
 
 
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "peers"], ids=str)
+def test_peers_import_the_types_of_operators_and_each_other(path):
+    allowed = {f"baselines.{name}.operator" for name in OPERATORS} | {"harness.packages"}
+    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and name not in allowed}
+    assert {name for name in wrong if not name.startswith("peers.")} == set()
+
+
 @pytest.mark.parametrize("folder", ["baselines", "kernels"])
 def test_few_arrows_between_operators(folder):
     arrows = {
@@ -157,7 +164,7 @@ def test_few_arrows_between_operators(folder):
     assert len(arrows) <= 4
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "kernels"], ids=str)
+@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] in ("kernels", "peers")], ids=str)
 def test_no_kernel_uses_a_reference(path):
     """A variant that called the reference would agree with it whatever it computed."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
@@ -204,7 +211,9 @@ def test_plots_read_records_and_their_analysis(path):
 @pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "harness"], ids=str)
 def test_layers_of_the_harness(path):
     used, package = ours(path), package_of(module_name(path))
-    wrong = {name for name in used if name.split(".")[0] in ("baselines", "kernels", "bench", "tests", "tools")}
+    wrong = {
+        name for name in used if name.split(".")[0] in ("baselines", "kernels", "peers", "bench", "tests", "tools")
+    }
     # What engine and requests are, not what any operator does.
     wrong -= {name for name in wrong if name.startswith("baselines.workloads.")}
     wrong |= {name for name in used if package_of(name) not in (None, package, *PACKAGES.get(package, ()))}

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import copy_bandwidth, floor_us, interval
+from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
+from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.decode_loop import loop_tables
@@ -47,6 +48,8 @@ SUMMARY = (
     "decode_step",
     "mamba_spec_metadata",
 )
+#: Variants of peers/: of several for one operator, the first that was timed is shown.
+ENGINES = ("deep_gemm", "flash_mla_fp8", "flash_mla", "vllm_cuda", "vllm_triton", "vllm_align")
 SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
@@ -86,7 +89,7 @@ def estimators_agree(run: Run, cell: Cell) -> bool | None:
 
 
 def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
-    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ? and ! behind the GPU time."""
+    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ?, ! and † behind the GPU time."""
     if cell is None or cell.status == "skipped":
         return "–"
     if cell.status != "passed":
@@ -95,6 +98,7 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     if gpu is None:
         return f"no graph · {significant(host.median)}"
     marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
+    marks += LIMITED * bool(cell.limits)
     parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
     return " · ".join([*parts, f"{significant(gpu.median / floor_of(run, cell))}×"] if with_ratio else parts)
 
@@ -146,6 +150,26 @@ def summary() -> list[str]:
     return [*markdown_table(["", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
+def engines() -> list[str]:
+    """Kernels of engines beside the suite's own, at every point of ``peers`` at which one was timed."""
+    run, rows, limited = record(f"{GPU}/peers"), [], []
+    for operator in dict.fromkeys(cell.operator for cell in run.in_order):
+        for label, cells in by_point(run, operator).items():
+            names = [name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")]
+            if names:
+                baseline = next(iter(cells.values())).baseline
+                shown = row_of(run, cells, [names[0], baseline, "triton_fused", "cuda_fused"])
+                rows.append([f"`{operator}`", f"`{names[0]}`", as_text(label), *shown])
+                limited += [cells[name] for name in names]
+    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+    notes = [
+        f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
+        *map(as_text, limit_warnings(limited)),
+    ]
+    head = ["", "engine's kernel", "point", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"]
+    return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]
+
+
 def example() -> list[str]:
     text = (ROOT / "examples" / "my_decode_native.py").read_text(encoding="utf-8")
     return ["```python", *text.rstrip().splitlines(), "```"]
@@ -166,7 +190,7 @@ def runs() -> list[str]:
                 header.environment.commit,
                 str(header.seed),
                 run.cache,
-                significant(floor_us(known, 0)),
+                significant(block_copy_us(known)),
                 significant(copy_bandwidth(known) / 1e6),
                 significant(statistics.median(known.launch_host_us)),
                 f"{1000 * worst:.0f}",
@@ -354,6 +378,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
     "example": example,
+    "engines": engines,
     "runs": runs,
     "agreement": agreement,
     "timers": timers,

@@ -20,7 +20,8 @@ of the number of parts that work on each request; the combine kernel reads it. T
     7      not written                                         not written
 
 The new layout counts a zero length as one block, the old one as zero blocks. Parts without work start at request B;
-consumers read only int 0 of their rows. Rows past P and entries past B + 1 keep their contents.
+consumers read only int 0 of their rows. What FlashMLA does not write or read may hold anything. Rows past P and entries
+past B + 1 keep their contents.
 
 P depends only on SMs, heads and query rows, so it is constant for a CUDA graph. The extension returns fresh tensors,
 which the caller must copy into its persistent buffers: a graph that captured the fresh ones reads memory that
@@ -119,7 +120,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     payload = cdiv(sum(blocks) + len(blocks) * overhead, point.num_sm_parts) + overhead
     rows = torch.zeros(point.num_sms, 8, dtype=torch.int32)
     unread = torch.zeros(point.num_sms, 8, dtype=torch.bool)
-    unread[:, FIELDS[point.layout] :] = True
+    unread[: point.num_sm_parts, FIELDS[point.layout] :] = True
     splits, request, block, split = [0], 0, 0, 0
     for part in range(point.num_sm_parts):
         begin, begin_block, begin_split, left = request, block, split, payload
@@ -146,7 +147,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     capacity = point.max_num_seqs + 1
     past_parts = torch.arange(point.num_sms) >= point.num_sm_parts
     return {
-        "tile_scheduler_metadata": Expected(rows, slack=unread, untouched=past_parts[:, None].expand(rows.shape)),
+        "tile_scheduler_metadata": Expected(rows, unread=unread, untouched=past_parts[:, None].expand(rows.shape)),
         "num_splits": Expected(
             torch.tensor(splits + [0] * (capacity - len(splits)), dtype=torch.int32),
             untouched=torch.arange(capacity) >= len(splits),

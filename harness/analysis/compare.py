@@ -25,6 +25,7 @@ from harness.analysis.warnings import (
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
+    limit_warnings,
     throttling_warnings,
 )
 from harness.exit_codes import BAD, OK, UNSURE
@@ -282,7 +283,8 @@ class Comparison:
                 named = ", ".join(abbreviated(disagreeing))
                 texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
             found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
-        return found
+        cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
+        return [*found, *limit_warnings(cells)]
 
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
@@ -423,8 +425,10 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 
 def _configuration(run: Run) -> dict[str, Any]:
-    """What decides which cells are measured and how. Not the seed, which the header holds, and the model of ITL."""
-    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name")}
+    """What decides which cells are measured and how. Not the seed, which the header holds, the model of ITL, and what
+    ratios within a record refer to.
+    """
+    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name", "baseline")}
     leaves = dict(_leaves("config", config))
     leaves.pop("config.measure.seed", None)
     return leaves

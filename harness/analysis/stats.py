@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import scipy
 
-from harness.records.schema import Calibration, Cell, Metrics, Status
+from harness.records.schema import Calibration, Cell, KernelTimes, Metrics, Status
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -96,7 +97,7 @@ def samples(metrics: Metrics, figure: str) -> list[float]:
     return _gpu_us(metrics) if figure == "gpu_us" else list(getattr(metrics, figure))
 
 
-def _gpu_us(metrics: Metrics) -> list[float]:
+def _gpu_us(metrics: Metrics | KernelTimes) -> list[float]:
     """The graph slope of each round, in the run's cache state.
 
     In a state other than hot it is the hot slope plus what the state adds to a replay of the one-copy graph. That
@@ -141,9 +142,38 @@ def copy_bandwidth(calibration: Calibration) -> float:
     return 2 * calibration.copy_bytes / float(np.median(calibration.copy_us))
 
 
-def floor_us(calibration: Calibration, bytes_moved: int) -> float:
-    """Graph slope of the one-block copy kernel plus bytes_moved over the copy bandwidth, microseconds.
+def block_copy_us(calibration: Calibration) -> float:
+    """Graph slope of the one-block copy kernel, microseconds."""
+    return fit(calibration.own["block_copy"].graph_us).slope
 
-    Both are of the same run. A reference for a call's time, no lower bound: a call whose data is in L2 can be faster.
+
+@cache
+def floor_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] | None:
+    """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many), both ascending; in
+    the run's cache state. None for a record from before it was measured.
     """
-    return fit(calibration.own["block_copy"].graph_us).slope + bytes_moved / copy_bandwidth(calibration)
+    if not calibration.copies:
+        return None
+    sizes = sorted(calibration.copies)
+    best = [min(float(np.median(_gpu_us(times))) for times in calibration.copies[size].values()) for size in sizes]
+    return np.array(sizes, dtype=float), np.minimum.accumulate(np.array(best)[::-1])[::-1]
+
+
+def floor_us(calibration: Calibration, bytes_moved: int) -> float:
+    """What the fastest copy kernel of the same run takes for ``bytes_moved``, microseconds: linear between the sizes
+    that were measured, at the bandwidth of the largest beyond it.
+
+    In records from before that curve, the one-block copy plus the bytes over the bandwidth of a copy through memory; a
+    call whose data is in L2 can be faster than that.
+    """
+    curve = floor_curve(calibration)
+    if curve is None:
+        return block_copy_us(calibration) + bytes_moved / copy_bandwidth(calibration)
+    sizes, times = curve
+    return float(np.interp(bytes_moved, sizes, times)) * max(1.0, bytes_moved / float(sizes[-1]))
+
+
+def floor_in_words(calibration: Calibration) -> str:
+    if floor_curve(calibration) is None:
+        return "one-block copy of the run + bytes moved over its copy bandwidth (recorded before the curve of copies)"
+    return "the run's fastest copy kernel that moves as many bytes, in its cache state"

@@ -7,14 +7,17 @@ may not have been audited. Never imports torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.analysis.estimators import disagreement
+from harness.records.decode_loop import Loop
 from harness.records.schema import Cell, Run
 from harness.wording import counted
 
 #: Cells that a sentence names; the others are counted.
 MAX_NAMED = 8
+#: Mark on every time of a variant that is declared not to hold somewhere.
+LIMITED = "†"
 THROTTLED = "throttled or below its clock"
 
 
@@ -56,10 +59,30 @@ def audit_warnings(cells: Sequence[Cell]) -> list[str]:
     return [f"{counted(count, 'cell')} not audited: {reason}" for reason, count in reasons.items()]
 
 
+def limit_warnings(cells: Sequence[Cell]) -> list[str]:
+    """Where variants with a time are declared not to hold, a sentence for each variant."""
+    limited = {f"{cell.operator}/{cell.variant}": cell.limits for cell in cells if cell.limits and cell.metrics}
+    return [
+        f"{LIMITED} {variant} does not hold at " + "; ".join(f"{glob!r} ({reason})" for glob, reason in limits.items())
+        for variant, limits in limited.items()
+    ]
+
+
+def loop_limit_warnings(loops: Iterable[Loop]) -> list[str]:
+    """The same for the stacks of decode loops, a sentence for each stack."""
+    limited = {loop.stack: loop.limits for loop in loops if loop.limits}
+    return [
+        f"{LIMITED} {stack} holds variants that do not hold everywhere: "
+        + "; ".join(f"{where} ({reason})" for where, reason in limits.items())
+        for stack, limits in limited.items()
+    ]
+
+
 def warnings(run: Run) -> list[str]:
     """All of these for a whole run, one sentence each; empty where there is nothing to warn of."""
     found = calibration_warnings(run)
     if disagreeing := disagreeing_cells(run, run.cells):
         named = ", ".join(abbreviated(list(disagreeing)))
         found.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-    return [*found, *throttling_warnings(run.cells), *audit_warnings(run.cells)]
+    found += [*throttling_warnings(run.cells), *audit_warnings(run.cells)]
+    return [*found, *limit_warnings(run.cells), *loop_limit_warnings(run.loops)]

@@ -24,6 +24,7 @@ from harness.config.loops import miniature, operators_of, plan_loops
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
+from harness.records.baseline import with_baseline
 from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
@@ -87,7 +88,11 @@ def _load(options: argparse.Namespace) -> Source:
     overrides = parse_overrides(options.set)
     if options.seed is not None:
         overrides["measure.seed"] = options.seed
-    return load(options.config, overrides)
+    baseline = getattr(options, "baseline", None)  # verify has none
+    if baseline is not None:
+        overrides["baseline"] = baseline
+    source = load(options.config, overrides)
+    return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
@@ -349,6 +354,8 @@ def plot_command(options: argparse.Namespace) -> int:
     runs = [chosen(_read(path), options.only) for path in options.runs]
     if options.only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+    if options.baseline is not None:
+        runs = with_baseline(runs, options.baseline)
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out)
     for path in drawn:

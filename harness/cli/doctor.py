@@ -11,7 +11,7 @@ from rich.text import Text
 from harness.analysis import estimators
 from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
 from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residual
-from harness.analysis.stats import copy_bandwidth, fit
+from harness.analysis.stats import copy_bandwidth, fit, floor_curve
 from harness.config.load import Measure
 from harness.records.file import Writer, read_run
 from harness.records.schema import Calibration, Header
@@ -95,6 +95,7 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         ("two events with nothing between", f"{np.median(calibration.empty_pair_us):.2f} µs"),
         ("bare launch, host", f"{np.median(calibration.launch_host_us):.1f} µs"),
         ("copy bandwidth, read + written", f"{copy_bandwidth(calibration) / 1e6:.2f} TB/s"),
+        *_copy_rows(calibration),
         ("SM clock under load", f"{calibration.sm_clock_mhz} MHz" if calibration.sm_clock_mhz else "NVML refuses"),
     ]
     rows += [
@@ -102,3 +103,12 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
         for name, cycles in chase_medians(calibration).items()
     ]
     print_rows(console, ("the timer reads", ""), rows)
+
+
+def _copy_rows(calibration: Calibration) -> list[tuple[str, str]]:
+    """Every third size of the floor's curve."""
+    curve = floor_curve(calibration)
+    if curve is None:
+        return []
+    read = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in list(zip(*curve, strict=True))[::3]]
+    return [("floor: fastest copy of so many bytes, µs", ", ".join(read))]

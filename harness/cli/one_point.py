@@ -11,12 +11,12 @@ from rich.text import Text
 
 from harness.config.load import ConfigError
 from harness.config.sweep import Group
-from harness.contract import Axis, Operator, Variant
+from harness.contract import FAR, UNALIGNED, Axis, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
-from harness.verify.hard_points import UNALIGNED
+from harness.verify.hard_points import judged_limit
 from harness.wording import did_you_mean
 
 
@@ -28,8 +28,11 @@ def parse_key(key: str, catalog: Catalog, groups: Sequence[Group]) -> CheckReque
     Raises ConfigError.
     """
     operator, variant = _variant(key, catalog)
-    name = key.split("/", 2)[2].removesuffix(UNALIGNED)
+    given = key.split("/", 2)[2]
+    name = given.removesuffix(UNALIGNED).removesuffix(FAR)
     names = [*(hard.name for hard in operator.hard_points), *operator.sequences]
+    if name in names and variant.limit_at(given):
+        return CheckRequest(operator.name, variant.name, given, only=True)
     if name in names:
         return CheckRequest(operator.name, variant.name, name)
     if "=" not in name and name != "default":
@@ -84,16 +87,28 @@ def verify_point(
     try:
         findings = runner.ask(request)
     except WorkerDied as death:
+        if request.only:
+            console.print(Text(_limited(variant, request.at, f"no_crash: {death}")))
+            return False
         console.print(Text(f"{variant.id}: no_crash: {death}", style="red"))
         return True
     finally:
         runner.close()
+    if request.only:
+        findings = [judged_limit(variant, request.at, finding) for finding in findings]
     bad = False
     for finding in findings:
+        if finding.outcome == "limited":
+            console.print(Text(_limited(variant, finding.name, f"{finding.check}: {finding.message}")))
+            continue
         failed = finding.outcome in ("rejected", "failed")
         said = f"{finding.outcome}: {finding.check}: {finding.message}" if failed else finding.outcome
         if finding.outcome == "skipped":
             said += f": {finding.message}"
         console.print(Text(f"{variant.id} at {finding.name}: {said}", style="red" if failed else ""))
         bad = bad or failed
-    return bad or not any(finding.outcome == "passed" for finding in findings)
+    return bad or not any(finding.outcome in ("passed", "limited") for finding in findings)
+
+
+def _limited(variant: Variant, name: str, found: str) -> str:
+    return f"{variant.id} at {name}: fails as its limits= declare ({variant.limit_at(name)}): {found}"

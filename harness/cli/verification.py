@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.config.sweep import Group
-from harness.contract import Operator, Variant
+from harness.contract import FAR, UNALIGNED, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
@@ -21,7 +21,7 @@ from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_ou
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
 from harness.verify.capacity import capacity_points
-from harness.verify.hard_points import FAR, UNALIGNED, Finding, check_results, is_unverified
+from harness.verify.hard_points import BEYOND, Finding, check_results, is_unverified
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -83,6 +83,9 @@ def verify_all(
         _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing), start)) as runner,
     ):
         findings = _check_all(runner, [*healthy, *defects], job, update)
+        for variant in healthy:
+            if variant.id in findings:
+                findings[variant.id] += runner.ask_limits(catalog.operators[variant.operator], variant)
         passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
         done = steps[0]
         runner.run(_only(at_capacity, passed), at_capacity=True)
@@ -103,6 +106,7 @@ def verify_all(
     console.print()
     print_compiled(console, runner.ready.compiled)
     accepted = _print_accepted_defects(console, defects, findings)
+    _print_limits(console, healthy, findings)
     for variant in healthy:
         _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
     console.print()
@@ -245,7 +249,19 @@ def _print_summary(
     print_rows(console, ("variant", *kinds.values(), "points of the sweep"), map(row, healthy))
 
 
+def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
+    """Where wrapped kernels fail as their limits= declare: the reason given, and what was found."""
+    for variant in healthy:
+        limited = [finding for finding in findings.get(variant.id, ()) if finding.outcome == "limited"]
+        if limited:
+            console.print(Text(f"\n{variant.id} does not hold, as it declares, at", style="bold"))
+            rows = ((f.name, variant.limit_at(f.name), f"{f.check}: {f.message}".split(";")[0]) for f in limited)
+            print_rows(console, ("hard point or sequence", "declared", "found"), rows)
+
+
 def _outcome(finding: Finding) -> str:
+    if finding.message == BEYOND:
+        return BEYOND
     return LEFT_OUT if finding.kind != "hard point" and is_left_out(finding.message) else finding.outcome
 
 

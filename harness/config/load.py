@@ -90,6 +90,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     operators:   names; required for a sweep.
     variants:    "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
     sweep:       a union of grids, each a mapping of axes to values; required unless there is a decode_loop.
+    baseline:    the variant that speed-ups and deltas refer to: a name, for the operators that have it, or a mapping of
+                 operators to names. An operator without one keeps its own. Of a sweep only.
     decode_loop: ITL and TPOT of stacks of variants, measured in a loop of decode steps.
     """
 
@@ -97,6 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     operators: Annotated[list[str], msgspec.Meta(min_length=1)] = []
     sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] = []
     variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
+    baseline: str | dict[str, str] | None = None
     measure: Measure = Measure()
     itl_tpot: ServingModel | None = None
     decode_loop: DecodeLoop | None = None
@@ -167,6 +170,8 @@ def _check_kind(path: str, lines: Mapping[str, int | str], data: Mapping[str, An
             raise located(path, lines, "", f"the key {name} is missing")
         if "decode_loop" in data and name in data:
             raise located(path, lines, name, f"a decode_loop names its operators in its stacks; drop {name}")
+    if "decode_loop" in data and data.get("baseline") is not None:
+        raise located(path, lines, "baseline", "a decode_loop refers to a stack; give decode_loop.reference instead")
 
 
 def _in_words(message: str) -> str:

@@ -45,10 +45,11 @@ class LoopPoint:
 
 @dataclass(frozen=True)
 class PlannedStack:
-    """parts: (operator, variant) in the order of a step."""
+    """parts: (operator, variant) in the order of a step. limits: where one of them is declared not to hold, and why."""
 
     name: str
     parts: tuple[tuple[str, str], ...]
+    limits: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class LoopGroup:
             point=self.point.label,
             axes={**vars(self.point), "geometry": geometry_name(self.config)},
             operators=dict(stack.parts),
+            limits=dict(stack.limits),
             status=status,
             reason=None if reason is None else printable(reason),
             **samples,
@@ -284,7 +286,7 @@ def _stacks(
             point = _point(source, f"{key}.{operator}", operators[operator], binding, shape)
             parts.append((operator, _variant(source, f"{key}.{operator}", operator, wanted, point, variants, config)))
             tables |= dict.fromkeys(binding.builds(shape))
-        planned.append(PlannedStack(name, tuple(parts)))
+        planned.append(PlannedStack(name, tuple(parts), _limits(parts, variants)))
         built[name] = tables
     everything = dict.fromkeys([LENGTHS, *(table for tables in built.values() for table in tables)])
     for name, tables in built.items():
@@ -295,6 +297,11 @@ def _stacks(
                 f"does not build {missing[0]}, which the model reads with the other stacks; add {' or '.join(makers)}",
             )
     return tuple(planned)
+
+
+def _limits(parts: Sequence[tuple[str, str]], variants: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
+    chosen = [one for one in variants if (one.operator, one.name) in parts]
+    return tuple((f"{one.id} at {glob!r}", reason) for one in chosen for glob, reason in one.limits.items())
 
 
 def _point(source: Source, key: str, operator: Operator, binding: LoopBinding, shape: EngineShape) -> Point:

@@ -22,11 +22,15 @@ MAX_POINTS = 100_000
 
 @dataclass(frozen=True)
 class Group:
-    """One operator at one point with the variants to run there: the unit of work, whose variants are timed in turns."""
+    """One operator at one point with the variants to run there: the unit of work, whose variants are timed in turns.
+
+    baseline: the variant that ratios refer to; None for the operator's own.
+    """
 
     operator: Operator
     point: Point
     variants: tuple[Variant, ...]
+    baseline: str | None = None
 
     @property
     def label(self) -> str:
@@ -41,16 +45,18 @@ class Group:
         return tuple(self.key(variant.name) for variant in self.variants)
 
     def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
+        limits = next((dict(one.limits) for one in self.variants if one.name == variant), {})
         return Cell(
             operator=self.operator.name,
             variant=variant,
-            baseline=self.operator.baseline,
+            baseline=self.baseline or self.operator.baseline,
             point=self.label,
             axes=dict(self.point),
             status=status,
             reason=None if reason is None else printable(reason),
             metrics=metrics,
             phase=self.operator.phase,
+            limits=limits,
         )
 
 
@@ -141,6 +147,28 @@ def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
     return chosen
 
 
+def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
+    """Operator -> the variant that ``baseline:`` names for it. Raises ConfigError.
+
+    variants: of the run. A baseline that is not measured gives no ratio, so it has to be one of them.
+    """
+    given = source.config.baseline
+    names = {name: [v.name for v in variants if v.operator == name] for name in source.config.operators}
+    if isinstance(given, str):
+        if not any(given in of_operator for of_operator in names.values()):
+            known = sorted({name for of_operator in names.values() for name in of_operator})
+            raise source.error("baseline", f"no variant of this run is called {given!r}{did_you_mean(given, known)}")
+        return {operator: given for operator, of_operator in names.items() if given in of_operator}
+    for operator, name in (given or {}).items():
+        if operator not in names:
+            hint = did_you_mean(operator, list(names))
+            raise source.error(f"baseline.{operator}", f"{operator!r} is no operator of this run{hint}")
+        if name not in names[operator]:
+            hint = did_you_mean(name, names[operator])
+            raise source.error(f"baseline.{operator}", f"{operator} has no variant {name!r} in this run{hint}")
+    return dict(given or {})
+
+
 def matching(patterns: Sequence[str], variant: Variant, keys: Sequence[str] = ()) -> set[str]:
     """The patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of ``keys``."""
     names = (variant.name, variant.id, *keys)
@@ -163,6 +191,7 @@ def plan(
     Several are alternatives; those that begin with ``!`` leave cells out.
     """
     chosen = select(source, variants)
+    references = baselines(source, chosen)
     groups: list[Group] = []
     used: set[str] = set()
     for operator, point in expand(source, operators):
@@ -174,7 +203,7 @@ def plan(
             if kept(only, hits):
                 selected.append(v)
         if selected:
-            groups.append(Group(operator, point, tuple(selected)))
+            groups.append(Group(operator, point, tuple(selected), references.get(operator.name)))
     for pattern in only:
         if pattern not in used:
             names = sorted({name for v in chosen for name in (v.name, v.id)})

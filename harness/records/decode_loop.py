@@ -61,6 +61,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     alone:     the operators of a step one after another, timed outside of the loop, for the model of ITL and TPOT.
     waited_us: the same from submission to completion, after the host waited for a model step; some after each block.
     trace:     a few steps after the last block, on the lanes of host and device.
+    limits:    ``OPERATOR/VARIANT at 'GLOB'``: hard points and sequences at which a variant is declared not to hold, and
+               why.
     """
 
     stack: str
@@ -74,6 +76,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     alone: Metrics | None = None
     waited_us: list[Us] = []
     trace: list[LoopSpan] = []
+    limits: dict[str, str] = {}
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ from msgspec import structs
 from harness.records.schema import Cell, RecordError, Run, Segment
 
 #: Fields of Environment that must be equal between processes whose cells are in one record.
-SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty")
+SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty", "packages")
 
 
 def merge(runs: Sequence[Run]) -> Run:

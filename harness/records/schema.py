@@ -59,7 +59,8 @@ class RecordGone(RecordError):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
-    gpu_id: hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    packages: package that variants wrap -> its version, of those that are there.
     """
 
     device: Literal["cuda", "cpu"]
@@ -83,6 +84,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     power_limit_w: float | None = None
     commit: str | None = None
     dirty: bool = False
+    packages: dict[str, str] = {}
     notes: tuple[str, ...] = ()
 
 
@@ -126,6 +128,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes:      size of the device-to-device copies timed in copy_us.
     chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
                      (harness/analysis/cache_states.py).
+    copies:          bytes read and written -> launch shape -> a copy kernel of so many bytes; the fastest shapes make
+                     the floor's curve. Empty in records from before it was measured.
     sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 
@@ -136,6 +140,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
     copy_us: Samples
     chase_cycles: dict[str, Samples] = {}
+    copies: dict[Annotated[int, Meta(ge=1, le=2**53)], Annotated[dict[str, KernelTimes], Meta(min_length=1)]] = {}
     sm_clock_mhz: int = 0
 
 
@@ -229,6 +234,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why the status is not "passed"; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
+    limits:   hard points and sequences, as globs, at which the variant is declared not to hold -> why.
     """
 
     operator: str
@@ -240,6 +246,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason: str | None = None
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
+    limits: dict[str, str] = {}
 
     @property
     def key(self) -> str:
@@ -280,6 +287,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     def _calibrations(self) -> dict[str, Calibration | None]:
         """By key, for the cells after a segment line; the last segment before a cell counts."""
         return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
+
+    @property
+    def calibrations(self) -> list[Calibration]:
+        """Of all its processes."""
+        found = [self.header.calibration, *(segment.calibration for _, segment in self.segments)]
+        return [one for one in found if one is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ def _check_calibration(calibration: Calibration) -> None:
         raise ValueError("calibration.own lacks the kernel block_copy, which the floor needs")
     if min(calibration.copy_us) <= 0:
         raise ValueError("calibration.copy_us holds a time that is not positive")
-    for where, kernels in (("own", calibration.own), ("spins", calibration.spins)):
+    copies = [(f"copies.{size}", shapes) for size, shapes in calibration.copies.items()]
+    for where, kernels in (("own", calibration.own), ("spins", calibration.spins), *copies):
         for name, kernel in kernels.items():
             if len(kernel.graph_us) < 2:
                 raise ValueError(f"calibration.{where}.{name} has no graphs of two sizes")

@@ -6,6 +6,7 @@ Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -13,6 +14,7 @@ from rich.text import Text
 from harness.analysis import decode_loop as analysis
 from harness.analysis.decode_loop import PERCENTILES, Delta, Figure, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
+from harness.analysis.warnings import LIMITED, loop_limit_warnings
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
 from harness.report.tables import NBSP, Entry, Footnotes, Table, signed
@@ -91,6 +93,7 @@ class _Tables:
     def __init__(self, run: Run) -> None:
         self._points = by_point(run)
         self._stacks = tuple(dict.fromkeys(loop.stack for loops in self._points.values() for loop in loops))
+        self._limits = loop_limit_warnings(run.loops)
         first = [loops[0].axes for loops in self._points.values()]
         names = [name for name in first[0] if name != "batch_size"]
         self._varying = [name for name in names if len({str(axes.get(name)) for axes in first}) > 1]
@@ -101,7 +104,8 @@ class _Tables:
     def of(self, title: str, entry: Callable[[Loop | None, Loop], Entry], notes: Sequence[str] = ()) -> Table:
         footnotes = Footnotes()
         rows = [(self._axes(loops), self._entries(loops, entry, footnotes)) for loops in self._points.values()]
-        return Table(title, tuple(self._varying), self._stacks, tuple(rows), (*self._notes, *notes, *footnotes.notes()))
+        notes = (*self._notes, *notes, *self._limits, *footnotes.notes())
+        return Table(title, tuple(self._varying), self._stacks, tuple(rows), notes)
 
     def by_percentile(self, title: str, figure: Figure) -> Table:
         """A row for each percentile of each loop."""
@@ -110,7 +114,8 @@ class _Tables:
             for name in PERCENTILES:
                 entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
                 rows.append(((*self._axes(loops), name), entries))
-        return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), (*self._notes, *footnotes.notes()))
+        notes = (*self._notes, *self._limits, *footnotes.notes())
+        return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), notes)
 
     def _axes(self, loops: Sequence[Loop]) -> tuple[str, ...]:
         return tuple(_text(loops[0].axes.get(name)) for name in self._varying)
@@ -124,7 +129,9 @@ class _Tables:
             if loop is None:
                 entries.append(Entry("", muted=True))
             elif is_measured(loop):
-                entries.append(entry(reference, loop))
+                made = entry(reference, loop)
+                limited = loop.limits or (reference is not None and reference.limits)
+                entries.append(replace(made, main=f"{made.main}{LIMITED}") if made.timed and limited else made)
             else:
                 entries.append(_without(footnotes, loop))
         return tuple(entries)

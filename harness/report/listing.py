@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.checks import CHECKS, WAIVABLE
 from harness.contract import Axis, Operator, Variant
-from harness.discover import Catalog, unavailable
+from harness.discover import PEERS, Catalog, unavailable
 from harness.report.console import print_checks, print_rows
 from harness.wording import counted
 
@@ -47,13 +47,18 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, *map(str, counts), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                absent.setdefault(reason, []).append(variant.name)
+                wraps = variant.origin.startswith(f"{PEERS}.")
+                absent.setdefault("needs the files of an engine" if wraps else reason, []).append(variant.name)
     longest = max((len(name) for name in catalog.operators), default=0)
     print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
+    if limited := [v.name for v in catalog.variants if v.limits]:
+        console.print(
+            Text(f"† {counted(len(limited), 'wrapped kernel')} with limits: {', '.join(limited)}", style="dim")
+        )
     console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
     _print_broken(console, catalog)
 
@@ -64,6 +69,9 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)
+    if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
+        console.print()
+        print_rows(console, ("variant", "does not hold at", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
     checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
     if checks:
@@ -116,6 +124,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": unavailable(variant, device),
         "defect": variant.defect,
+        "limits": dict(variant.limits),
         "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 

@@ -10,12 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
-from harness.analysis.stats import FIGURES, MAX_PLAUSIBLE_US, Interval, floor_us, interval, is_plausible, is_timed
+from harness.analysis.stats import (
+    FIGURES,
+    MAX_PLAUSIBLE_US,
+    Interval,
+    floor_in_words,
+    floor_us,
+    interval,
+    is_plausible,
+    is_timed,
+)
 from harness.analysis.warnings import (
+    LIMITED,
     abbreviated,
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
+    limit_warnings,
     throttling_warnings,
 )
 from harness.records.schema import Cell, Header, Run, axis_texts
@@ -163,7 +174,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
-    notes += [*throttling_warnings(cells), *audit_warnings(cells), *footnotes.notes()]
+    notes += [*throttling_warnings(cells), *audit_warnings(cells), *limit_warnings(cells), *footnotes.notes()]
     columns = (*variants, "floor") if floor else tuple(variants)
     return Table(f"{operator}: {title}", axes, columns, tuple(rows), tuple(notes))
 
@@ -182,7 +193,8 @@ def _title_and_legend(run: Run, figure: str, baseline: str, entries: Sequence[En
     legend = ["* fastest of its row."] if any(entry.best for entry in entries) else []
     if figure == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
-        legend.append("floor: one-block copy of this run + bytes moved over its copy bandwidth, µs")
+        meanings = dict.fromkeys(map(floor_in_words, run.calibrations))
+        legend += [f"floor, µs: {'; or '.join(meanings)}"] if meanings else []
         return f"GPU µs{cache}{rated}{below}", [" ".join(legend)]
     legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
     return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
@@ -205,7 +217,8 @@ def _time_entry(
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
-    marks = f"{'*' if best else ''}{'?' if cell.key in disagreeing else ''}{'!' if cell.metrics.disturbed else ''}"
+    marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
+    marks += LIMITED * bool(cell.limits)
     shown = significant(mine.median) if abs(mine.median) <= MAX_PLAUSIBLE_US else f"{mine.median:.0e}"
     return Entry(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
@@ -240,13 +253,15 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
             one = deltas[name]
             itl, tpot = signed(one.itl_us.median), signed(one.tpot_us.median)
             percent = f"{one.percent.median:+.2f}{NBSP}%"
-            entries.append(Entry(f"{itl}{NBSP}{tpot}", percent, name == best, timed=True))
+            mark = LIMITED if row[name].limits or row[baseline].limits else ""
+            entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, name == best, timed=True))
         rows.append((labels[point], tuple(entries)))
     if not any(entry.timed for _, entries in rows for entry in entries):
         return []
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
     model = f"modelled, not measured: {described(serving)}"
-    return [Table(title, axes, variants, tuple(rows), (model, *_shared_note(shared), *footnotes.notes()))]
+    notes = (model, *_shared_note(shared), *limit_warnings(cells), *footnotes.notes())
+    return [Table(title, axes, variants, tuple(rows), notes)]
 
 
 def signed(value: float) -> str:

@@ -20,10 +20,11 @@ import torch
 
 from harness import interpreter
 from harness.config.sweep import Group
-from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, GPU, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
+from harness.packages import versions
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
 from harness.runner.protocol import (
@@ -39,7 +40,15 @@ from harness.runner.protocol import (
 )
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
+from harness.verify.hard_points import (
+    BEYOND,
+    Finding,
+    LeftOut,
+    check_variant,
+    is_beyond,
+    is_unverified,
+    reason_to_skip,
+)
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
@@ -137,7 +146,9 @@ class Evaluator:
             torch.set_num_threads(1)
             if self._job.compiled:
                 compiled = compile_all(self._job.compiled)
-        return Ready(describe(self._job.device, self._clocks.notes if self._clocks else ()), calibration, compiled)
+        needs = [need for variant in self._catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
+        notes = self._clocks.notes if self._clocks else ()
+        return Ready(describe(self._job.device, notes, versions(needs)), calibration, compiled)
 
     def close(self) -> None:
         if self._job.device == "cuda":
@@ -150,7 +161,8 @@ class Evaluator:
         process for the variants whose cells it did not get.
         """
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        group = Group(operator, point, tuple(self._catalog.find(task.operator, name) for name in task.variants))
+        variants = tuple(self._catalog.find(task.operator, name) for name in task.variants)
+        group = Group(operator, point, variants, task.baseline)
         try:
             at = _PointState(group, reason_to_skip(operator, point), task.at_capacity)
         except Exception as error:  # the operator's own code
@@ -230,6 +242,8 @@ class Evaluator:
             except Exception as error:  # the operator's own code, or memory
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
             try:
+                if at.at_capacity and is_beyond(variant, at.fixture):
+                    return Rejection(Status.SKIPPED, BEYOND)
                 with self._counting(variant, at.kind):
                     once = state.interpreted or at.at_capacity or self._job.verified
                     return verify_cell(at.fixture, variant, once=once)
@@ -298,27 +312,34 @@ class Evaluator:
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
     def check_variant(
-        self, operator_name: str, variant_name: str, at: str | Mapping[str, Any] | None = None
+        self,
+        operator_name: str,
+        variant_name: str,
+        at: str | Mapping[str, Any] | None = None,
+        only: bool = False,
     ) -> Iterator[Finding]:
-        """Findings at all hard points and sequences of one variant, healthy or defective. Raises ContextLost.
+        """Findings at all hard points and sequences of one variant, healthy or defective, without those at which it
+        declares a limit. Raises ContextLost.
 
-        at: the name of the only hard point or sequence to run, or the axes of another point to run as one.
+        at:   the name of the only hard point or sequence to run, or the axes of another point to run as one.
+        only: exactly the one named in ``at``, even where the variant declares a limit.
         """
         operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
         if state.bad_import is not None:
             yield state.bad_import
             return
-        if at is not None:
+        if at is not None and not only:
             operator = _restricted(operator, at)
-        elif state.findings is not None:
+        elif at is None and state.findings is not None:
             yield from state.findings
             return
         findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
             # Without timing there is time to check every property at every hard point.
             thorough = not self._job.timed
-            for finding in check_variant(operator, variant, self._job.device, self._job.seed, thorough):
+            which = at if only else None
+            for finding in check_variant(operator, variant, self._job.device, self._job.seed, thorough, only=which):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):

@@ -59,6 +59,7 @@ class Task:
     """One operator at one point, the names of its variants, and the seconds they may be timed for together.
 
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    baseline:    of the cells; None for the operator's own.
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
     """
 
@@ -68,18 +69,21 @@ class Task:
     budget_s: float
     at_capacity: bool = False
     check_seed: int = 0
+    baseline: str | None = None
 
 
 @dataclass(frozen=True)
 class CheckRequest:
     """Check one variant on its operator's hard points and sequences only.
 
-    at: the name of the only one to check, or the axes of any other point; None for all.
+    at:   the name of the only one to check, or the axes of any other point; None for all.
+    only: exactly the one named in ``at``, even where the variant declares a limit.
     """
 
     operator: str
     variant: str
     at: str | Mapping[str, Any] | None = None
+    only: bool = False
 
 
 @dataclass(frozen=True)

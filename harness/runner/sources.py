@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.sweep import Group
-from harness.discover import FOLDERS, ROOT
+from harness.discover import FOLDERS, PEERS, ROOT
 from harness.records.schema import RecordError
 from harness.wording import printable
 
@@ -33,6 +33,7 @@ def source_hashes(groups: Sequence[Group], variant_files: Iterable[str]) -> dict
     """
     files = dict.fromkeys(_files(_closure({group.operator.name for group in groups})))
     files |= dict.fromkeys(Path(file) for file in variant_files)
+    files |= dict.fromkeys(_peers(groups))
     files |= dict.fromkeys(source for group in groups for variant in group.variants for source in variant.sources)
     named = {text for group in groups for text in _texts(list(group.point.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(named) if _is_file(text))
@@ -62,6 +63,12 @@ def _closure(operators: Collection[str]) -> list[str]:
             text = path.read_text(encoding="utf-8", errors="replace")
             left |= {name for names in _OTHER_FOLDER.findall(text) for name in names if name} - found
     return sorted(found)
+
+
+def _peers(groups: Sequence[Group]) -> list[Path]:
+    """All of peers/ where a variant of it is in the run: its files share what starts with an underscore."""
+    used = any(variant.origin.startswith(f"{PEERS}.") for group in groups for variant in group.variants)
+    return _code(ROOT / PEERS) if used else []
 
 
 def _files(folders: Iterable[str]) -> list[Path]:

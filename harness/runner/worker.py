@@ -115,7 +115,7 @@ def choose_interpreter(device: str) -> None:
 
 def _events(owner: Any, message: Message) -> Iterator[Any]:
     if isinstance(message, CheckRequest):
-        return owner.check_variant(message.operator, message.variant, message.at)
+        return owner.check_variant(message.operator, message.variant, message.at, message.only)
     if isinstance(message, RandomRequest):
         return owner.check_random(message)
     if isinstance(message, LoopTask):

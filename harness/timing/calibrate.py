@@ -31,6 +31,10 @@ SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
 COPY_BYTES = 2**30
 COPY_ROUNDS = 7
+#: Bytes read and written by the copies of the floor's curve, and rounds of each.
+CURVE_BYTES, CURVE_ROUNDS = tuple(2**n for n in range(12, 31)), 5
+#: Bytes of an access of the copies.
+VECTOR_BYTES = 16
 
 
 class Kernels:
@@ -94,8 +98,41 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
             copy_bytes=COPY_BYTES,
             copy_us=[events.microseconds("copy", lambda: target.copy_(source)) for _ in range(COPY_ROUNDS)],
             chase_cycles=measure_chase_cycles(timer.cache),
+            copies={size: _copies(timer, source, target, size) for size in CURVE_BYTES},
             sm_clock_mhz=clocks.run_clock_mhz,
         )
+
+
+def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[int, int]]:
+    """Name -> (blocks, threads) with which so many 16-byte vectors may be copied fastest."""
+    shapes = {"a vector a thread": (-(-vectors // 256), 256)}
+    if vectors <= 4096:
+        shapes["one block"] = (1, min(-(-vectors // 32) * 32, 1024))
+    if vectors > 2 * sms * 512:
+        shapes["two blocks an SM"] = (2 * sms, 512)
+        shapes["eight blocks an SM"] = (8 * sms, 256)
+    return shapes
+
+
+def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: int) -> dict[str, KernelTimes]:
+    """Copies that read and write ``size`` bytes together, in the run's cache state: its inputs are the source."""
+    source, target, vectors = source[: size // 2], target[: size // 2], size // 2 // VECTOR_BYTES
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    contents = source.clone() if timer.cache.state.rewrite_inputs else source
+    found = {}
+    for name, (blocks, threads) in copy_shapes(vectors, sms).items():
+        copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, source, target, vectors)
+        timings = CellTimings(timer.stopwatch(copy, None, lambda: source.copy_(contents), stream_rounds=0))
+        target.zero_()
+        copy()
+        if not torch.equal(source, target):
+            raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
+        for _ in range(CURVE_ROUNDS):
+            timings.add_sample()
+        found[name] = KernelTimes(
+            **{field: timings.figures[field] for field in ("graph_us", "state_us") if field in timings.figures}
+        )
+    return found
 
 
 def _timed(

@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -47,8 +49,10 @@ def choose_device(wanted: str) -> str:
     return "cuda" if present and wanted != "cpu" else "cpu"
 
 
-def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
-    """notes: what else a reader of the record must know of this machine."""
+def describe(
+    device: str, notes: tuple[str, ...] = (), packages: Mapping[str, str] = MappingProxyType({})
+) -> Environment:
+    """notes: what else a reader of the record must know of this machine. packages: versions of wrapped packages."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -59,6 +63,7 @@ def describe(device: str, notes: tuple[str, ...] = ()) -> Environment:
         "cuda_core": _version("cuda-core"),
         "commit": commit,
         "dirty": dirty,
+        "packages": dict(packages),
     }
     if device == "cpu":
         return Environment(**common, generation="CPU", notes=notes)

@@ -15,7 +15,7 @@ from harness.verify.mismatch import View, describe_differences
 def required(expected: Expected) -> Tensor:
     """Bool mask of the elements that a launch must write."""
     must = torch.ones_like(expected.value, dtype=torch.bool)
-    for excluded in (expected.untouched, expected.slack):
+    for excluded in (expected.untouched, expected.optional):
         if excluded is not None:
             must &= ~excluded
     return must
@@ -31,6 +31,8 @@ def wrong_elements(got: Tensor, before: Tensor, expected: Expected) -> tuple[Ten
     wrong = got != must_be
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
+    if expected.unread is not None:
+        wrong[inside] &= ~expected.unread
     return wrong, must_be
 
 

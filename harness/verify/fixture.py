@@ -51,7 +51,7 @@ class Batch:
         """By output. The reference, which is slow, runs when this is first read."""
         answer = self._operator.reference(self._point, self.inputs)
         return {
-            name: Expected(*(None if t is None else t.to(self._devices[name]) for t in (e.value, e.untouched, e.slack)))
+            name: Expected(**{part: None if t is None else t.to(self._devices[name]) for part, t in vars(e).items()})
             for name, e in answer.items()
         }
 

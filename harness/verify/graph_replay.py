@@ -47,16 +47,16 @@ class BoundLaunch:
 class Step:
     """One step: what is done before it, and what it must leave in the outputs.
 
-    poison: None leaves the outputs as the step before left them.
-    eager:  output on the device -> what the eager launch left in it, as integers.
-    slack:  output -> mask of elements that no consumer reads. They may differ from launch to launch.
+    poison:   None leaves the outputs as the step before left them.
+    eager:    output on the device -> what the eager launch left in it, as integers.
+    optional: output -> mask of elements that no consumer reads. They may differ from launch to launch.
     """
 
     bound: BoundLaunch
     batch: int
     poison: int | None
     eager: dict[str, Tensor]
-    slack: dict[str, Tensor]
+    optional: dict[str, Tensor]
 
     def prepare(self) -> None:
         self.bound.fixture.fill(self.batch)
@@ -67,8 +67,8 @@ class Step:
         """Raise Mismatch unless every output equals what the eager launch left, bit for bit."""
         buffers = self.bound.fixture.outputs.buffers
         wrong = {name: as_integers(buffers[name].tensor) != eager for name, eager in self.eager.items()}
-        for name, slack in self.slack.items():
-            wrong[name][tuple(slice(size) for size in slack.shape)] &= ~slack
+        for name, optional in self.optional.items():
+            wrong[name][tuple(slice(size) for size in optional.shape)] &= ~optional
         if not any_of(flags.any() for flags in wrong.values()):
             return
         name = next(name for name, flags in wrong.items() if bool(flags.any()))
@@ -144,8 +144,8 @@ def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None) -> Step:
     }
     eager = {name: as_integers(tensor).clone() for name, tensor in on_device.items()}
     expected = fixture.batches[batch].expected
-    slack = {name: e.slack for name, e in expected.items() if name in on_device and e.slack is not None}
-    return Step(bound, batch, poison, eager, slack)
+    optional = {name: e.optional for name, e in expected.items() if name in on_device and e.optional is not None}
+    return Step(bound, batch, poison, eager, optional)
 
 
 def _capture(bound: BoundLaunch, capture: Capture) -> Callable[[], Any]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
 from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import HardPoint, Operator, Point, Variant
+from harness.contract import FAR, UNALIGNED, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
@@ -29,11 +30,8 @@ CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 #: Hard points with far rows for each input.
 FAR_POINTS = 2
-
-#: Behind the name of a hard point that runs once more in such buffers.
-UNALIGNED = ", unaligned buffers"
-#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
-FAR = ", rows beyond 2^31"
+#: Why a variant is not run at a point at capacity, or on a random batch.
+BEYOND = "beyond its declared limits"
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,11 @@ class Finding:
 
     check:         the check that rejected the variant, or the type of the exception that it failed with.
     passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
+    outcome:       "limited" where it failed as its ``limits=`` declare.
     """
 
     name: str
-    outcome: Literal["passed", "rejected", "failed", "skipped"]
+    outcome: Literal["passed", "rejected", "failed", "skipped", "limited"]
     check: str | None = None
     message: str | None = None
     passed_checks: frozenset[str] = frozenset()
@@ -82,8 +81,11 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
+    only: str | None = None,
 ) -> Iterator[Finding]:
     """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
+
+    Those at which the variant declares a limit are left out, as they may end the process; see limited_names.
 
     Two of the hard points that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
@@ -93,12 +95,49 @@ def check_variant(
               the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
               in the first sequence only.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
+    only:     the name of the only one to run, whether the variant declares a limit there or not.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    yield from _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
+    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, only).findings()
     if thorough:
-        yield from far_rows(operator, variant, device, seed)
+        yield from far_rows(operator, variant, device, seed, only)
+
+
+def limited_names(operator: Operator, variant: Variant) -> list[str]:
+    """Names of the hard points and sequences at which the variant declares a limit.
+
+    A limit in unaligned buffers only is tried at the first hard point that has no other limit; one of far rows at the
+    first such point that has them.
+    """
+    if not variant.limits:
+        return []
+    hard = [one.name for one in operator.hard_points]
+    limited = [name for name in (*hard, *operator.sequences) if variant.limit_at(name)]
+    other = [name for name in hard if name not in limited]
+    unaligned = [f"{name}{UNALIGNED}" for name in other[:1] if variant.limit_at(f"{name}{UNALIGNED}")]
+    far = (
+        f"{name}{FAR}" for name in other if variant.limit_at(f"{name}{FAR}") and _has_far_rows(operator, variant, name)
+    )
+    return [*limited, *unaligned, *islice(far, 1)]
+
+
+def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
+    hard = next(one for one in operator.hard_points if one.name == name)
+    point = operator.complete(hard.point)
+    return not skipped(name, variant, [point]) and bool(far_strides(operator.make_inputs(point, 0)))
+
+
+def judged_limit(variant: Variant, name: str, finding: Finding) -> Finding:
+    """What was found where the variant declares a limit: it must fail there, or the declaration is wrong."""
+    if finding.outcome in ("rejected", "failed"):
+        return replace(finding, outcome="limited", passed_checks=frozenset())
+    if finding.outcome == "passed":
+        wrong = (
+            f"passes, although its limits= say that it does not hold there ({variant.limit_at(name)}); drop the limit"
+        )
+        return Finding(name, "failed", "limits", wrong)
+    return finding
 
 
 @dataclass(frozen=True)
@@ -111,6 +150,7 @@ class _VariantChecks:
     seed: int
     device_checks: DeviceChecks | None
     thorough: bool
+    only: str | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
@@ -123,6 +163,10 @@ class _VariantChecks:
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
+            if self.only == f"{hard.name}{UNALIGNED}":
+                yield self._at(self.only, hard, point, alloc_sync=False, replays=few, shift=1)
+            if not self._is_wanted(hard.name):
+                continue
             if found := skipped(hard.name, self.variant, [point]):
                 yield found
                 continue
@@ -131,21 +175,27 @@ class _VariantChecks:
             # Sequences replay graphs too, so unless thorough the first of them is enough.
             replays = STEPS if first and (thorough or not operator.sequences) else few
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
-        if taken:
+        if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
-                yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
+                if self._is_wanted(name):
+                    yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = STEPS
         for name, steps in self.operator.sequences.items():
+            if not self._is_wanted(name):
+                continue
             points = [self.operator.complete(step) for step in steps]
             if found := skipped(name, self.variant, points):
                 yield found
             else:
                 yield self._through(name, points, replays)
                 replays = FEW_STEPS if self.thorough else 0
+
+    def _is_wanted(self, name: str) -> bool:
+        return self.variant.limit_at(name) is None if self.only is None else name == self.only
 
     def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -177,34 +227,48 @@ class _VariantChecks:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
 
 
-def far_rows(operator: Operator, variant: Variant, device: str, seed: int) -> Iterator[Finding]:
+def far_strides(inputs: Any) -> dict[str, int]:
+    """Input with rows that the operator pads -> a stride with which the last row begins 2^31 elements behind the first.
+
+    Half of the rows of a byte tensor lie beyond that, such as a cache whose last rows may be unused. A stride is as far
+    from a multiple of 16 as the operator's, as variants take wide accesses by that.
+    """
+    found = {}
+    for one in dataclasses.fields(inputs):
+        tensor = getattr(inputs, one.name)
+        padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
+        if not padded or len(tensor) == 1 or one.metadata.get("host"):
+            continue
+        reach = 2**32 if tensor.element_size() == 1 else 2**31
+        stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
+        if stride < 2**31:  # no variant promises to take more
+            found[one.name] = stride
+    return found
+
+
+def far_rows(
+    operator: Operator, variant: Variant, device: str, seed: int, only: str | None = None
+) -> Iterator[Finding]:
     """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
     """
     made: Counter[str] = Counter()
     for hard in operator.hard_points:
         point = operator.complete(hard.point)
-        if skipped(hard.name, variant, [point]):
+        name = f"{hard.name}{FAR}"
+        limited = variant.limit_at(hard.name) or variant.limit_at(name)
+        if (limited if only is None else name != only) or skipped(name, variant, [point]):
             continue
-        inputs = operator.make_inputs(point, seed)
-        for one in dataclasses.fields(inputs):
-            tensor = getattr(inputs, one.name)
-            padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
-            if not padded or len(tensor) == 1 or one.metadata.get("host") or made[one.name] == FAR_POINTS:
-                continue
-            # Half of the rows of a byte tensor, such as a cache whose last rows may be unused. As far from a multiple
-            # of 16 as the operator's, as variants take wide accesses by that.
-            reach = 2**32 if tensor.element_size() == 1 else 2**31
-            stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
-            if stride >= 2**31:  # no variant promises to take that
+        for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
+            if made[tensor] == FAR_POINTS:
                 continue
             try:
-                far = {one.name: stride}
+                far = {tensor: stride}
                 fixture = Fixture(operator, point, device, seed, hard.edit, batches=2, row_strides=far)
             except (RuntimeError, MemoryError):
                 return
-            made[one.name] += 1
-            yield finding_of(f"{hard.name}{FAR}", lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
+            made[tensor] += 1
+            yield finding_of(name, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 
 def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
@@ -240,6 +304,11 @@ def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
     if not isinstance(reason or None, str | None):
         raise TypeError(f"{name} returned {reason!r}; it must return a reason in words, or None")
     return reason or None
+
+
+def is_beyond(variant: Variant, fixture: Fixture) -> bool:
+    """Whether a batch of the fixture lies beyond the variant's declared limits. Raises what ``beyond`` raises."""
+    return any(variant.beyond(fixture.point, batch.inputs) for batch in fixture.batches)
 
 
 def is_unverified(findings: Iterable[Finding]) -> bool:

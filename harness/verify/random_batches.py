@@ -17,9 +17,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from harness.contract import Operator, Point, Variant
+from harness.contract import UNALIGNED, Operator, Point, Variant
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import Finding, finding_of, reason_to_skip, skipped
+from harness.verify.hard_points import BEYOND, Finding, LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from harness.verify.points import PointSearch
 
 #: Kind of these findings.
@@ -47,7 +47,7 @@ class Drawn:
 
 def fixture_of(operator: Operator, drawn: Drawn, device: str, **more: Any) -> Fixture:
     """The batch between canaries. more: other arguments of Fixture."""
-    return Fixture(operator, drawn.point, device, drawn.seed, batches=2, shift=drawn.shift, **more)
+    return Fixture(operator, drawn.point, device, drawn.seed, batches=2, **{"shift": drawn.shift, **more})
 
 
 def batches(operator: Operator) -> st.SearchStrategy[Drawn | None]:
@@ -135,7 +135,10 @@ def _checked(
     operator: Operator, variant: Variant, drawn: Drawn, device: str, counting: Callable[[], AbstractContextManager]
 ) -> Finding:
     def verify(passed_checks: set[str]) -> None:
-        fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks)
+        aligned = {"shift": 0} if variant.limit_at(UNALIGNED) else {}
+        fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks, **aligned)
+        if is_beyond(variant, fixture):
+            raise LeftOut(BEYOND)
         with counting():
             verify_cell(fixture, variant, once=True)
 

@@ -117,7 +117,7 @@ def same(one, other):
 
     def masks(expected):
         nothing = torch.zeros_like(expected.value, dtype=torch.bool)
-        return [nothing if mask is None else mask for mask in (expected.untouched, expected.slack)]
+        return [nothing if mask is None else mask for mask in (expected.untouched, expected.optional)]
 
     return torch.equal(one.value, other.value) and all(map(torch.equal, masks(one), masks(other)))
 

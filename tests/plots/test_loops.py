@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from harness.records.schema import Status
 from plots import loop_delta, loop_itl, loop_model_step, loop_timeline
@@ -86,3 +87,13 @@ def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
     shown = texts(loop_timeline.figure([h200]))
     assert re.search(r"chains, sync; concurrency 32, ITL \d", shown)
     assert re.search(r"fused, async.*; concurrency 32, ITL \d", shown)
+
+
+def test_stacks_with_limits_are_marked(h200):
+    limits = {"decode_step/peer at 'B=1'": "never called"}
+    loops = [structs.replace(one, limits=limits) if one.stack == "fused" else one for one in h200.loops]
+    for module in FIGURES:
+        figure = module.figure([structs.replace(h200, loops=loops)])
+        shown = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+        assert any("fused †" in text for text in shown), module.__name__
+        assert any("decode_step/peer at 'B=1' (never called)" in " ".join(text.split()) for text in shown)

@@ -24,7 +24,11 @@ from tests import factory
 #: Of runs with cells; test_loops.py draws those of decode loops.
 FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")}
 #: Figure -> the cases that have nothing for it: without a GPU, or without a baseline beside another variant.
-ABSENT = {"itl_tpot": ("cpu", "one variant", "long labels"), "calibration": ("cpu", "long labels")}
+ABSENT = {
+    "itl_tpot": ("cpu", "one variant", "long labels"),
+    "calibration": ("cpu", "long labels"),
+    "roofline": ("cpu", "long labels"),
+}
 BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
 MTP3 = (1, 2, 4, 8, 12, 16, 32, 64, 128, 256)
 
@@ -267,7 +271,7 @@ def test_noise_below_zero_is_no_reason_to_fail(tmp_path):
         factory.cell("decode_flatten", name, {"batch_size": 8}, gpu)
         for name, gpu in (("op_chain", 40.0), ("fused", -0.1))
     ]
-    assert len(plots.draw_all([factory.run(factory.gpu_environment(), cells)], tmp_path)) == 8
+    assert len(plots.draw_all([factory.run(factory.gpu_environment(), cells)], tmp_path)) == 10
 
 
 def test_never_imports_torch():

@@ -1,5 +1,6 @@
 """Slopes, intervals and the floor recover the values that samples were made from."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from scipy import stats as scipy_stats
 
 from harness.analysis import stats
 from harness.analysis.stats import Interval
+from harness.records.schema import KernelTimes
 from tests import factory
 
 positive = st.floats(0.05, 1e4)
@@ -116,3 +118,23 @@ def test_floor_is_the_block_copy_slope_plus_the_bytes_at_copy_bandwidth():
     empty = stats.floor_us(calibration, 0)
     assert empty == pytest.approx(1.08, rel=0.02)
     assert stats.floor_us(calibration, 10**7) - empty == pytest.approx(10**7 / bandwidth)
+
+
+def with_copies(**shapes_at):
+    """A calibration whose copies of so many KiB take so many microseconds, by launch shape."""
+    rng = np.random.default_rng(0)
+    copies = {
+        int(name.removeprefix("k")) * 1024: {
+            f"shape {i}": KernelTimes(graph_us=factory.graph_us(us, rng, noise=0.0)) for i, us in enumerate(times)
+        }
+        for name, times in shapes_at.items()
+    }
+    return msgspec.structs.replace(factory.calibration(rng), copies=copies)
+
+
+def test_the_floor_is_the_fastest_copy_of_as_many_bytes():
+    calibration = with_copies(k4=(1.0, 1.2), k8=(2.5, 2.0), k16=(3.0, 1.5), k32=(4.0,))
+    expected = {0: 1.0, 4: 1.0, 6: 1.25, 8: 1.5, 16: 1.5, 24: 2.75, 32: 4.0, 64: 8.0}
+    assert {kib: stats.floor_us(calibration, kib * 1024) for kib in expected} == pytest.approx(expected)
+    assert "fastest copy kernel" in stats.floor_in_words(calibration)
+    assert "before the curve" in stats.floor_in_words(factory.calibration(np.random.default_rng(0)))

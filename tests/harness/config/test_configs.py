@@ -19,8 +19,11 @@ MAX_CELLS = 350
 
 
 def planned(path, catalog):
-    """(operator, point, variant) of every cell that would be measured where everything is available."""
-    groups = plan(load(path), catalog.operators, catalog.variants)
+    """(operator, point, variant) of every cell that would be measured on a GPU without the engines that peers/ wraps;
+    their skip= asks the installed package.
+    """
+    ours = [variant for variant in catalog.variants if not variant.origin.startswith("peers.")]
+    groups = plan(load(path), catalog.operators, ours)
     cells = [(group.operator, group.point, variant) for group in groups for variant in group.variants]
     return [(o, p, v) for o, p, v in cells if not o.redundant(p) and not v.skip(p)]
 

@@ -1,12 +1,14 @@
 """The section decode_loop: of a configuration: what is planned, and one sentence for every mistake."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from harness.config.decode_loop import DecodeLoop, Geometry
 from harness.config.load import CONFIGS, ConfigError, load
 from harness.config.loops import miniature, plan_loops
+from harness.records.schema import Status
 
 STACKS = {
     "chains": {
@@ -184,6 +186,16 @@ def test_only_that_matches_nothing_is_an_error(planned):
 def test_a_sweep_and_a_loop_do_not_mix(tmp_path):
     with pytest.raises(ConfigError, match="a decode_loop names its operators in its stacks; drop operators"):
         written(tmp_path, LOOP, operators=["decode_native"])
+    with pytest.raises(ConfigError, match=r"give decode_loop\.reference instead"):
+        written(tmp_path, LOOP, baseline="op_chain")
+
+
+def test_a_stack_has_the_limits_of_its_variants(tmp_path, catalog):
+    limits = {"B=1": "never called"}
+    variants = [replace(v, limits=limits) if v.id == "decode_step/op_chain" else v for v in catalog.variants]
+    group = plan_loops(written(tmp_path, LOOP), catalog.operators, variants, catalog.bindings)[0]
+    lines = {stack.name: group.loop(stack, Status.SKIPPED).limits for stack in group.stacks}
+    assert lines == {"chains": {}, "one": {"decode_step/op_chain at 'B=1'": "never called"}}
 
 
 def test_a_configuration_without_both_lacks_its_sweep(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.config.load import Config, ConfigError, Source
-from harness.config.sweep import expand, matching, plan, select
+from harness.config.sweep import baselines, expand, matching, plan, select
 from harness.contract import Axis, Rule, Variant
 
 NAMES = ("decode_flatten", "decode_native")
@@ -278,3 +278,37 @@ def test_what_the_code_of_an_operator_raises_is_one_sentence_with_its_place(case
     )
     with pytest.raises(ConfigError, match=sentence):
         expand(source([grid], ("o",)), {"o": own})
+
+
+# --- baseline ---------------------------------------------------------------------------------------------------------
+
+
+def variants_of(**names):
+    return [Variant(operator, name, lambda *_: None, "", "test") for operator in names for name in names[operator]]
+
+
+def source_with(baseline):
+    config = Config(name="x", operators=["one", "two"], sweep=[{"n": 1}], baseline=baseline)
+    return Source("x.yaml", config, {"baseline": 4, "baseline.one": 5, "baseline.three": 6})
+
+
+def test_a_baseline_counts_for_the_operators_that_have_it():
+    known = variants_of(one=["chain", "peer"], two=["chain"])
+    assert baselines(source_with(None), known) == {}
+    assert baselines(source_with("peer"), known) == {"one": "peer"}
+    assert baselines(source_with("chain"), known) == {"one": "chain", "two": "chain"}
+    assert baselines(source_with({"one": "peer"}), known) == {"one": "peer"}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ("peers", "x.yaml:4: baseline: no variant of this run is called 'peers'; did you mean peer?"),
+        ({"one": "chian"}, "x.yaml:5: baseline.one: one has no variant 'chian' in this run; did you mean chain?"),
+        ({"three": "chain"}, "x.yaml:6: baseline.three: 'three' is no operator of this run; valid are one, two"),
+    ],
+)
+def test_an_unknown_baseline_is_refused_with_the_nearest_name(baseline, message):
+    with pytest.raises(ConfigError) as refused:
+        baselines(source_with(baseline), variants_of(one=["chain", "peer"], two=["chain"]))
+    assert str(refused.value) == message

@@ -66,3 +66,13 @@ def test_markdown_holds_every_table(run):
     text = markdown(loop_tables(run))
     assert text.count("\n|") > 20
     assert "ITL of chains in ms" in text
+
+
+def test_every_time_of_a_stack_with_limits_is_marked(run):
+    limits = {"decode_step/peer at 'B=1'": "never called"}
+    loops = [structs.replace(one, limits=limits) if one.stack == "fused" else one for one in run.loops]
+    table = loop_tables(structs.replace(run, loops=loops))[0]
+    reference, other = table.rows[0][1]
+    assert other.main.endswith("†")
+    assert "†" not in reference.main
+    assert "† fused holds variants that do not hold everywhere: decode_step/peer at 'B=1' (never called)" in table.notes

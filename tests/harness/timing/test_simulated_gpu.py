@@ -14,7 +14,7 @@ import torch
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibration_errors, disagreement, estimates
-from harness.analysis.stats import samples, slopes
+from harness.analysis.stats import floor_curve, floor_us, samples, slopes
 from harness.checks import Mismatch
 from harness.config.load import Measure
 from harness.contract import Variant
@@ -39,7 +39,7 @@ from harness.verify.hard_points import check_variant as prove_variant
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
-from tests.simulated_gpu import simulated_gpu
+from tests.simulated_gpu import MISSED_BYTES_PER_NS, simulated_gpu
 
 COPIES = (1, 2, 4, 8, 16)
 ADVERSARIES = ROOT / "tests" / "adversaries"
@@ -57,7 +57,8 @@ def gpu():
 def short_calibration():
     """As many rounds and bytes as a simulation needs, in which every one is like the other."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"ROUNDS": 3, "EMPTY_PAIRS": 5, "COPY_BYTES": 2**18}.items():
+        sizes = {"COPY_BYTES": 2**18, "CURVE_BYTES": (2**12, 2**15, 2**18), "CURVE_ROUNDS": 3}
+        for name, value in {"ROUNDS": 3, "EMPTY_PAIRS": 5, **sizes}.items():
             patch.setattr(calibration, name, value)
         yield
 
@@ -263,6 +264,19 @@ def test_a_calibration_without_errors(cache, gpu):
     assert (found.own["chain"].launches, found.own["null"].launches, found.sm_clock_mhz) == (5, 1, 1980)
     assert found.empty_pair_us == [0.0] * 5
     assert bool(found.own["null"].state_us) == (cache != "hot")
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold", "serving"])
+def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
+    found = calibrated(cache)
+    assert ["one block" in shapes for shapes in found.copies.values()] == [True, True, False]
+    assert all(bool(times.state_us) == (cache != "hot") for of in found.copies.values() for times in of.values())
+    sizes, floors = floor_curve(found)
+    assert sizes.tolist() == [2**12, 2**15, 2**18]
+    assert list(floors) == sorted(floors)
+    fastest = min(np.median(slopes(times.graph_us)) for times in found.copies[2**15].values())
+    added = {"hot": 0, "serving": 2**14, "cold": 2**15}[cache] / MISSED_BYTES_PER_NS / 1000
+    assert floor_us(found, 2**15) == pytest.approx(fastest + added, rel=0.02)
 
 
 def test_a_global_timer_that_runs_fast_is_an_error_of_every_estimator(gpu):

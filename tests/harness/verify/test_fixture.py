@@ -16,7 +16,7 @@ from harness.records.schema import Cell
 from harness.runner.evaluator import Evaluator
 from harness.runner.protocol import Job, Task
 from harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
-from harness.verify.equality import compare
+from harness.verify.equality import compare, required
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.hard_points import check_variant
 from harness.verify.mismatch import describe_differences
@@ -363,6 +363,21 @@ def test_a_read_past_the_source_row_shows_in_the_slack(device):
     for illegal in ([5, 6, 42, 0], [5, 99, 0, 0]):
         with pytest.raises(Mismatch):
             compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, slack=slack))
+
+
+def test_unread_elements_may_hold_anything_and_nothing_else_may(device):
+    value = torch.tensor([[5, 6, 0, 0]], dtype=torch.int32)
+    before = torch.full((2, 4), 99, dtype=torch.int32)  # the second row belongs to a larger step
+    expected = Expected(
+        value,
+        slack=torch.tensor([[False, False, True, False]]),
+        unread=torch.tensor([[False, False, False, True]]),
+    )
+    assert required(expected).tolist() == [[True, True, False, False]]
+    compare("table", torch.tensor([[5, 6, 0, -7], [99] * 4], dtype=torch.int32), before, expected)
+    for wrong in ([[5, 6, -7, 0], [99] * 4], [[5, 7, 0, 0], [99] * 4], [[5, 6, 0, 0], [99, 99, 99, 0]]):
+        with pytest.raises(Mismatch):
+            compare("table", torch.tensor(wrong, dtype=torch.int32), before, expected)
 
 
 @pytest.mark.parametrize("shape_stride", [((4, 3), (3, 1)), ((4, 3), (13, 1)), ((7,), (1,)), ((2, 0), (1, 1))])

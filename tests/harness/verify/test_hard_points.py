@@ -21,6 +21,8 @@ from harness.verify.hard_points import (
     check_variant,
     far_rows,
     is_unverified,
+    judged_limit,
+    limited_names,
 )
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
@@ -216,3 +218,14 @@ def test_rows_beyond_32_bits_are_read():
             pytest.skip("no room for 8 GiB of addresses")
         assert {finding.outcome for finding in found} == outcomes
         assert all(finding.name.endswith(FAR) for finding in found)
+
+
+def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
+    limits = {f"*{FAR}": "offsets of 32 bits"}
+    wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, limits=limits)
+    assert not list(far_rows(flatten, wrapping, "cpu", 3))
+    (name,) = limited_names(flatten, wrapping)
+    found = list(far_rows(flatten, wrapping, "cpu", 3, only=name))
+    if not found:
+        pytest.skip("no room for 8 GiB of addresses")
+    assert {judged_limit(wrapping, name, finding).outcome for finding in found} == {"limited"}

@@ -1,0 +1,85 @@
+"""DeepGEMM's ``get_paged_mqa_logits_metadata``, of the package ``deep_gemm`` or of the copy inside vLLM.
+
+Releases differ in which SMs get one unit more and in the query tokens of an atom, and tables of one are wrong for
+another. Both are read off the output of two small batches; points of the other convention are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+
+import torch
+
+from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs
+from harness.contract import GPU, Point, variant
+from harness.packages import file_in
+
+#: Tokens of a page of the index cache on Hopper.
+BLOCK_KV = 64
+IN_VLLM = "third_party/deep_gemm/__init__.py"
+
+
+@cache
+def library() -> ModuleType:
+    """The module. vLLM's copy is loaded from its folder, without vLLM."""
+    if importlib.util.find_spec("deep_gemm") is not None:
+        import deep_gemm
+
+        return deep_gemm
+    path = file_in("vllm", IN_VLLM)
+    name = "vllm.third_party.deep_gemm"
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _schedule(lens: list[int], next_n: int, num_sms: int) -> list[list[int]]:
+    """Rows of the table for requests of these lengths."""
+    context_lens = torch.tensor(lens, dtype=torch.int32, device="cuda")[:, None].expand(-1, next_n).contiguous()
+    return library().get_paged_mqa_logits_metadata(context_lens, BLOCK_KV, num_sms).tolist()
+
+
+@cache
+def atoms_of(next_n: int) -> int:
+    """Query atoms of a request: the last row of a table is (requests x atoms, 0)."""
+    return _schedule([SEGMENT, SEGMENT], next_n, 4 * next_n)[-1][0] // 2
+
+
+@cache
+def remainder() -> str:
+    """Eight segments over seven SMs: row 1 is unit 2 where the first SM has two of them, else unit 1."""
+    return "front" if _schedule([8 * SEGMENT], 1, 7)[1] == [0, 2] else "back"
+
+
+def _skip(point: Point) -> str | None:
+    if point.remainder != remainder():
+        return f"this DeepGEMM gives the unit more to the {remainder()} SMs"
+    tokens = point.max_decode_len if point.lens_layout == "2d" else 1
+    if point.atoms != atoms_of(tokens):
+        return f"this DeepGEMM makes {atoms_of(tokens)} atoms of {tokens} query tokens"
+    return None
+
+
+@variant(
+    "paged_mqa_schedule",
+    requires=(f"deep_gemm|vllm:{IN_VLLM}", GPU),
+    skip=_skip,
+    waives="no_alloc",
+    limits={"negative lengths in padding rows*": "lengths are read as uint32; engines clamp them (vLLM #51538)"},
+    beyond=lambda point, x: bool((x.context_lens < 0).any()),
+)
+def deep_gemm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """DeepGEMM's metadata kernel, and the copy into the persistent table, as vLLM runs both."""
+    context_lens = x.context_lens if x.context_lens.dim() == 2 else x.context_lens[:, None]
+    plan = library().get_paged_mqa_logits_metadata
+
+    def launch() -> None:
+        out.schedule.copy_(plan(context_lens, BLOCK_KV, point.num_sms))
+
+    return launch

@@ -1,0 +1,178 @@
+"""vLLM's kernels: the gather of index keys (CUDA), the uniform flatten and the aligned state slots of Mamba (Triton).
+
+The Triton kernels are read from vLLM's files and its CUDA library is loaded alone; vLLM itself is never imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import triton
+
+from baselines.decode_flatten import operator as flatten
+from baselines.k_quant_gather import operator as gather
+from baselines.mamba_spec_metadata import operator as mamba
+from baselines.workloads.mamba_steps import slots_per_step
+from harness.contract import GPU, Point, variant
+from harness.packages import file_in
+from peers._kernel_source import triton_kernel
+
+# --- k_quant_gather ---------------------------------------------------------------------------------------------------
+
+#: vLLM 0.33 and 0.22 have it in different libraries.
+LIBRARIES = ("_C_stable_libtorch.abi3.so", "_C.abi3.so")
+
+
+@cache
+def _gather_operator() -> Callable:
+    for name in LIBRARIES:
+        if (path := file_in("vllm", name)) is not None:
+            torch.ops.load_library(str(path))
+            if hasattr(torch.ops._C_cache_ops, "cp_gather_indexer_k_quant_cache"):
+                break
+    return torch.ops._C_cache_ops.cp_gather_indexer_k_quant_cache
+
+
+def _skip_gather(point: Point) -> str | None:
+    if point.quant_block_size != point.head_dim:
+        return "vLLM has one scale per token"
+    return "vLLM's table rows are contiguous; its kernel ignores their stride" if point.table_padding else None
+
+
+@variant(
+    "k_quant_gather",
+    requires=("|".join(f"vllm:{name}" for name in LIBRARIES), GPU),
+    skip=_skip_gather,
+    limits={
+        "pages * apart": "16-byte loads; vLLM's pages are aligned",
+        "*, unaligned buffers": "16-byte accesses; vLLM's caches and workspaces are aligned",
+    },
+    beyond=lambda point, x: point.page_padding % 16 != 0,
+)
+def vllm_cuda(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
+    """vLLM's cp_gather_indexer_k_quant_cache, into workspaces of N rows."""
+    copy, k, scale = _gather_operator(), out.k[: x.num_tokens], out.scale[: x.num_tokens]
+
+    def launch() -> None:
+        copy(x.kv_cache, k, scale, x.block_table, x.cu_seq_lens)
+
+    return launch
+
+
+# --- decode_flatten ---------------------------------------------------------------------------------------------------
+
+INDEXER = "v1/attention/backends/mla/indexer.py"
+#: Columns that a program of the kernel copies at a time, as vLLM launches it.
+COLUMNS = 1024
+#: The kernel in vLLM 0.33, which clamps lengths at 0, and in 0.22.
+CLAMPING, UNCLAMPED = "PrepareUniformDecodeKernel.kernel", "_prepare_uniform_decode_kernel"
+FLATTEN_LIMITS = {
+    "source narrower than destination": "rows are copied at the destination's width (vLLM #46074)",
+    "*, rows beyond 2^31": "row offsets are 32-bit; vLLM's tables are smaller",
+}
+UNCLAMPED_LIMITS = {
+    "all requests are padding": "lengths are not clamped before 0.33; vLLM 0.22 takes its ragged chain here",
+    "seq_len < decode_len": "lengths are not clamped before 0.33 (vLLM #51538)",
+}
+
+
+def _clamps() -> bool:
+    path = file_in("vllm", INDEXER)
+    return path is not None and f"class {CLAMPING.partition('.')[0]}" in path.read_text(encoding="utf-8")
+
+
+def _skip_flatten(point: Point) -> str | None:
+    if point.max_decode_len == 1:
+        return "vLLM hands on its inputs where requests have one token"
+    if point.decode_len != "uniform" or point.padding or point.token_padding:
+        return "vLLM takes this kernel for steps of one decode length without padding only"
+    return None
+
+
+def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
+    narrow = x.block_table.shape[1] < -(-point.max_model_len // point.block_size)
+    return narrow or (not _clamps() and bool((x.seq_lens < point.max_decode_len).any()))
+
+
+@variant(
+    "decode_flatten",
+    requires=f"vllm:{INDEXER}",
+    skip=_skip_flatten,
+    limits=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
+    beyond=_beyond_flatten,
+)
+def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
+    """vLLM's uniform kernel (#39458) and the fill of the tail."""
+    kernel = triton_kernel(file_in("vllm", INDEXER), (CLAMPING, UNCLAMPED))
+    tokens = point.batch_size * point.max_decode_len
+    strides = x.block_table.stride(0), out.block_table.stride(0)
+    tail = out.lens[tokens:]
+
+    def launch() -> None:
+        kernel[(tokens,)](
+            x.seq_lens,
+            out.lens,
+            x.block_table,
+            strides[0],
+            out.block_table,
+            strides[1],
+            out.decode_lens,
+            point.max_decode_len,
+            BLOCK_SIZE=COLUMNS,
+        )
+        tail.zero_()
+
+    return launch
+
+
+# --- mamba_spec_metadata ----------------------------------------------------------------------------------------------
+
+MAMBA, ALIGN = "v1/worker/mamba_utils.py", "get_aligned_state_indices_multi_group_kernel"
+#: Rows of a program, as vLLM launches it.
+ROWS = 32
+
+
+@variant(
+    "mamba_spec_metadata",
+    requires=f"vllm:{MAMBA}#{ALIGN}",
+    skip=lambda p: None if p.cache_mode == "align" else "vLLM's kernel is for mode align",
+    limits={
+        "align, padding rows hold stale inputs": "vLLM zeroes the table rows of padding before",
+        "align, no real request, all rows hold stale inputs": "vLLM zeroes the table rows of padding before",
+        "*, rows beyond 2^31": "row offsets are 32-bit; vLLM's tables are smaller",
+    },
+)
+def vllm_align(point: Point, x: mamba.Inputs, out: mamba.Outputs) -> Callable[[], None]:
+    """vLLM's state slots of mode align (0.33) for one group, and the staging of accepted counts with their padding."""
+    kernel = triton_kernel(file_in("vllm", MAMBA), (ALIGN,))
+    size, slots = point.batch_size, slots_per_step(point)
+    tables = torch.tensor([x.block_table.data_ptr()], dtype=torch.int64, device=x.block_table.device)
+    grid = (triton.cdiv(size, ROWS),)
+    real, padding = out.num_accepted_tokens[: x.num_decodes], out.num_accepted_tokens[x.num_decodes : size]
+    accepted = x.num_accepted_tokens[: x.num_decodes]
+    group_stride = out.input_slots.numel()
+
+    def launch() -> None:
+        kernel[grid](
+            tables,
+            x.seq_lens,
+            out.input_slots,
+            x.block_table.stride(0),
+            x.seq_lens.stride(0),
+            group_stride,
+            *out.input_slots.stride(),
+            size,
+            CACHE_BLOCK_SIZE=point.mamba_block_size,
+            NUM_GROUPS=1,
+            BLOCK_GROUPS=1,
+            NUM_STATE_SLOTS=slots,
+            BLOCK_STATE_SLOTS=triton.next_power_of_2(slots),
+            BLOCK_ROWS=ROWS,
+            num_warps=1,
+        )
+        real.copy_(accepted)
+        padding.fill_(1)
+
+    return launch

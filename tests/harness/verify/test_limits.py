@@ -1,0 +1,136 @@
+"""limits=: hard points at which a wrapped kernel is declared not to hold. Nothing of this suite's own has any."""
+
+import pytest
+
+import bench
+from harness.discover import discover
+from harness.records.file import read_run
+from plots import latency
+from tests.harness.cli.test_verification import call
+
+PEER = """
+import os
+
+from baselines.decode_native.chains import flat_view
+from harness.contract import variant
+
+skip = lambda p: "end-aligned only" if p.row_alignment == "front" else None
+
+
+def wrong_at(point, x, out, wrong):
+    launch = flat_view(point, x, out)
+
+    def peer():
+        launch()
+        if wrong(point):
+            {what}
+
+    return peer
+
+
+@variant("decode_native", skip=skip, waives="no_alloc", beyond={beyond}, limits={limits})
+def peer(point, x, out):
+    return wrong_at(point, x, out, lambda p: {where})
+"""
+ALL = "lambda p, x: len(x.seq_lens) > 0"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "220")
+    config = "name: one\noperators: [decode_native]\nvariants: [peer, flat_view]\nsweep: [{batch_size: 3}]\n"
+    (tmp_path / "one.yaml").write_text(config)
+
+    def one(limits, where="p.batch_size == 1", what="out.buffer.fill_(7)", beyond=ALL):
+        (tmp_path / "peer.py").write_text(PEER.format(limits=limits, where=where, what=what, beyond=beyond))
+
+    return one
+
+
+VERIFY = ("verify", "one.yaml", "--variants", "peer.py", "--device", "cpu", "--seed", 1, "--no-capacity", "--random", 4)
+B_IS_1 = {"B=1": "the engine never decodes one request"}
+
+
+def test_a_declared_limit_is_run_must_fail_and_is_shown(write):
+    write(B_IS_1)
+    code, out, err = call(*VERIFY)
+    text = " ".join(out.split())
+    assert code == 0, out + err
+    assert "1 limited" in text
+    assert "decode_native/peer does not hold, as it declares, at" in text
+    assert "the engine never decodes one request" in text
+    assert "exact: context_lens" in text
+    assert "beyond its declared limits" in text  # the random batches
+
+
+@pytest.mark.parametrize("what", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
+def test_a_limit_that_ends_the_process_costs_nothing_else(write, what):
+    write(B_IS_1, what=what)
+    code, out, err = call(*VERIFY)
+    assert code == 0, out + err
+    assert "no_crash: the worker process" in " ".join(out.split())
+
+
+def test_a_limit_that_holds_after_all_is_an_error(write, tmp_path):
+    write(B_IS_1, where="False")
+    code, out, _ = call(*VERIFY)
+    assert code == 1
+    assert "limits: passes, although its limits= say that it does not hold there" in " ".join(out.split())
+    arguments = ["one.yaml", "--variants", "peer.py", "--device", "cpu", "--out", str(tmp_path / "run"), "--no-plots"]
+    assert bench.main(arguments) == 1
+    cells = {cell.variant: cell for cell in read_run(tmp_path / "run" / "run.jsonl").cells}
+    assert cells["peer"].status == "failed"
+    assert cells["peer"].reason.startswith("limits: hard point 'B=1' passes")
+    assert cells["flat_view"].status == "passed"
+
+
+def test_what_fails_elsewhere_is_rejected_as_ever(write):
+    write(B_IS_1, where="p.batch_size in (1, 2, 3)")
+    code, out, _ = call(*VERIFY)
+    assert code == 1
+    assert "1 rejected, 1 limited" in " ".join(out.split())
+
+
+def test_every_time_of_it_is_marked(write, tmp_path):
+    write(B_IS_1)
+    out = tmp_path / "run"
+    assert bench.main(["one.yaml", "--variants", "peer.py", "--device", "cpu", "--out", str(out), "--no-plots"]) == 0
+    run = read_run(out / "run.jsonl")
+    assert {cell.variant: cell.limits for cell in run.cells} == {"peer": B_IS_1, "flat_view": {}}
+    table = (out / "table.md").read_text(encoding="utf-8")
+    assert table.count("†") == 2
+    assert "† decode_native/peer does not hold at 'B=1' (the engine never decodes one request)" in table
+    texts = [text.get_text() for text in latency.figure([run]).findobj(lambda artist: hasattr(artist, "get_text"))]
+    assert "peer †" in texts
+    assert any("never decodes one request" in text for text in texts)
+
+
+def test_listing_and_single_points_show_it(write):
+    write(B_IS_1)
+    code, out, _ = call("list", "decode_native", "--variants", "peer.py", "--device", "cpu")
+    assert code == 0
+    assert "does not hold at" in " ".join(out.split())
+    code, out, _ = call(*VERIFY, "--point", "decode_native/peer/B=1")
+    assert code == 0
+    assert "peer at B=1: fails as its limits= declare (the engine never decodes" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"B = 11": "no"}, "limits= names 'B = 11', which is no hard point or sequence of decode_native; did you mean"),
+        ({"B=1": " "}, "needs a reason in words"),
+    ],
+)
+def test_a_limit_needs_a_name_that_exists_and_a_reason(write, limits, words):
+    write(limits)
+    code, _, err = call(*VERIFY)
+    assert code == 2
+    assert words in " ".join(err.split())
+
+
+def test_nothing_of_the_project_carries_limits():
+    ours = [v for v in discover().variants if v.origin.partition(".")[0] in ("baselines", "kernels", "examples")]
+    assert ours
+    assert not [v.id for v in ours if v.limits]

@@ -1,0 +1,129 @@
+"""What peers/ does without the packages that it wraps: files found, kernels taken out of them, conventions told apart.
+
+The packages here are made up, and hold nothing of the real ones.
+"""
+
+import sys
+
+import pytest
+import torch
+
+from baselines.decode_native.operator import operator as native
+from baselines.mla_tile_schedule.operator import operator as tiles
+from baselines.paged_mqa_schedule.operator import Inputs
+from baselines.paged_mqa_schedule.operator import operator as paged
+from harness.discover import discover, unavailable
+from harness.packages import file_in, in_words, is_there, versions
+from peers import deep_gemm, flash_mla
+from peers._kernel_source import triton_kernel
+
+KERNELS = """
+import nothing_that_is_installed
+
+class Kernel(nothing_that_is_installed.Base):
+    SIZE = 4
+
+    @staticmethod
+    @triton.jit
+    def kernel(source, target, count, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(target + i, tl.load(source + i, mask=i < count) + 1, mask=i < count)
+
+
+@triton.jit(do_not_specialize=["count"])
+def plain(target, count, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(target + i, i, mask=i < count)
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """The folder ``engine`` without an __init__.py, as a few files of a wheel are."""
+    folder = tmp_path / "engine"
+    (folder / "library").mkdir(parents=True)
+    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "library" / "__init__.py").write_text("raise RuntimeError\n__version__ = '2.5.0'\n")
+    (tmp_path / "engine-0.33.0.dist-info").mkdir()
+    (tmp_path / "engine-0.33.0.dist-info" / "METADATA").write_text("Name: engine\nVersion: 0.33.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+def test_files_are_found_and_nothing_is_imported(package):
+    assert file_in("engine", "kernels.py") == package / "kernels.py"
+    assert file_in("engine", "missing.py") is None
+    assert file_in("no_such_engine", "kernels.py") is None
+    assert is_there("no_such_engine|engine:library/__init__.py")
+    assert is_there("engine:kernels.py#def plain")
+    assert not is_there("engine:kernels.py#def fancy")
+    assert not is_there("no_such_engine.inner")
+    need = "deep_gemm|engine:kernels.py#fancy"
+    assert in_words(need) == "the Python module deep_gemm or the file engine/kernels.py with fancy"
+    assert versions(["engine:kernels.py", "absent|engine:library/__init__.py"]) == {
+        "engine": "0.33.0",
+        "engine/library": "2.5.0",
+    }
+    assert "engine" not in sys.modules
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is chosen where there is no GPU")
+def test_a_kernel_runs_without_the_module_around_it(package):
+    source, target = torch.arange(10, dtype=torch.int32), torch.zeros(10, dtype=torch.int32)
+    triton_kernel(package / "kernels.py", ("absent", "Kernel.kernel"))[(3,)](source, target, 10, BLOCK=4)
+    assert target.tolist() == list(range(1, 11))
+    triton_kernel(package / "kernels.py", ("plain",))[(1,)](target, 10, BLOCK=16)
+    assert target.tolist() == list(range(10))
+    with pytest.raises(LookupError, match=r"kernels\.py defines none of absent"):
+        triton_kernel(package / "kernels.py", ("absent",))
+
+
+def deep_gemm_of(remainder, tokens_of_an_atom):
+    """A release with this convention, as its rows would be."""
+
+    def schedule(lens, next_n, num_sms):
+        atoms = -(-next_n // tokens_of_an_atom)
+        changed = {"num_sms": num_sms, "remainder": remainder, "atoms": atoms, "next_n": next_n}
+        point = paged.complete({"batch_size": len(lens), **changed})
+        lens = torch.tensor(lens, dtype=torch.int32)[:, None].expand(-1, next_n)
+        return paged.reference(point, Inputs(lens))["schedule"].value.tolist()
+
+    return schedule
+
+
+@pytest.mark.parametrize("remainder", ["front", "back"])
+@pytest.mark.parametrize("tokens_of_an_atom", [1, 2])
+def test_the_convention_of_a_deep_gemm_is_read_off_its_output(remainder, tokens_of_an_atom, monkeypatch):
+    monkeypatch.setattr(deep_gemm, "_schedule", deep_gemm_of(remainder, tokens_of_an_atom))
+    for cached in (deep_gemm.remainder, deep_gemm.atoms_of):
+        cached.cache_clear()
+    point = {"batch_size": 8, "next_n": 4, "remainder": remainder, "atoms": 4 // tokens_of_an_atom}
+    assert deep_gemm._skip(paged.complete(point)) is None
+    other = "back" if remainder == "front" else "front"
+    assert "gives the unit more" in deep_gemm._skip(paged.complete(point | {"remainder": other}))
+    assert "atoms of 4 query tokens" in deep_gemm._skip(paged.complete(point | {"atoms": 3}))
+    for cached in (deep_gemm.remainder, deep_gemm.atoms_of):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("row", "convention"),
+    [([0, 0, 0, 128, 0, 7, 7, 7], "tokens"), ([0, 0, 0, 2, 0, 7, 7, 7], "blocks"), ([0, 0, 1, 2, 1, 0, 0, 0], "new")],
+)
+def test_the_layout_of_a_flash_mla_is_read_off_its_output(row, convention, monkeypatch):
+    real = torch.tensor
+    monkeypatch.setattr(flash_mla.torch, "tensor", lambda *a, device=None, **k: real(*a, **k))
+    rows = torch.tensor([row, [1, 5, 5, 5, 5, 5, 5, 5]], dtype=torch.int32)
+    assert flash_mla.convention(lambda *_: (rows, rows[0])) == convention
+    assert flash_mla.convention(lambda *_: (object(), None)) == "inside"
+
+
+def test_all_of_them_are_listed_with_what_they_need():
+    found = {v.id: v for v in discover().variants if v.origin.startswith("peers.")}
+    assert len(found) >= 6
+    assert not discover().broken
+    for one in found.values():
+        assert unavailable(one, "cpu") is not None
+        assert one.doc
+    assert "paged_mqa_schedule/deep_gemm" in found
+    assert {native.name, tiles.name} & {one.operator for one in found.values()}
