@@ -225,7 +225,8 @@ def suite(base: Array, head: Array, rule: Rule = DEFAULT, band: float = 0.0) -> 
     found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, rule.rate)
     enough = processes >= MIN_PROCESSES
     fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= rule.floor_us) & enough
-    blind = found.power.mean(-1) < POWER if enough else np.ones(len(base), bool)
+    power = np.ma.array(found.power, mask=spread.outlier).mean(-1).filled(0.0)
+    blind = power < POWER if enough else np.ones(len(base), bool)
     return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
 
 

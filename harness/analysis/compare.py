@@ -39,7 +39,8 @@ VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")
 DIGITS = 4
 #: Processes a side with which a verdict is possible: of two, both can be in the rarer one of a kernel's two states.
 MIN_PROCESSES = 3
-#: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells.
+#: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells that are not
+#: noisy.
 POWER = 0.95
 #: Device -> the figures that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
@@ -111,6 +112,8 @@ class CellComparison:
     The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
     sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
+    noisy:        whether processes differ more here than in other cells of this time. It can be slower, and fail; that
+                  it could not be seen to be does not count.
     below_floor:  whether the change is smaller than Rule.floor_us.
     """
 
@@ -128,6 +131,7 @@ class CellComparison:
     head_medians: tuple[float, ...] = ()
     sd: float = math.nan
     power: float = 0.0
+    noisy: bool = False
     below_floor: bool = False
 
     @property
@@ -231,8 +235,10 @@ class Comparison:
 
     @property
     def power(self) -> float:
-        """Chance that a slow-down of ``detect`` in any one gating cell would have been called slower, on average."""
-        cells = self.gating_cells
+        """Chance that a slow-down of ``detect`` in any one gating cell that is not noisy would have been called slower,
+        on average.
+        """
+        cells = [cell for cell in self.gating_cells if not cell.noisy]
         return float(np.mean([cell.power for cell in cells])) if cells else 0.0
 
     @property
@@ -655,6 +661,7 @@ class _Judged:
     verdict: Verdict
     sd: float
     power: float
+    noisy: bool
 
 
 def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
@@ -677,6 +684,7 @@ def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
                 verdict,
                 math.sqrt(float(spread.variance[i])),
                 float(found.power[i]) if one.enough else 0.0,
+                bool(spread.outlier[i]),
             )
         )
     return judged
@@ -702,6 +710,7 @@ def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
         row.head,
         judged.sd,
         judged.power,
+        judged.noisy,
         abs(change_us.median) < result.rule.floor_us,
     )
 

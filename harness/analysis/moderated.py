@@ -31,10 +31,14 @@ MIN_SD = 1e-5
 
 @dataclass(frozen=True)
 class Spread:
-    """Variance between processes of the logarithm of a cell's median, moderated. df: its degrees of freedom."""
+    """Variance between processes of the logarithm of a cell's median, moderated. df: its degrees of freedom.
+
+    outlier: whether the cell varies unlike those of its time, and keeps its own variance.
+    """
 
     variance: Array
     df: Array
+    outlier: Array
 
 
 @cache
@@ -92,10 +96,10 @@ def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
     df = np.broadcast_to(df, variance.shape).astype(float)
     usual_df = float(np.median(df[usable])) if usable.any() else 0.0
     if usual_df == 0:
-        return Spread(np.full(variance.shape, np.nan), np.zeros(variance.shape))
+        return Spread(np.full(variance.shape, np.nan), np.zeros(variance.shape), np.zeros(variance.shape, bool))
     own = np.maximum(variance, MIN_SD**2)
     if variance.shape[-1] < 3:
-        return Spread(np.where(usable, own, np.nan), np.where(usable, df, 0.0))
+        return Spread(np.where(usable, own, np.nan), np.where(usable, df, 0.0), np.zeros(variance.shape, bool))
     log_own = np.log(own)
     trend = _trend(log_time, log_own, usable)
     low, middle, high = _quantiles(np.where(usable, log_own - trend, np.nan), (0.25, 0.5, 0.75))
@@ -103,10 +107,10 @@ def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
     count = np.maximum(usable.sum(-1, keepdims=True), 1)
     df0 = np.interp((high - low) * (1 + CAUTION / np.sqrt(count)), ranges[::-1], _DF0[::-1])
     prior = np.exp(trend + middle - np.interp(df0, _DF0, medians))
-    outlier = scipy.special.fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER
-    df0 = np.where(outlier & usable, 0.0, df0)
+    outlier = usable & (scipy.special.fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER)
+    df0 = np.where(outlier, 0.0, df0)
     pooled = (df0 * prior + np.where(usable, df * own, 0.0)) / np.maximum(df0 + np.where(usable, df, 0.0), 1e-9)
-    return Spread(np.maximum(pooled, MIN_SD**2), df0 + np.where(usable, df, 0.0))
+    return Spread(np.maximum(pooled, MIN_SD**2), df0 + np.where(usable, df, 0.0), outlier)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
 
 First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
-used. The others time what it passed (``run --verified-by``), one at a time and in turns (base head, head base, ...), so
-that a drift of the machine meets both sides alike. The sides are compared after LOOKS pairs; between two looks only the
-cells that the comparison cannot decide are measured.
+used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
+turns (base head, head base, ...), so that a drift of the machine meets both sides alike. The sides are compared after
+LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured.
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those that verify in ``proof/``. gate.json has its
@@ -75,6 +75,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             HEAD: Revision(self.head, self.head_name, self.head_changes),
         }
 
+    @property
+    def same_code(self) -> bool:
+        return self.base == self.head and self.head_changes is None
+
 
 @dataclass(frozen=True)
 class _Process:
@@ -108,7 +112,7 @@ class Gate:
         """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
         began = time.monotonic()
         base, head = self.settings.revisions.values()
-        same = ", the same code twice" if (base.commit, base.changes) == (head.commit, head.changes) else ""
+        same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
         with checked_out(self.settings.revisions, self.folder) as suites:
             for side, revision in self.settings.revisions.items():
@@ -170,12 +174,15 @@ class Gate:
         not have been enough for two processes.
         """
         began = time.monotonic()
-        missing = alone = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
+        missing = alone = [side for side in sides if not self._proof(side).is_file()]
         if len(missing) > 1:
             self._complete([self._verifying(side, suites[side]) for side in missing])
             alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
         for side in alone:
             self._complete([self._verifying(side, suites[side])])
+        if self.settings.same_code and not self._proof(BASE).is_file():
+            shutil.copy(self._proof(HEAD), self._proof(BASE))
         if missing:
             self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
 

@@ -23,6 +23,7 @@ from rich.text import Text
 from harness.analysis.compare import (
     GATING,
     MIN_PROCESSES,
+    POWER,
     PRESETS,
     VERDICTS,
     CellComparison,
@@ -137,15 +138,15 @@ def notes(comparison: Comparison) -> list[str]:
         found += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
         found.append(comparison.machines.why)
-    blind = [cell for cell in comparison.gating_cells if cell.power < 0.5 and cell.verdict == "unsure"]
+    blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
         where = points(comparison)
         named = "; ".join(f"{cell.operator}/{cell.variant} {where[cell.key]}" for cell in worst[:3])
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
         found.append(
-            f"Processes differ so much in {counted(len(blind), 'cell')} that {comparison.detect * 100:.3g} % would "
-            f"probably be missed there: {named}{more}."
+            f"Processes differ more in {counted(len(blind), 'cell')} than in others of their time, and a slow-down of "
+            f"{comparison.detect * 100:.3g} % may be missed there; the probability leaves them out: {named}{more}."
         )
     for figure in FIGURES:
         counts = comparison.counts(figure)

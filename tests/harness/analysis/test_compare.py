@@ -195,12 +195,29 @@ def test_a_cell_that_jumps_between_two_states_does_not_spoil_the_others():
     with_it, without = compare(jumping(0), jumping(50)), compare(side_of(*TEN), side_of(*TEN, first=50))
     assert not with_it.failing
     jumps = with_it.gating_cells[-1]
-    assert (jumps.verdict, jumps in with_it.undecided) == ("unsure", True)
-    assert "5 % would probably be missed there: decode_native/flat_view batch_size=13" in comparison_markdown(with_it)
+    assert (jumps.verdict, jumps in with_it.undecided, jumps.noisy) == ("unsure", True, True)
+    assert "may be missed there" in comparison_markdown(with_it)
+    assert "decode_native/flat_view batch_size=13" in comparison_markdown(with_it)
+    assert (with_it.exit_code, with_it.power) == (0, pytest.approx(without.power, abs=0.02))
     widths = [
         np.median([cell.ratio.high - cell.ratio.low for cell in one.gating_cells[:12]]) for one in (with_it, without)
     ]
     assert widths[0] < 1.4 * widths[1]
+
+
+def test_a_noisy_cell_fails_when_it_is_slower_beyond_its_noise():
+    rng = np.random.default_rng(4)
+    sides = [
+        side(
+            lambda seed, us=us: factory.run(GPU, cells_of(*TEN, us * math.exp(0.05 * rng.normal()), seed=seed)),
+            6,
+            first,
+        )
+        for us, first in ((5.0, 0), (9.0, 50))
+    ]
+    comparison = compare(*sides)
+    assert [(cell.point, cell.noisy) for cell in comparison.failing] == [("batch_size=13", True)]
+    assert comparison.exit_code == 1
 
 
 # --- what may be compared ---------------------------------------------------------------------------------------------
