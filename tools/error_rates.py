@@ -33,6 +33,7 @@ from scipy.stats import rankdata
 
 from harness.analysis import moderated, stats
 from harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
+from harness.records.choose import chosen
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
 
@@ -437,6 +438,7 @@ def draw(document: dict, stem: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.error_rates", description=__doc__.split("\n")[0])
     parser.add_argument("sides", nargs="+", metavar="SIDE", help="NAME=FOLDER, or a folder whose name is the name")
+    parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="cells to draw from")
     parser.add_argument("--comparisons", type=int, default=1000, help="for each corpus, rule and size (default 1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
     parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
@@ -445,7 +447,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machines = {}
         for text in options.sides:
             name, _, folder = text.rpartition("=")
-            runs = read_side(folder)
+            runs = [chosen(run, options.only) for run in read_side(folder)]
             if len(runs) < MIN_PROCESSES:
                 raise RecordError(f"{folder}: {len(runs)} records; at least {MIN_PROCESSES} processes are needed")
             machines[name or Path(folder).name] = recorded(runs)
