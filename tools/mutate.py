@@ -4,6 +4,7 @@
     python -m tools.mutate decode_flatten --jobs 2  # of one operator; also 'decode_*' or '*/triton_fused'
     python -m tools.mutate --list                   # what would be broken, and what should notice
     python -m tools.mutate --out mutants.json       # every result, for tools/splice.py
+    python -m tools.mutate --again mutants.json     # what it lacks, or should have been rejected; rewrites it with both
 
 A mutant is a line of ``tools/mutants/<operator>.toml``: a file, its text and what stands there instead, what that
 breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the operators' files, and a
@@ -50,7 +51,7 @@ from rich.text import Text
 from harness import interpreter
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.report.console import make_console, print_rows, progress_bar
-from harness.wording import did_you_mean
+from harness.wording import did_you_mean, first_line
 
 if TYPE_CHECKING:
     from harness.config.sweep import Group
@@ -545,11 +546,34 @@ def as_json(case: Case, result: Result | None) -> dict:
     return of_case | ({"seconds": round(result.seconds)} if result else {})
 
 
-def write(path: Path, machine: str, seed: int, cases: Sequence[Case], results: Sequence[Result | None]) -> None:
-    """A mutant a line."""
+def write(path: Path, machine: str, seed: int, lines: Mapping[Case, dict]) -> None:
+    """A mutant a line, in the order of the tables."""
     head = json.dumps({"machine": machine, "seed": seed})[:-1]
-    lines = [json.dumps(as_json(case, result)) for case, result in zip(cases, results, strict=True)]
-    path.write_text(f'{head}, "mutants": [\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+    ordered = [json.dumps(lines[case]) for case in all_cases() if case in lines]
+    path.write_text(f'{head}, "mutants": [\n' + ",\n".join(ordered) + "\n]}\n", encoding="utf-8")
+
+
+def read(path: Path, machine: str, seed: int) -> dict[Case, dict]:
+    """Mutant of the table -> its line of a file that this command wrote on such a machine. Raises TableError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        made = content["machine"], content["seed"]
+        lines = {(one["operator"], one["variant"], one["breaks"]): one for one in content["mutants"]}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise TableError(f"{path} holds no results of this command: {first_line(error)}") from None
+    if made != (machine, seed):
+        raise TableError(f"{path} was made on {made[0]} with seed {made[1]}; this is {machine} with seed {seed}")
+    known = {case: lines.get((case.operator, case.variant, case.mutant.breaks)) for case in all_cases()}
+    return {case: line | {"expected": case.mutant.killer} for case, line in known.items() if line is not None}
+
+
+def settled(line: Mapping[str, Any] | None) -> bool:
+    """Whether a mutant came out as its table says."""
+    if line is None:
+        return False
+    if line["expected"] == "equivalent":
+        return line["outcome"] == "survived" and "message" not in line
+    return line["outcome"] == "killed"
 
 
 def machine_of(device: str | None) -> tuple[str, str]:
@@ -576,6 +600,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="FILE.json",
+        help="run only what these results lack or have otherwise than the table; write both to --out, or to this file",
+    )
     options = parser.parse_args(arguments)
     try:
         cases = chosen(all_cases(), options.patterns)
@@ -596,6 +626,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     device, machine = machine_of(options.device)
     console, began = make_console(), time.monotonic()
+    lines, out = {}, options.out or options.again
+    if options.again is not None:
+        lines = read(options.again, machine, options.seed)
+        cases = [case for case in cases if not settled(lines.get(case))]
     without_gpu = [case for case in cases if device == "cpu" and case.needs_gpu]
     cases = [case for case in cases if case not in without_gpu]
     healthy = [Case(*key, path, None) for key, path in {(c.operator, c.variant): c.path for c in cases}.items()]
@@ -608,8 +642,10 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     finally:  # what is known is not lost where it is interrupted
         cases = [case for number, case in enumerate(cases) if number in known]
         results = [known[number] for number in sorted(known)][: len(cases)]
-        if options.out is not None:
-            write(options.out, machine, options.seed, [*cases, *without_gpu], [*results, *([None] * len(without_gpu))])
+        lines |= {case: as_json(case, result) for case, result in zip(cases, results, strict=True)}
+        lines |= {case: as_json(case, None) for case in without_gpu}
+        if out is not None:
+            write(out, machine, options.seed, lines)
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
     print_table(console, cases, results, without_gpu)
     print_unexpected(console, cases, results)

@@ -89,8 +89,9 @@ HARD_POINTS = [
     *(HardPoint(f"length {n}", _UNIFORM | {"batch_size": 3, "chunk_tokens": 3 * n}) for n in (63, 64, 65, 128)),
     HardPoint("last blocks partly filled", _UNIFORM | {"batch_size": 4, "chunk_tokens": 650}),
     HardPoint("padded pages", {"batch_size": 3, "chunk_tokens": 400, "page_padding": 256}),
-    HardPoint("pages 4 bytes apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 4}),
+    # Before the next one: far rows are tried at the first two, and only bytes, not words, have offsets past 2^31 then.
     HardPoint("pages 1 byte apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 1}),
+    HardPoint("pages 4 bytes apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 4}),
     HardPoint("table stride > W", {"batch_size": 4, "chunk_tokens": 800, "max_model_len": 1024, "table_padding": 3}),
     HardPoint("W = 1", {"batch_size": 5, "chunk_tokens": 250, "max_model_len": 64}),
     HardPoint("whole table used", _UNIFORM | {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320}),

@@ -114,6 +114,7 @@ HARD_POINTS = [
     HardPoint("all requests cross", _SMALL),
     HardPoint("all requests cross, DS", _SMALL | _DS),
     HardPoint("B=1", _SMALL | {"batch_size": 1}),
+    HardPoint("row stride > W", _SMALL | {"table_padding": 3}),
     HardPoint("no request crosses", _SMALL | {"crossing": 0.0}),
     HardPoint("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
     HardPoint("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501

@@ -35,7 +35,7 @@ from torch import Tensor
 from baselines.mamba_state_copy.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
-from baselines.workloads.decode_batch import NULL_BLOCK_ID, int32, make_batch
+from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
 from baselines.workloads.integers import cdiv
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -93,7 +93,7 @@ class Inputs:
     num_accepted_tokens: Tensor  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
     state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
     num_draft_tokens: Tensor  # [B] int32, of this step
-    block_table: Tensor  # [B, W] int32, slots; NULL where a request holds none
+    block_table: Tensor  # [B, W] int32, stride(0) >= W, slots; NULL where a request holds none
     conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
     ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
     seq_lens_cpu: Tensor = field(metadata=HOST)
@@ -210,10 +210,14 @@ def make_step(point: Point, seed: int) -> Step:
 
 
 def make_table(point: Point, step: Step, seed: int) -> Tensor:
-    """int32 [B, W]: distinct slots in the columns that a request holds, NULL_BLOCK_ID elsewhere (freed blocks)."""
+    """int32 [B, W] with row stride W + table_padding: distinct slots in the columns that a request holds, NULL_BLOCK_ID
+    elsewhere (freed blocks).
+    """
     rng, width = np.random.default_rng([seed, 6]), mamba.table_columns(point)
     held = slots_per_request(point)
-    table = np.full((point.batch_size, width), NULL_BLOCK_ID, dtype=np.int32)
+    storage = np.full((point.batch_size, width + point.table_padding), UNUSED_BLOCK_ID, dtype=np.int32)
+    table = storage[:, :width]
+    table[:] = NULL_BLOCK_ID
     ids = (1 + rng.permutation(num_slots(point) - 1)).reshape(point.batch_size, held)
     computed = (step.seq_lens - torch.diff(step.query_start_loc)).tolist()
     for b, column in enumerate(step.state_columns.tolist()):
@@ -346,7 +350,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 operator = Operator(
     name="mamba_state_copy",
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
-    axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, *COPY_AXES),
+    axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
     views=views,

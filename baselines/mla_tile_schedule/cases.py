@@ -44,6 +44,11 @@ def _long_row_last(x: Inputs) -> None:
     x.seq_lens[-1] = 163840
 
 
+def _last_two_longer(x: Inputs) -> None:
+    """With P = B + 1 only part B - 1 is stretched, and moves the last part within reach of the batch's end."""
+    x.seq_lens[-2:] = 640
+
+
 def _specified(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([1000, 64, 0, 5000]))
 
@@ -73,6 +78,11 @@ HARD_POINTS = [
     HardPoint("every part ends on a request", {"batch_size": 32, "context_len": 4096}),
     HardPoint(
         "every part is stretched to a request's end", {"batch_size": 128, "num_sm_parts": 33, "context_len": 1024}
+    ),
+    HardPoint(
+        "full tile, the last part moves to its end",
+        {"batch_size": 128, "num_sm_parts": 129, "context_len": 320},
+        _last_two_longer,
     ),
     *_both("more parts than blocks", {"batch_size": 5, "max_decode_len": 1, "context_len": 100} | _TP8),
     *_both("P = 1", {"batch_size": 7, "num_sm_parts": 1, "context_len": {"uniform": [4, 9000]}}),

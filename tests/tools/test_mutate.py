@@ -131,6 +131,31 @@ def test_an_interrupted_run_writes_what_is_known(tmp_path, monkeypatch):
     assert (one["breaks"], one["killer"], one["message"]) == (CASES_OF_FLAT_VIEW[1].mutant.breaks, "random", "exact")
 
 
+def test_only_what_results_lack_or_have_otherwise_is_run_again(tmp_path, monkeypatch, capsys):
+    ran, file = [], tmp_path / "results.json"
+
+    def run(cases, *more):
+        ran.append([case.mutant.breaks for case in cases if case.mutant is not None])
+        yield from ((i, Result("capacity", "B=3", "exact: differs")) for i in range(len(ran[-1])))
+
+    killed, survived, lacking = (case.mutant.breaks for case in CASES_OF_FLAT_VIEW[:3])
+    of = {"operator": "decode_native", "variant": "flat_view"}
+    lines = [of | {"breaks": killed, "outcome": "killed"}, of | {"breaks": survived, "outcome": "survived"}]
+    file.write_text(json.dumps({"machine": "CPU", "seed": 0, "mutants": lines}))
+    monkeypatch.setattr(mutate, "run_all", run)
+    again = ["decode_native/flat_view", "--device", "cpu", "--again", str(file)]
+    main(again)
+    written = {one["breaks"]: one["outcome"] for one in json.loads(file.read_text())["mutants"]}
+    assert list(written)[:3] == [killed, survived, lacking]
+    assert ran[0][:2] == [survived, lacking]
+    assert set(written.values()) == {"killed"}
+    main(again)
+    equivalent = [case.mutant.breaks for case in CASES_OF_FLAT_VIEW if case.mutant.killer == "equivalent"]
+    assert ran[1] == equivalent
+    assert main([*again, "--seed", "1"]) == 2
+    assert "was made on CPU with seed 0; this is CPU with seed 1" in capsys.readouterr().err
+
+
 CASES_OF_FLAT_VIEW = chosen(CASES, ["decode_native/flat_view"])
 
 
