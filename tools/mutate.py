@@ -597,6 +597,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every hard point"
     )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="S",
+        help="seconds after which a mutant counts as hanging (default %(default)g)",
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")
@@ -636,7 +643,8 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     known: dict[int, Result] = {}
     try:
         with progress_bar(console, len(cases) + len(healthy)) as update:
-            for number, result in run_all([*cases, *healthy], device, options.jobs, options.seed, not options.no_sweep):
+            of_run = device, options.jobs, options.seed, not options.no_sweep, options.timeout
+            for number, result in run_all([*cases, *healthy], *of_run):
                 known[number] = result
                 update(len(known), (cases + healthy)[number].id)
     finally:  # what is known is not lost where it is interrupted
