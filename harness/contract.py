@@ -243,6 +243,11 @@ class Variant:
     beyond: Callable[[Point, Any], bool] = lambda point, inputs: False
 
     @property
+    def is_peer(self) -> bool:
+        """Whether it wraps an engine's kernel, in peers/."""
+        return self.origin.startswith("peers.")
+
+    @property
     def id(self) -> str:
         return f"{self.operator}/{self.name}"
 

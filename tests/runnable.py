@@ -23,5 +23,5 @@ def defective(operator: str | None = None) -> list[Variant]:
 
 def _runnable(operator: str | None) -> list[Variant]:
     """Not those of peers/, which may have limits and are the engines' own business."""
-    ours = [v for v in discover().variants if not v.origin.startswith("peers.")]
+    ours = [v for v in discover().variants if not v.is_peer]
     return [v for v in ours if operator in (None, v.operator) and unavailable(v, DEVICE) is None]

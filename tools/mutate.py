@@ -29,6 +29,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -392,8 +393,11 @@ class _Running:
             if self.answer.poll():
                 return msgspec.structs.replace(self.answer.recv(), seconds=seconds)
         if ended:
-            printed = Path(self.folder.name, "output").read_text(errors="replace").strip() or "no output"
-            message = f"exit code {self.process.exitcode}: {printed.splitlines()[-1]}"
+            printed = Path(self.folder.name, "output").read_text(errors="replace").strip().splitlines() or ["no output"]
+            error = next(
+                (line for line in reversed(printed) if re.match(r"[\w.]*(Error|Exception)\b", line)), printed[-1]
+            )
+            message = f"exit code {self.process.exitcode}: {error}"
             return Result("no_crash", "process", message, seconds)
         if seconds > timeout_s:
             return Result("no_crash", "process", f"no end within {timeout_s:g} s", seconds)

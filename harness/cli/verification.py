@@ -5,7 +5,7 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ LEFT_OUT = "left out"
 DIED = "some point"
 
 #: Variant id -> its findings. A variant that is unavailable here has none.
-Findings = Mapping[str, list[Finding]]
+Findings = dict[str, list[Finding]]
 
 
 def verify_all(
@@ -76,28 +76,38 @@ def verify_all(
     defects = _defects(catalog, {variant.operator for variant in healthy})
     at_capacity = _capacity_groups(catalog, healthy, job) if capacity else []
     lines: list[Cell | Segment] = []
+    findings: Findings = {}
     steps = [len(healthy) + len(defects), _num_cells(at_capacity), len(healthy), _num_cells(groups)]
     done = 0
-    with (
-        progress_bar(console, sum(steps)) as update,
-        _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing), start)) as runner,
-    ):
-        findings = _check_all(runner, [*healthy, *defects], job, update)
-        for variant in healthy:
-            if variant.id in findings:
-                findings[variant.id] += runner.ask_limits(catalog.operators[variant.operator], variant)
-        passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
-        done = steps[0]
-        runner.run(_only(at_capacity, passed), at_capacity=True)
-        for cell in _cells(lines):
-            findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
-        lines.clear()
-        done += steps[1]
-        for i, variant in enumerate(passed if random_batches else ()):
-            update(done + i, f"{variant.id} random batches")
-            findings[variant.id] += _check_random(runner, variant, random_batches)
-        done += steps[2]
-        runner.run(groups)
+    try:
+        with (
+            progress_bar(console, sum(steps)) as update,
+            _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing), start)) as runner,
+        ):
+            _check_all(runner, [*healthy, *defects], job, update, findings)
+            for variant in healthy:
+                if variant.id in findings:
+                    findings[variant.id] += runner.ask_limits(catalog.operators[variant.operator], variant)
+            passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
+            done = steps[0]
+            runner.run(_only(at_capacity, passed), at_capacity=True)
+            for cell in _cells(lines):
+                findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
+            lines.clear()
+            done += steps[1]
+            for i, variant in enumerate(passed if random_batches else ()):
+                update(done + i, f"{variant.id} random batches")
+                findings[variant.id] += _check_random(runner, variant, random_batches)
+            done += steps[2]
+            runner.run(groups)
+    except KeyboardInterrupt:  # what is known by now is printed all the same
+        reached = [variant for variant in healthy if variant.id in findings]
+        for variant in reached:
+            operator = catalog.operators[variant.operator]
+            _print_failure(console, operator, variant, findings, _cells(lines), job.seed, command)
+        if reached:
+            _print_summary(console, reached, findings, _cells(lines), job)
+        raise
     cells = _cells(lines)
     _print_seed(console, job)
     _print_checks(console, healthy, findings, job)
@@ -131,7 +141,7 @@ def verify_defects(
         progress_bar(console, len(defects)) as update,
         _closed(Runner(job, lambda line: None, lambda progress: None, start)) as runner,
     ):
-        findings = _check_all(runner, defects, job, update)
+        findings = _check_all(runner, defects, job, update, {})
     _print_seed(console, job)
     _print_defects(console, defects, findings, job)
     console.print()
@@ -202,9 +212,9 @@ def _check_random(runner: Runner, variant: Variant, count: int) -> list[Finding]
 
 
 def _check_all(
-    runner: Runner, variants: Sequence[Variant], job: Job, update: Callable[[int, str], None]
-) -> dict[str, list[Finding]]:
-    findings = {}
+    runner: Runner, variants: Sequence[Variant], job: Job, update: Callable[[int, str], None], findings: Findings
+) -> Findings:
+    """Fills ``findings``, so that an interrupted command can print those that are there, and returns it."""
     for i, variant in enumerate(variants):
         update(i, variant.id)
         if unavailable(variant, job.device) is None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from harness.checks import CHECKS, WAIVABLE
 from harness.contract import Axis, Operator, Variant
-from harness.discover import PEERS, Catalog, unavailable
+from harness.discover import Catalog, unavailable
 from harness.report.console import print_checks, print_rows
 from harness.wording import counted
 
@@ -47,8 +47,9 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, *map(str, counts), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                wraps = variant.origin.startswith(f"{PEERS}.")
-                absent.setdefault("needs the files of an engine" if wraps else reason, []).append(variant.name)
+                absent.setdefault("needs the files of an engine" if variant.is_peer else reason, []).append(
+                    variant.name
+                )
     longest = max((len(name) for name in catalog.operators), default=0)
     print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
     console.print()

@@ -67,7 +67,7 @@ def _closure(operators: Collection[str]) -> list[str]:
 
 def _peers(groups: Sequence[Group]) -> list[Path]:
     """All of peers/ where a variant of it is in the run: its files share what starts with an underscore."""
-    used = any(variant.origin.startswith(f"{PEERS}.") for group in groups for variant in group.variants)
+    used = any(variant.is_peer for group in groups for variant in group.variants)
     return _code(ROOT / PEERS) if used else []
 
 

@@ -10,6 +10,7 @@ import pytest
 import bench
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES
+from harness.runner.run import Runner
 from tests.runnable import defective
 
 
@@ -122,3 +123,16 @@ def test_verify_without_a_configuration(arguments, words, config):
     code, _, err = call(*arguments)
     assert code == 2
     assert words in " ".join(err.split())
+
+
+def test_an_interrupt_prints_what_is_known(config, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "run", interrupted)
+    code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
+    assert code == 130
+    assert "interrupted" in err
+    rows = [line.split() for line in out.splitlines() if line.startswith("decode_native/")]
+    assert [row[0] for row in rows] == ["decode_native/chain_clamp", "decode_native/flat_view"]
+    assert all(row[2] == "passed," for row in rows)
