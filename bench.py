@@ -82,6 +82,9 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
     )
+    run.add_argument(
+        "--hold", action="store_true", help="load everything, then wait for a line on stdin before using the GPU"
+    )
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:

@@ -133,6 +133,8 @@ def _run(
 
     proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
+    if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
+        raise KeyboardInterrupt
     if source.config.decode_loop is not None:
         return _run_loops(options, source, resumed, start, device, catalog)
     groups = _plan(options, source, catalog)

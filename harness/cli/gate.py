@@ -3,7 +3,8 @@
 First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
 used. Of the same code twice, one does. The others time what it passed (``run --verified-by``), one at a time and in
 turns (base head, head base, ...), so that a drift of the machine meets both sides alike. The sides are compared after
-LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured.
+LOOKS pairs; between two looks only the cells that the comparison cannot decide are measured. While a process is timed,
+the next one loads torch and the suite, and waits (``run --hold``); it uses the GPU when the other has ended.
 
 The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
 ``bench.py compare FOLDER/base FOLDER/head`` reads again, and those that verify in ``proof/``. gate.json has its
@@ -39,7 +40,7 @@ from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
 from harness.records.schema import RecordError, Run, Status
-from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
+from harness.runner.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
 from harness.runner.worker import RunError
 from harness.wording import counted, printable
 
@@ -100,6 +101,7 @@ class Gate:
 
     config:  content of the configuration of a new gate; None for one that goes on.
     seconds: of every process of a pair, in this call.
+    _held:   a process that has loaded, and waits to be the next one.
     """
 
     folder: Path
@@ -107,6 +109,7 @@ class Gate:
     config: bytes | None
     console: Console
     seconds: list[float] = field(default_factory=list)
+    _held: _Started | None = None
 
     def measure(self, minutes: float) -> None:
         """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
@@ -115,8 +118,9 @@ class Gate:
         same = ", the same code twice" if self.settings.same_code else ""
         self._say(f"base {base}, head {head}{same}; records in {self.folder}")
         with checked_out(self.settings.revisions, self.folder) as suites:
+            can_hold = True
             for side, revision in self.settings.revisions.items():
-                check_command_line(f"--{side}", revision, suites[side])
+                can_hold &= check_command_line(f"--{side}", revision, suites[side])
             if self.config is not None:
                 self._write_down(self.config)
             self._verify(suites)
@@ -124,21 +128,27 @@ class Gate:
                 if not _is_timed(read_run(self._proof(side))):
                     self._say(f"no cell of {side} passed, so nothing is timed")
                     return
-            only = None
-            for pair in range(LOOKS[-1]):
-                if pair in LOOKS:
-                    comparison = self.comparison(pair)
-                    only = sorted({cell.key for cell in comparison.undecided})
-                    if comparison.exit_code != UNSURE or not only:
-                        return
-                if self._is_measured(pair):
-                    continue
-                if self.seconds and time.monotonic() - began + 2 * self.seconds[-1] > minutes * 60:
-                    self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+            try:
+                self._measure_pairs(suites, began + minutes * 60, minutes, can_hold and _is_gpu(self._proof(HEAD)))
+            finally:
+                self._drop_held()
+
+    def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
+        only = None
+        for pair in range(LOOKS[-1]):
+            if pair in LOOKS:
+                comparison = self.comparison(pair)
+                only = sorted({cell.key for cell in comparison.undecided})
+                if comparison.exit_code != UNSURE or not only:
                     return
-                if pair in LOOKS:
-                    self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
-                self._measure_pair(pair, suites, only)
+            if self._is_measured(pair):
+                continue
+            if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
+                self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+                return
+            if pair in LOOKS:
+                self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
+            self._measure_pair(pair, suites, only, can_hold)
 
     def _write_down(self, config: bytes) -> None:
         """What ``resume`` needs. Raises RecordError."""
@@ -177,10 +187,10 @@ class Gate:
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
         missing = alone = [side for side in sides if not self._proof(side).is_file()]
         if len(missing) > 1:
-            self._complete([self._verifying(side, suites[side]) for side in missing])
+            self._complete([_start(self._verifying(side, suites[side])) for side in missing])
             alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
         for side in alone:
-            self._complete([self._verifying(side, suites[side])])
+            self._complete([_start(self._verifying(side, suites[side]))])
         if self.settings.same_code and not self._proof(BASE).is_file():
             shutil.copy(self._proof(HEAD), self._proof(BASE))
         if missing:
@@ -190,35 +200,67 @@ class Gate:
         flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
         return self._process(side, "verified", suite, flags, self._proof(side))
 
-    def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
+    def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
         texts = []
-        for side in (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE):
-            record = self._record(side, pair + 1)
-            if not record.is_file():
-                began = time.monotonic()
-                flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(self._proof(side).resolve())]
-                self._complete([self._process(side, str(pair + 1), suites[side], flags, record)])
-                self.seconds.append(time.monotonic() - began)
-                texts.append(f"{side} {self.seconds[-1]:.0f} s")
+        todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+        for i, side in enumerate(todo):
+            process = self._timing(side, pair, suites, only)
+            started = self._released(process) or _start(process)
+            began = time.monotonic()
+            if can_hold:
+                self._hold(todo[i + 1 :], pair, suites, only)
+            self._complete([started])
+            self.seconds.append(time.monotonic() - began)
+            texts.append(f"{side} {self.seconds[-1]:.0f} s")
         self._say(f"pair {pair + 1}: {', '.join(texts)}")
+
+    def _timing(self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> _Process:
+        proof = self._proof(side).resolve()
+        flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(proof)]
+        return self._process(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1))
+
+    def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
+        """Start the process after the next, unless the sides are compared before it."""
+        if not left:
+            pair += 1
+            if pair in LOOKS or pair >= LOOKS[-1]:
+                return
+            left = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
+        if left:
+            self._held = _start(self._timing(left[0], pair, suites, only), hold=True)
+
+    def _released(self, process: _Process) -> _Started | None:
+        """The held process, if it is this one, on its way."""
+        held, self._held = self._held, None
+        if held is None or held.process.record != process.record:
+            return None
+        with suppress(BrokenPipeError):  # it has ended, and its log says why
+            held.running.stdin.write(b"go\n")
+            held.running.stdin.close()
+        return held
+
+    def _drop_held(self) -> None:
+        if self._held is not None:
+            _end([self._held])
+            self._held = None
 
     def _only(self, keys: Sequence[str] | None) -> list[str]:
         """Flags for these cells, or for all that the gate measures."""
         return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
 
     def _process(self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path) -> _Process:
-        unfinished = self.folder / "unfinished" / side
-        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished = self.folder / "unfinished" / f"{side}-{name}"
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
         command += [*flags, "--no-plots", "--out", str(unfinished.resolve())]
         log = self.folder / "logs" / f"{side}-{name}.txt"
         return _Process(side, command, suite, log, unfinished / "run.jsonl", record)
 
-    def _complete(self, processes: Sequence[_Process]) -> None:
-        """Run them at the same time; a record counts only when it is complete. Raises RunError, KeyboardInterrupt."""
+    def _complete(self, started: Sequence[_Started]) -> None:
+        """Wait for them; a record counts only when it is complete. Raises RunError, KeyboardInterrupt."""
+        processes = [one.process for one in started]
         what = " and ".join(process.log.stem for process in processes)
         with self.console.status(what) if self.console.is_terminal else nullcontext():
-            codes = _run(processes)
+            codes = _wait(started)
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
                 revision = self.settings.revisions[process.side]
@@ -236,31 +278,54 @@ class Gate:
         self.console.print(Text(text), soft_wrap=True)
 
 
-def _run(processes: Sequence[_Process]) -> list[int]:
-    """Run the commands, each in the folder of its revision, which it imports from; the exit codes. Each has a process
-    group of its own, so that Ctrl-C reaches it once, from here. Raises KeyboardInterrupt once all have ended.
+@dataclass(frozen=True)
+class _Started:
+    process: _Process
+    running: subprocess.Popen
+
+
+def _start(process: _Process, hold: bool = False) -> _Started:
+    """In the folder of its revision, which it imports from, and in a process group of its own, so that Ctrl-C reaches
+    it once, from here. hold: it waits for a line before it uses the GPU.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    running: list[subprocess.Popen] = []
+    shutil.rmtree(process.unfinished.parent, ignore_errors=True)
+    process.log.parent.mkdir(exist_ok=True)
+    command = [*process.command, HOLD_FLAG] if hold else process.command
+    with open(process.log, "w", encoding="utf-8") as output:
+        streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
+        running = subprocess.Popen(command, cwd=process.suite, env=environment, process_group=0, **streams)
+    return _Started(process, running)
+
+
+def _wait(started: Sequence[_Started]) -> list[int]:
+    """The exit codes. Raises KeyboardInterrupt once all have ended."""
     try:
-        for one in processes:
-            one.log.parent.mkdir(exist_ok=True)
-            with open(one.log, "w", encoding="utf-8") as output:
-                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-                running.append(
-                    subprocess.Popen(one.command, cwd=one.suite, env=environment, process_group=0, **streams)
-                )
-        return [process.wait() for process in running]
+        return [one.running.wait() for one in started]
     except BaseException:
-        for process in running:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        for process in running:
-            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(EXIT_LIMIT_S)
-            process.kill()
-            process.wait()
+        _end(started)
         raise
+
+
+def _end(started: Sequence[_Started]) -> None:
+    for one in started:
+        with suppress(ProcessLookupError):
+            one.running.send_signal(signal.SIGTERM)
+    for one in started:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            one.running.wait(EXIT_LIMIT_S)
+        one.running.kill()
+        one.running.wait()
+
+
+def _sides(pair: int) -> tuple[str, str]:
+    """In the order in which they are measured."""
+    return (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE)
+
+
+def _is_gpu(record: Path) -> bool:
+    """Whether it was recorded on a GPU. On a CPU, a process that loads would slow down the one that is timed."""
+    return read_run(record).header.environment.gpu is not None
 
 
 def _is_timed(run: Run) -> bool:

@@ -23,6 +23,8 @@ from harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
 NEEDED_FLAG = "--verified-by"
+#: With this, a process can load while the one before it is timed.
+HOLD_FLAG = "--hold"
 #: Seconds of a git command, or of the help of a revision's command line.
 LIMIT_S = 120
 
@@ -93,8 +95,8 @@ def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[
         _git("worktree", "prune")
 
 
-def check_command_line(flag: str, revision: Revision, suite: Path) -> None:
-    """Raises ConfigError where the revision is older than what measuring it needs."""
+def check_command_line(flag: str, revision: Revision, suite: Path) -> bool:
+    """Whether the revision has HOLD_FLAG. Raises ConfigError where it is older than what measuring it needs."""
     if not (suite / "bench.py").is_file():
         raise ConfigError(f"{flag}: {revision} has no bench.py; choose a later revision")
     command = [sys.executable, "bench.py", "run", "--help"]
@@ -104,6 +106,7 @@ def check_command_line(flag: str, revision: Revision, suite: Path) -> None:
             f"{flag}: {revision} is older than `gate`, its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
             "measure both sides yourself and compare the records"
         )
+    return HOLD_FLAG in done.stdout
 
 
 def _check_repository() -> None:

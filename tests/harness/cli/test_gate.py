@@ -24,16 +24,22 @@ FAKE_BENCH = """\
 import argparse, fnmatch, glob, json, os, random, signal, subprocess, sys, time
 from pathlib import Path
 
+here = Path(__file__).parent
 if sys.argv[1:] == ["run", "--help"]:
-    sys.exit(print("--verified-by RUN"))
+    sys.exit(print("--verified-by RUN", "--hold" if (here / "holds.txt").exists() else ""))
 parser = argparse.ArgumentParser()
+parser.add_argument("--hold", action="store_true")
 for flag in ("--out", "--verified-by", "--seed", "--device"):
     parser.add_argument(flag)
 for flag in ("--set", "--only"):
     parser.add_argument(flag, action="append", default=[])
 parser.add_argument("--no-plots", action="store_true")
 options = parser.parse_args(sys.argv[3:])
-here = Path(__file__).parent
+if options.hold:
+    with open(os.environ["GATE_LOG"] + ".held", "a") as log:
+        print(here.name, file=log)
+    if not sys.stdin.readline():
+        sys.exit(130)
 with open(os.environ["GATE_LOG"], "a") as log:
     proof = Path(options.verified_by).stem if options.verified_by else ""
     print(here.name, proof, " ".join(options.only), sep="|", file=log)
@@ -231,6 +237,30 @@ def test_it_ends_when_the_minutes_are_over(suite):
     code, _, err = bench("--resume", "../out")
     assert (code, err) == (0, "")
     assert len(processes(suite)) == 9
+
+
+def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
+    """Up to the next comparison. What is timed, and in which order, stays the same."""
+    (suite / "holds.txt").write_text("")
+    monkeypatch.setattr(gate, "_is_gpu", lambda record: True)
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert not Path("../log.held").exists()  # base cannot
+    commit(suite)
+    code, _, err = bench("tiny.yaml", "--base", "HEAD", "--head", "HEAD", "--out", "../held")
+    assert (code, err) == (0, "")
+    sides = [side for side, _, _ in processes(suite)][-8:]
+    assert sides == ["base", "head", "head", "base", "base", "head", "head", "base"]
+    assert Path("../log.held").read_text().split() == sides[1:]
+
+
+def test_a_held_process_ends_with_the_gate(suite, monkeypatch):
+    (suite / "holds.txt").write_text("")
+    commit(suite)
+    monkeypatch.setattr(gate, "_is_gpu", lambda record: True)
+    arguments = ("tiny.yaml", "--base", "HEAD", "--head", "HEAD", "--out", "../out", "--minutes", "0.0001")
+    assert bench(*arguments)[0] == 3
+    assert [side for side, _, _ in processes(suite)] == ["head", "base", "head"]  # head of pair 2 was never let go
 
 
 def test_interrupted_while_it_verifies(suite, monkeypatch):
