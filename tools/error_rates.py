@@ -429,8 +429,8 @@ def draw(document: dict, stem: Path) -> list[Path]:
     cells = max(one["cells"] for one in document["machines"].values())
     caption(
         figure,
-        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes for each machine and point, {cells} "
-        f"cells each, drawn from records of unchanged code ({machines}).",
+        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes for each machine and point, up "
+        f"to {cells} cells each, drawn from records of unchanged code ({machines}).",
     )
     return save(figure, stem)
 
