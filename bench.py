@@ -77,6 +77,9 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
     run.add_argument(
+        "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
+    )
+    run.add_argument(
         "--verified-by",
         metavar="RUN",
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",

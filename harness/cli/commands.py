@@ -35,8 +35,10 @@ from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
+from harness.runner.several_gpus import LocalGpu
 from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError, Worker
+from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, did_you_mean, printable
 
 
@@ -117,12 +119,34 @@ def run_command(options: argparse.Namespace) -> int:
     measure, loops = source.config.measure, source.config.decode_loop is not None
     audit = measure.audit and not loops and options.verified_by is None
     roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
-    with early_workers(options.device, roles) as start:
-        return _run(options, source, resumed, start)
+    gpus = _gpus(options, loops)
+    with early_workers(options.device, roles * max(len(gpus), 1)) as start:
+        return _run(options, source, resumed, start, gpus)
+
+
+def _gpus(options: argparse.Namespace, loops: bool) -> list[VisibleGpu]:
+    """The GPUs of --gpus; none without it."""
+    if options.gpus is None:
+        return []
+    if loops:
+        raise ConfigError("--gpus shares the points of a sweep; run decode loops on one GPU, without it")
+    if options.verified_by is not None:
+        raise ConfigError("--verified-by and --gpus exclude each other; a run is verified by one on the same GPU")
+    if options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+    options.device = "cuda"
+    try:
+        return choose_gpus(options.gpus)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _run(
-    options: argparse.Namespace, source: Source, resumed: Run | None, start: Callable[[Job], Worker] | None
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    start: Callable[[Job], Worker] | None,
+    gpus: Sequence[VisibleGpu] = (),
 ) -> int:
     from harness.cli.recording import record
 
@@ -147,7 +171,12 @@ def _run(
         job = replace(job, seed=resumed.header.seed)
     if proof:
         job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
-    console, more = make_console(), (options.shard, resumed, start, proof)
+    sharing = None
+    if gpus:
+        sharing = lambda job: [  # noqa: E731
+            LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True), start) for gpu in gpus
+        ]
+    console, more = make_console(), (options.shard, resumed, start, proof, sharing)
     return record(console, job, source, groups, options.out, options.no_plots, *more)
 
 
