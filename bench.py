@@ -166,7 +166,31 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
     _add_only(plot)
+    _add_by(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
+
+
+def _report_options(report: argparse.ArgumentParser) -> None:
+    report.add_argument(
+        "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders, of several GPU models"
+    )
+    report.add_argument(
+        "--figure", choices=("gpu_us", "host_us", "eager_us"), default="gpu_us", help="what to table (default gpu_us)"
+    )
+    _add_only(report)
+    _add_by(report)
+    _add_out(report, "where report.md and plots go (default: results/report)", default=Path("results/report"))
+    _add_no_plots(report)
+
+
+def _check_record_options(check: argparse.ArgumentParser) -> None:
+    check.add_argument("run", metavar="FILE", help="a record (run.jsonl) or the folder of a run")
+
+
+def _add_by(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--by", choices=("panel", "gpu"), default="panel", help="a panel per GPU (default), or a colour per GPU"
+    )
 
 
 def _export_options(export: argparse.ArgumentParser) -> None:
@@ -299,6 +323,10 @@ COMMANDS = {
     ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "report": Command(
+        {"report RECORD RECORD ...": "several GPU models: a column and a panel for each"}, _report_options
+    ),
+    "check-record": Command({"check-record FILE": "is this record fit to be committed?"}, _check_record_options),
     "export": Command({"export RUN --csv": "a table for pandas: a row per figure and cell"}, _export_options),
     "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
     "list": Command(

@@ -29,6 +29,7 @@ from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
+from harness.records.together import check_together, mixed_states
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
@@ -46,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run a command of bench.py's table: ``run`` is ``run_command`` here, and so on. An expected error is one sentence
     on stderr and exit code 2.
     """
-    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command}_command"]
+    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command.replace('-', '_')}_command"]
     try:
         return command(options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
@@ -375,15 +376,59 @@ def doctor_command(options: argparse.Namespace) -> int:
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
-    runs = [chosen(_read(path), options.only) for path in options.runs]
-    if options.only and not any(run.cells for run in runs):
-        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+    runs = _chosen_runs(options)
+    check_together(runs)
+    for sentence in mixed_states(runs):
+        _print_to_stderr(f"note: {sentence}")
     with _writing_to(options.out):
-        drawn = draw_all(runs, options.out)
+        drawn = draw_all(runs, options.out, options.by)
     for path in drawn:
         print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
+    return OK
+
+
+def _chosen_runs(options: argparse.Namespace) -> list[Run]:
+    runs = [chosen(_read(path), options.only) for path in options.runs]
+    if options.only and not any(run.cells for run in runs):
+        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+    return runs
+
+
+def report_command(options: argparse.Namespace) -> int:
+    from harness.analysis.across_gpus import across_gpus
+    from harness.report.across_gpus import operator_tables, summary_table
+    from harness.report.console import print_tables
+    from harness.report.tables import markdown
+    from plots import draw_all
+
+    runs = _chosen_runs(options)
+    found = across_gpus(runs, options.figure)
+    console, summary = make_console(), summary_table(found)
+    print_tables(console, [summary])
+    with _writing_to(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / "report.md"
+        path.write_text(markdown([summary, *operator_tables(found)]), encoding="utf-8")
+        drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
+    figures = counted(len({one.stem for one in drawn}), "figure")
+    console.print(Text(f"\nevery cell: {path}; {figures} beside it", style="dim"))
+    return OK
+
+
+def check_record_command(options: argparse.Namespace) -> int:
+    from harness.analysis.record_check import problems
+
+    run, console = _read(options.run), make_console()
+    found = problems(run)
+    environment = run.header.environment
+    console.print(Text(f"{run.path}: {run.header.name} on {environment.gpu or environment.processor}"))
+    for name, problem in found.items():
+        console.print(Text(f"  {name}: {problem or 'yes'}", style="red" if problem else "green"), soft_wrap=True)
+    if wrong := sum(problem is not None for problem in found.values()):
+        _print_to_stderr(f"{counted(wrong, 'reason')} not to commit this record; see docs/contribute-a-record.md")
+        return BAD
     return OK
 
 

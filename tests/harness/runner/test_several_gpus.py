@@ -290,10 +290,14 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     job = Job("cpu", (), 0, Measure(), timed=False)
     gpus = [LocalGpu(name, job, start) for name in CLOCKS_MHZ]
     runner = SeveralGpus(gpus, print, lambda progress: None, print, 1.0, "hot")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background of a shell
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        runner.run([replace(group, variants=(Variant("o", "hangs", None, "", "test"),)) for group in groups(4)])
-    runner.close(wait_s=0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner.run([replace(group, variants=(Variant("o", "hangs", None, "", "test"),)) for group in groups(4)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        runner.close(wait_s=0)
     assert len(started) == 2
     assert all(has_ended(one.process_id) for one in started)
     assert not [one for one in threading.enumerate() if one.name.startswith("GPU ")]
