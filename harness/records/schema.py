@@ -298,6 +298,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         }
 
     @property
+    def gpu_ids(self) -> tuple[str | None, ...]:
+        """Of the GPUs that its cells were measured on; that of the header where it has none."""
+        cells = dict.fromkeys(self.process_of(cell).environment.gpu_id for cell in self.cells)
+        return tuple(cells) or (self.header.environment.gpu_id,)
+
+    @property
     def uncalibrated(self) -> tuple[str, ...]:
         """Why a process of this run was not calibrated, each reason once."""
         return tuple(
