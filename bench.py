@@ -80,6 +80,16 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
     )
     run.add_argument(
+        "--cluster",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="share the points among the GPUs of a Ray cluster: auto, ray://HOST:PORT, or none to start one here",
+    )
+    run.add_argument(
+        "--accelerators", metavar="MODELS", help="with --cluster: GPU models, a record each, such as H100,H200"
+    )
+    run.add_argument(
         "--verified-by",
         metavar="RUN",
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -77,6 +78,8 @@ def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().time
 
 
 def _device(options: argparse.Namespace) -> str:
+    if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
+        return "cpu" if options.device == "cpu" else "cuda"
     with exit_on_interrupt():
         from harness.timing.environment import choose_device
 
@@ -120,21 +123,33 @@ def run_command(options: argparse.Namespace) -> int:
     measure, loops = source.config.measure, source.config.decode_loop is not None
     audit = measure.audit and not loops and options.verified_by is None
     roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
-    gpus = _gpus(options, loops)
+    _check_sharing(options, loops)
+    if options.cluster is not None:
+        return _run(options, source, resumed, None)
+    gpus = _gpus(options)
     with early_workers(options.device, roles * max(len(gpus), 1)) as start:
         return _run(options, source, resumed, start, gpus)
 
 
-def _gpus(options: argparse.Namespace, loops: bool) -> list[VisibleGpu]:
+def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
+    """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
+    if options.accelerators is not None and options.cluster is None:
+        raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
+    flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
+    if flag is None:
+        return
+    if loops:
+        raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
+    if options.verified_by is not None:
+        raise ConfigError(f"--verified-by and {flag} exclude each other; a run is verified by one on the same GPU")
+    if flag == "--gpus" and options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+
+
+def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
     """The GPUs of --gpus; none without it."""
     if options.gpus is None:
         return []
-    if loops:
-        raise ConfigError("--gpus shares the points of a sweep; run decode loops on one GPU, without it")
-    if options.verified_by is not None:
-        raise ConfigError("--verified-by and --gpus exclude each other; a run is verified by one on the same GPU")
-    if options.device == "cpu":
-        raise ConfigError("--gpus and --device cpu exclude each other")
     options.device = "cuda"
     try:
         return choose_gpus(options.gpus)
@@ -172,6 +187,8 @@ def _run(
         job = replace(job, seed=resumed.header.seed)
     if proof:
         job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
+    if options.cluster is not None:
+        return _record_on_cluster(options, source, resumed, job, groups)
     sharing = None
     if gpus:
         sharing = lambda job: [  # noqa: E731
@@ -179,6 +196,34 @@ def _run(
         ]
     console, more = make_console(), (options.shard, resumed, start, proof, sharing)
     return record(console, job, source, groups, options.out, options.no_plots, *more)
+
+
+def _record_on_cluster(
+    options: argparse.Namespace, source: Source, resumed: Run | None, job: Job, groups: Sequence[Group]
+) -> int:
+    """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
+    from harness.cli.recording import default_folder, record
+    from harness.runner.cluster import ClusterError, cluster_gpus, connected
+
+    try:
+        with connected(options.cluster, options.variants) as cluster:
+            models = cluster.models(options.accelerators)
+            if resumed and len(models) > 1:
+                raise ConfigError("--resume completes one record; name its model with --accelerators")
+            codes = []
+            for model in models:
+                count = cluster.number(model, options.gpus)
+                out = options.out
+                if options.accelerators is not None and not resumed:
+                    out = out / model if out else default_folder(source.config.name, model)
+                make = partial(cluster_gpus, model=model, count=count)
+                more = (options.no_plots, options.shard, resumed, None, None, make)
+                codes.append(record(make_console(), job, source, groups, out, *more))
+                if codes[-1] == INTERRUPTED:
+                    break
+            return next((code for code in codes if code != OK), OK)
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
