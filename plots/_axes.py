@@ -27,9 +27,11 @@ def panel_grid(panels: Sequence[Panel], title: str, max_columns: int = 3) -> tup
     gpus, groups = gpus_of(panels), by_operator(panels)
     rows: list[list[Panel | None]] = []
     if any(len(group) > 1 for group in groups) and len(gpus) <= MAX_GPU_COLUMNS:
-        for group in groups:
+        for group in (group for group in groups if group[0].device in gpus):
             of_gpu = {panel.device: panel for panel in group}
-            rows.append([of_gpu.get(gpu) for gpu in gpus] if group[0].device in gpus else list(group))
+            rows.append([of_gpu.get(gpu) for gpu in gpus])
+        on_cpu = [panel for panel in panels if panel.device not in gpus]
+        rows += [on_cpu[start : start + len(gpus)] for start in range(0, len(on_cpu), len(gpus))]
     else:
         devices: dict[tuple[str, str, str], list[Panel]] = {}
         for panel in panels:

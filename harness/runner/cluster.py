@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.config.sweep import Group
-from harness.contract import Point
+from harness.contract import Operator, Variant
 from harness.discover import ROOT
 from harness.records.schema import Cell, Segment
 from harness.runner.protocol import Job, Ready
@@ -29,7 +29,7 @@ from harness.wording import counted, did_you_mean, first_line
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: ``--cluster`` without an address.
+#: ``--cluster`` without an address: Ray's word for a cluster of its own on this machine.
 LOCAL = "local"
 #: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
 SHIPPED, BESIDE = ("baselines", "kernels", "harness", "bench.py"), (".cu", ".cuh", ".py")
@@ -87,16 +87,13 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
         import ray
     except ImportError:
         raise ClusterError("--cluster needs Ray: pip install -r requirements-cluster.txt") from None
+    _check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
         _stage(Path(folder), variant_files)
-        where = {} if address == LOCAL else {"address": address}
-        _check_reachable(address)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         environment = {"working_dir": folder, "env_vars": {"BENCH_COMMIT": _commit()}}
         try:
-            ray.init(
-                **where, runtime_env=environment, log_to_driver=False, logging_level="ERROR", configure_logging=True
-            )
+            ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # whatever it raises, there is no cluster
             raise ClusterError(f"--cluster {address}: the cluster cannot be reached: {first_line(error)}") from None
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray exits at it; a run keeps what it has
@@ -149,15 +146,32 @@ def _commit() -> str:
     return f"{environment.commit or ''}{'+' if environment.dirty else ''}"
 
 
+@dataclass(frozen=True)
+class _Shipped(Group):
+    """What a Runner needs of a group. An operator itself is functions of modules that import torch, which belongs in
+    the worker processes only.
+    """
+
+    text: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.text
+
+    @staticmethod
+    def of(group: Group) -> _Shipped:
+        mine = group.operator
+        nothing = dict.fromkeys(("make_inputs", "make_outputs", "views", "reference", "bytes_moved", "redundant"))
+        operator = Operator(mine.name, "", axes=(), **nothing, baseline=mine.baseline, phase=mine.phase)
+        variants = tuple(Variant(mine.name, variant.name, None, "", "", skip=None) for variant in group.variants)
+        return _Shipped(operator, group.point, variants, group.label)
+
+
 class _OnNode:
-    """The actor: one Runner, and the catalogue from which it makes the groups that it is asked for."""
+    """The actor: one Runner."""
 
     def __init__(self, job: Job) -> None:
-        from harness import interpreter
-        from harness.discover import discover
-
-        interpreter.choose(job.device)
-        self._job, self._catalog = job, discover(job.variant_files)
+        self._job = job
         self._lines: list[Cell | Segment] = []
 
     def ready(self) -> Ready:
@@ -165,12 +179,10 @@ class _OnNode:
         self._runner = Runner(self._job, self._lines.append, lambda progress: None)
         return self._runner.ready
 
-    def point(
-        self, operator: str, axes: dict[str, Any], variants: Sequence[str], budget_s: float
-    ) -> tuple[list[Cell | Segment], WallTime]:
+    def point(self, group: _Shipped, budget_s: float) -> tuple[list[Cell | Segment], WallTime]:
+        """Raises RunError."""
         self._lines.clear()
-        chosen = tuple(self._catalog.find(operator, name) for name in variants)
-        self._runner.point(Group(self._catalog.operators[operator], Point(axes), chosen), budget_s)
+        self._runner.point(group, budget_s)
         return list(self._lines), self._runner.wall_time
 
     def close(self, wait_s: float) -> None:
@@ -197,9 +209,7 @@ class ClusterGpu:
 
     def point(self, group: Group, budget_s: float) -> list[Cell | Segment]:
         self._on_progress(Progress(0, 0, f"{group.operator.name} {group.label}"))
-        names = [variant.name for variant in group.variants]
-        asked = self._actor.point.remote(group.operator.name, dict(group.point), names, budget_s)
-        lines, self.wall_time = self._answer(asked)
+        lines, self.wall_time = self._answer(self._actor.point.remote(_Shipped.of(group), budget_s))
         return lines
 
     def _answer(self, asked: Any, limit_s: float | None = None) -> Any:
@@ -214,6 +224,8 @@ class ClusterGpu:
             raise RunError(first_line(error.cause)) from None
         except ray.exceptions.RayActorError as error:
             raise RunError(f"its node or its process died ({type(error).__name__})") from None
+        except ray.exceptions.RayError as error:  # such as a runtime environment that could not be set up
+            raise RunError(first_line(error)) from None
 
     def abort(self) -> None:
         import ray

@@ -303,3 +303,10 @@ def test_a_cold_run_changes_no_figure_of_the_hot_one(two_gpus):
     for figure in ("gpu_us", "eager_us", "queued_us"):
         shown = [panel for panel in panels(both, figure) if panel.cache == "hot"]
         assert {id(point.run) for panel in shown for point in panel.points} <= {id(hot)}
+
+
+def test_panels_of_a_cpu_fill_rows_below_those_of_the_gpus(two_gpus):
+    figure = importlib.import_module("plots.latency").figure([*two_gpus, factory.sweep_run(factory.cpu_environment())])
+    places = [ax.get_subplotspec() for ax in figure.axes]
+    assert [(one.rowspan.start, one.colspan.start) for one in places] == [(row, i) for row in (0, 1, 2) for i in (0, 1)]
+    assert ["CPU wall time" in ax.get_title() for ax in figure.axes] == [False] * 4 + [True] * 2
