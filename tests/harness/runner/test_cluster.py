@@ -86,6 +86,7 @@ def shared_run(cluster, folder, harm):
         )
         try:
             threading.Thread(target=disturb, daemon=True).start()
+            assert warnings == []
             runner.run(groups)
             assert ray.available_resources()["accelerator_type:H200"] == 1  # no retry on another model
         finally:
@@ -114,6 +115,7 @@ def test_what_a_dead_node_was_measuring_is_measured_on_another_of_its_model(vict
             os.kill(waiting[0][0], signal.SIGKILL)
         else:
             cluster.remove_node(next(one for one in cluster.nodes if holds(one, waiting[0][0])), allow_graceful=False)
+        assert has_ended(waiting[0][0], 60)  # else it may finish its point first
 
     cells, segments, warnings = shared_run(cluster, tmp_path, harm)
     assert {one.status for one in cells} == {"passed"}
