@@ -296,8 +296,13 @@ class SeveralGpus:
 
 
 def _check_same_model(members: Sequence[_Member]) -> None:
-    """Raises RunError where cells of these GPUs must not be in the same record."""
+    """Raises RunError where cells of these GPUs must not be in the same record, and where two are one and the same."""
     first, *others = members
+    known: dict[str, str] = {}
+    for member in members:
+        gpu_id = member.ready.environment.gpu_id
+        if gpu_id is not None and (other := known.setdefault(gpu_id, member.gpu.name)) != member.gpu.name:
+            raise RunError(f"{other} and {member.gpu.name} are one device, so they would disturb each other")
     for other in others:
         for name in SAME_ENVIRONMENT:
             ours, theirs = (getattr(one.ready.environment, name) for one in (first, other))

@@ -236,6 +236,13 @@ def test_gpus_of_two_models_are_refused(two):
         Host(two)
 
 
+def test_one_device_under_two_names_is_refused(two):
+    """As where CUDA_VISIBLE_DEVICES came too late for a process."""
+    two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 0"))
+    with pytest.raises(RunError, match="GPU 0 and GPU 1 are one device"):
+        Host(two)
+
+
 def test_where_no_gpu_comes_up_the_reasons_are_named():
     broken = {gpu: (session(), WorkerDied(KILLED)) for gpu in CLOCKS_MHZ}
     with pytest.raises(RunError, match=f"GPU 0: the worker could not start: {KILLED}; GPU 1: the worker could not"):
