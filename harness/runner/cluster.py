@@ -37,6 +37,8 @@ SHIPPED, BESIDE = ("baselines", "kernels", "harness", "bench.py"), (".cu", ".cuh
 MODEL = "accelerator_type:"
 #: Seconds for an actor to be placed on a free GPU and to be ready.
 PLACED_LIMIT_S = START_LIMIT_S + 60
+#: How often an actor that fails before it is ready is started, on whichever node has a free GPU.
+MAX_STARTS = 2
 #: Seconds for a first connection to a cluster.
 REACHED_LIMIT_S = 10.0
 
@@ -196,16 +198,31 @@ class ClusterGpu:
         self.name, self._job, self._model = name, job, model
         self.wall_time = WallTime()
         self._actor: ActorHandle | None = None
+        self._aborted = False
         self._on_progress: Callable[[Progress], None] = lambda progress: None
 
     def start(self, on_progress: Callable[[Progress], None]) -> Ready:
+        self._on_progress = on_progress
+        for _ in range(MAX_STARTS - 1):
+            try:
+                return self._placed()
+            except RunError:
+                if self._aborted:
+                    raise
+        return self._placed()
+
+    def _placed(self) -> Ready:
+        """The answer of a new actor, which is gone again where there is none."""
         import ray
 
-        self._on_progress = on_progress
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
         place = {"num_gpus": 1, "num_cpus": 1, "accelerator_type": self._model, "max_restarts": 0}
         self._actor = ray.remote(**place)(_OnNode).remote(self._job)
-        return self._answer(self._actor.ready.remote(), PLACED_LIMIT_S)
+        try:
+            return self._answer(self._actor.ready.remote(), PLACED_LIMIT_S)
+        except RunError:
+            ray.kill(self._actor)
+            raise
 
     def point(self, group: Group, budget_s: float) -> list[Cell | Segment]:
         self._on_progress(Progress(0, 0, f"{group.operator.name} {group.label}"))
@@ -230,6 +247,7 @@ class ClusterGpu:
     def abort(self) -> None:
         import ray
 
+        self._aborted = True
         if self._actor is not None:
             ray.kill(self._actor)
 
