@@ -39,9 +39,11 @@ class GpuStyles:
         return variant_style(variant) | {"marker": marker, "fillstyle": fill}
 
     def handles(self, variants: Sequence[str]) -> dict[str, Any]:
-        """For the legend: the GPUs, then these variants in grey."""
+        """For the legend: the GPUs, then these variants in grey. A mark may follow the name of a variant."""
         gpus = {gpu: Line2D([], [], color=colour, linewidth=3) for gpu, colour in self._colours.items()}
-        return gpus | {name: Line2D([], [], **(self._mark(name) | {"color": "#555555"})) for name in variants}
+        return gpus | {
+            name: Line2D([], [], **(self._mark(name.split()[0]) | {"color": "#555555"})) for name in variants
+        }
 
 
 def title_shared(ax: Axes, group: Sequence[Panel], details: Sequence[str]) -> None:
