@@ -78,6 +78,19 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
     run.add_argument(
+        "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
+    )
+    run.add_argument(
+        "--cluster",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="share the points among the GPUs of a Ray cluster: auto, ray://HOST:PORT, or none to start one here",
+    )
+    run.add_argument(
+        "--accelerators", metavar="MODELS", help="with --cluster: GPU models, a record each, such as H100,H200"
+    )
+    run.add_argument(
         "--verified-by",
         metavar="RUN",
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
@@ -168,7 +181,31 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
     _add_baseline(plot)
     _add_only(plot)
+    _add_by(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
+
+
+def _report_options(report: argparse.ArgumentParser) -> None:
+    report.add_argument(
+        "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders, of several GPU models"
+    )
+    report.add_argument(
+        "--figure", choices=("gpu_us", "host_us", "eager_us"), default="gpu_us", help="what to table (default gpu_us)"
+    )
+    _add_only(report)
+    _add_by(report)
+    _add_out(report, "where report.md and plots go (default: results/report)", default=Path("results/report"))
+    _add_no_plots(report)
+
+
+def _check_record_options(check: argparse.ArgumentParser) -> None:
+    check.add_argument("run", metavar="FILE", help="a record (run.jsonl) or the folder of a run")
+
+
+def _add_by(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--by", choices=("panel", "gpu"), default="panel", help="a panel per GPU (default), or a colour per GPU"
+    )
 
 
 def _export_options(export: argparse.ArgumentParser) -> None:
@@ -307,6 +344,10 @@ COMMANDS = {
     ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "report": Command(
+        {"report RECORD RECORD ...": "several GPU models: a column and a panel for each"}, _report_options
+    ),
+    "check-record": Command({"check-record FILE": "is this record fit to be committed?"}, _check_record_options),
     "export": Command({"export RUN --csv": "a table for pandas: a row per figure and cell"}, _export_options),
     "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
     "list": Command(

@@ -29,6 +29,19 @@ FIGURES = (
 )
 
 
-def draw_all(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Draw every figure of FIGURES into ``folder``; the paths of the files written."""
-    return [path for name in FIGURES for path in import_module(f"plots.{name}").draw(runs, Path(folder) / name)]
+#: Those that can draw several GPUs in one panel.
+BY_GPU = ("latency", "itl_tpot")
+
+
+def draw_all(runs: Sequence[Run], folder: Path, by: str = "panel") -> list[Path]:
+    """Draw every figure of FIGURES into ``folder``; the paths of the files written.
+
+    by: "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
+    """
+    return [
+        path
+        for name in FIGURES
+        for path in import_module(f"plots.{name}").draw(
+            runs, Path(folder) / name, **({"by": by} if name in BY_GPU else {})
+        )
+    ]

@@ -12,27 +12,42 @@ from matplotlib.ticker import NullLocator
 
 from harness.analysis.cache_states import HOT
 from harness.analysis.stats import is_plausible
-from plots._panels import Panel
+from plots._panels import Panel, by_operator, gpus_of
 from plots._style import LABEL_PT, TITLE_PT, WIDTH_IN, new_figure
 
 PANEL_HEIGHT_IN = 3.1
+#: More GPUs than this do not fit beside each other.
+MAX_GPU_COLUMNS = 4
 
 
 def panel_grid(panels: Sequence[Panel], title: str, max_columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """One axes per panel, up to ``max_columns`` in a row; each device and cache state starts a new row."""
-    devices: dict[tuple[str, str, str], list[Panel]] = {}
-    for panel in panels:
-        devices.setdefault(panel.taken_on, []).append(panel)
-    columns = min(max_columns, max(map(len, devices.values())))
-    rows = sum(math.ceil(len(group) / columns) for group in devices.values())
-    figure = new_figure(0.4 + PANEL_HEIGHT_IN * rows)
+    """One axes per panel, up to ``max_columns`` in a row; each device and cache state starts a new row. Where several
+    GPUs show the same, each GPU has a column instead, and each operator a row.
+    """
+    gpus, groups = gpus_of(panels), by_operator(panels)
+    rows: list[list[Panel | None]] = []
+    if any(len(group) > 1 for group in groups) and len(gpus) <= MAX_GPU_COLUMNS:
+        for group in (group for group in groups if group[0].device in gpus):
+            of_gpu = {panel.device: panel for panel in group}
+            rows.append([of_gpu.get(gpu) for gpu in gpus])
+        on_cpu = [panel for panel in panels if panel.device not in gpus]
+        rows += [on_cpu[start : start + len(gpus)] for start in range(0, len(on_cpu), len(gpus))]
+    else:
+        devices: dict[tuple[str, str, str], list[Panel]] = {}
+        for panel in panels:
+            devices.setdefault(panel.taken_on, []).append(panel)
+        columns = min(max_columns, max(map(len, devices.values())))
+        for group in devices.values():
+            rows += [group[start : start + columns] for start in range(0, len(group), columns)]
+    figure = new_figure(0.4 + PANEL_HEIGHT_IN * len(rows))
     figure.suptitle(title, fontsize=TITLE_PT)
-    grid = figure.add_gridspec(rows, columns)
-    axes, row = {}, 0
-    for group in devices.values():
-        for number, panel in enumerate(group):
-            axes[id(panel)] = figure.add_subplot(grid[row + number // columns, number % columns])
-        row += math.ceil(len(group) / columns)
+    grid = figure.add_gridspec(len(rows), max(map(len, rows)))
+    axes = {
+        id(panel): figure.add_subplot(grid[row, column])
+        for row, in_row in enumerate(rows)
+        for column, panel in enumerate(in_row)
+        if panel is not None
+    }
     return figure, [axes[id(panel)] for panel in panels]
 
 
@@ -41,14 +56,20 @@ def inner_width(ax: Axes) -> float:
     return 0.8 * WIDTH_IN / ax.get_gridspec().ncols
 
 
-def panel_title(panel: Panel, detail: str, width_in: float) -> str:
-    """Operator, device, generation, cache state if not hot, and ``detail``, in lines of at most ``width_in`` inches."""
+def panel_title(panel: Panel, detail: str, width_in: float, where: str | None = None) -> str:
+    """Operator, device, generation, cache state if not hot, and ``detail``, in lines of at most ``width_in`` inches.
+
+    where: instead of device and generation.
+    """
     device = panel.device.removeprefix("NVIDIA ")
-    where = device if panel.generation in device else f"{device} ({panel.generation})"
-    where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
-    where += "" if panel.cache == HOT.name else f", {panel.cache} cache"
+    if where is None:
+        where = device if panel.generation in device else f"{device} ({panel.generation})"
+        where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
+    cache = "" if panel.cache == HOT.name else f"{panel.cache} cache"
     return "\n".join(
-        line for part in (panel.operator, where, detail) for line in textwrap.wrap(part, int(13 * width_in))
+        line
+        for part in (panel.operator, ", ".join(filter(None, (where, cache))), detail)
+        for line in textwrap.wrap(part, int(13 * width_in))
     )
 
 

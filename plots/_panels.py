@@ -118,7 +118,8 @@ class Panel:
 def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
     """All panels with a timed cell, by generation, device, cache state and operator, the last as in the records.
 
-    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us.
+    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us. Only gpu_us is
+    taken in the cache state; where hot runs have the other figures, those of cold ones are left out.
     """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
@@ -128,7 +129,8 @@ def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
             of_device = [run for run in group if device_name(run.header.environment) == device]
             figure = "cpu_us" if of_device[0].header.environment.device == "cpu" else gpu_figure
             by_cache: dict[str, list[Run]] = {}
-            for run in of_device:
+            hot = [run for run in of_device if run.cache == HOT.name]
+            for run in of_device if figure == "gpu_us" else hot or of_device:
                 by_cache.setdefault(run.cache if figure == "gpu_us" else HOT.name, []).append(run)
             for (cache, of_state), operator in itertools.product(by_cache.items(), operators):
                 points = _points(of_state, operator, figure)
@@ -155,6 +157,24 @@ def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
         if cell.operator == operator:
             points.setdefault(cell.point, []).append(cell)
     return points
+
+
+def gpus_of(drawn: Iterable[Panel]) -> list[str]:
+    """The GPU models of the panels, in their order; CPUs are left out, as their times have another scale."""
+    return list(dict.fromkeys(panel.device for panel in drawn if panel.figure != "cpu_us"))
+
+
+def by_operator(drawn: Sequence[Panel]) -> list[list[Panel]]:
+    """Panels that show the same on several GPUs, which get one scale, together; each alone where there is one GPU, or
+    where a GPU has several panels of an operator.
+    """
+    groups: dict[tuple[str, str, bool], list[Panel]] = {}
+    for panel in drawn:
+        groups.setdefault((panel.figure == "cpu_us", panel.cache, panel.operator), []).append(panel)
+    twice = any(len({panel.device for panel in group}) < len(group) for group in groups.values())
+    if len(gpus_of(drawn)) < 2 or twice:
+        return [[panel] for panel in drawn]
+    return sorted(groups.values(), key=lambda group: group[0].figure == "cpu_us")
 
 
 def _is_number(value: Any) -> bool:

@@ -41,7 +41,7 @@ _FAMILIES = {
     "triton": ("#D55E00", "#E69F00", "#882255"),
 }
 _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
 #: and marker; tests/plots/test_plots.py checks it.
 _SALT = "12773812"
@@ -57,7 +57,7 @@ def variant_style(name: str) -> dict[str, Any]:
     family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
     return {
         "color": family[digest[0] % len(family)],
-        "marker": _MARKERS[digest[1] % len(_MARKERS)],
+        "marker": MARKERS[digest[1] % len(MARKERS)],
         "linestyle": "-" if family is not _CHAINS or "fused" in words else "-.",
     }
 

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, serving_model_of
 from harness.records.schema import Run
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
-from plots._panels import Panel, PointCells, limits_caption, panels, runs_of
+from plots._by_gpu import GpuStyles, title_shared
+from plots._panels import Panel, PointCells, by_operator, limits_caption, panels, runs_of
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
@@ -35,15 +36,16 @@ SPREAD = 0.6
 TICK_IN = 0.35
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
+def draw(runs: Sequence[Run], stem: Path, by: str = "panel") -> list[Path]:
     """Write stem.png and stem.svg; [] without a GPU run that has an itl_tpot section and times of a variant and its
-    baseline.
+    baseline. by: as of ``figure``.
     """
-    drawn = figure(runs)
+    drawn = figure(runs, by)
     return save(drawn, stem) if drawn else []
 
 
-def figure(runs: Sequence[Run]) -> Figure | None:
+def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
+    """by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour."""
     found = _found(runs)
     if not found:
         return None
@@ -51,16 +53,30 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     title = "Modelled change of time per output token (TPOT) against the baseline"
     if len(models) == 1:
         title += "\n" + described(found[0].model)
-    fig, axes = panel_grid([one.panel for one in found], title, max_columns=2)
+    drawings = {id(one.panel): one for one in found}
+    groups = [[drawings[id(panel)] for panel in group] for group in by_operator([one.panel for one in found])]
+    shared = by == "gpu" and any(len(group) > 1 for group in groups)
+    styles = GpuStyles([one.panel for one in found]) if shared else None
+    # What is drawn into each axes: all GPUs, or one after the other.
+    drawn = groups if shared else [[one] for group in groups for one in group]
+    fig, axes = panel_grid([of_axes[0].panel for of_axes in drawn], title, max_columns=2)
+    of_drawing = {id(one): ax for ax, of_axes in zip(axes, drawn, strict=True) for one in of_axes}
     handles: dict[str, object] = {}
-    for ax, one in zip(axes, found, strict=True):
-        handles |= _draw_panel(ax, one)
-        details = [one.slice_name] if len(models) == 1 else [one.slice_name, described(one.model)]
-        title_panel(ax, one.panel, ", ".join(filter(None, details)))
-    legend_below(fig, handles)
-    drawn = [one.panel for one in found]
-    caption(fig, limits_caption(drawn) + environment_caption(runs_of(drawn)))
-    mark_uncalibrated(fig, runs_of(drawn))
+    for ax, of_axes in zip(axes, drawn, strict=True):
+        handles |= _draw_panel(ax, of_axes, styles)
+        details = [", ".join(filter(None, _details(one, len(models) > 1))) for one in of_axes]
+        if shared:
+            title_shared(ax, [one.panel for one in of_axes], details)
+        else:
+            title_panel(ax, of_axes[0].panel, details[0])
+    for group in groups:
+        limits = [of_drawing[id(one)].get_ylim() for one in group]
+        for one in group:
+            of_drawing[id(one)].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    legend_below(fig, styles.handles(list(handles)) if styles else handles)
+    all_panels = [one.panel for one in found]
+    caption(fig, limits_caption(all_panels) + environment_caption(runs_of(all_panels)))
+    mark_uncalibrated(fig, runs_of(all_panels))
     return fig
 
 
@@ -102,18 +118,32 @@ def _deltas(model: ServingModel, baseline: str, point: PointCells) -> dict[str, 
     return {name: found for name, found in deltas.items() if found is not None}
 
 
-def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
-    """Returns legend handles by name. Batch sizes are at equal distances, so that all have the same room for dots."""
+def _details(one: _Drawing, several_models: bool) -> list[str]:
+    return [one.slice_name, described(one.model)] if several_models else [one.slice_name]
+
+
+def _draw_panel(ax: Axes, drawings: Sequence[_Drawing], styles: GpuStyles | None) -> dict[str, object]:
+    """Returns legend handles by name. Batch sizes are at equal distances, so that all have the same room for dots.
+
+    drawings: one, or with ``styles`` one for each GPU.
+    """
     handles = {}
-    variants = [name for name in one.panel.variants() if any(name in of_point for of_point in one.deltas.values())]
-    for number, variant in enumerate(variants):
-        offset = SPREAD * ((number + 0.5) / len(variants) - 0.5)
+    first = drawings[0]
+    sizes = sorted({x for one in drawings for x in one.deltas})
+    rows = [
+        (one, variant)
+        for variant in dict.fromkeys(name for one in drawings for name in one.panel.variants())
+        for one in drawings
+        if any(variant in of_point for of_point in one.deltas.values())
+    ]
+    for number, (one, variant) in enumerate(rows):
+        offset = SPREAD * ((number + 0.5) / len(rows) - 0.5)
         dots = [
-            (x + offset, of_point[variant].tpot_us)
-            for x, of_point in enumerate(one.deltas.values())
+            (sizes.index(x) + offset, of_point[variant].tpot_us)
+            for x, of_point in one.deltas.items()
             if variant in of_point
         ]
-        style = variant_style(variant) | {"linestyle": "none"}
+        style = (styles.of(one.panel, variant) if styles else variant_style(variant)) | {"linestyle": "none"}
         handles[one.panel.marked(variant)] = ax.errorbar(
             [x for x, _ in dots],
             [tpot.median for _, tpot in dots],
@@ -123,23 +153,25 @@ def _draw_panel(ax: Axes, one: _Drawing) -> dict[str, object]:
             capsize=2,
         )
     ax.axhline(0, color="black", linewidth=0.8)
-    ax.set_xlim(-0.5, len(one.deltas) - 0.5)
+    ax.set_xlim(-0.5, len(sizes) - 0.5)
     # A number at each batch size, or at every second or third of them, so that they do not overlap.
-    shown = range(0, len(one.deltas), math.ceil(len(one.deltas) * TICK_IN / inner_width(ax)))
-    sizes = list(one.deltas)
+    shown = range(0, len(sizes), math.ceil(len(sizes) * TICK_IN / inner_width(ax)))
     ax.set_xticks(shown, [plain(sizes[x]) for x in shown], fontsize=LABEL_PT)
-    ax.set_xlabel(x_label(one.panel.x_axis()), fontsize=LABEL_PT)
+    ax.set_xlabel(x_label(first.panel.x_axis()), fontsize=LABEL_PT)
     ax.set_ylabel("change of TPOT (µs per output token)", fontsize=LABEL_PT)
     ax.tick_params(axis="y", labelsize=LABEL_PT)
     ax.margins(y=0.1)
     ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
-    lowest = [
-        min(of_point.values(), key=lambda delta: delta.tpot_us.median).percent.median
-        for of_point in one.deltas.values()
-    ]
-    top = ax.secondary_xaxis("top")
-    top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)
-    top.set_xlabel(f"lowest dot, in % of the TPOT with {one.panel.marked(one.panel.baseline)}", fontsize=SMALL_PT)
+    if len(drawings) == 1:
+        lowest = [
+            min(of_point.values(), key=lambda delta: delta.tpot_us.median).percent.median
+            for of_point in first.deltas.values()
+        ]
+        top = ax.secondary_xaxis("top")
+        top.set_xticks(shown, [_percent(lowest[x]) for x in shown], fontsize=SMALL_PT)
+        top.set_xlabel(
+            f"lowest dot, in % of the TPOT with {first.panel.marked(first.panel.baseline)}", fontsize=SMALL_PT
+        )
     return handles
 
 

@@ -6,16 +6,19 @@ The GPU time is gpu_us, the time of one more call in a CUDA graph. CPU runs have
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from harness.analysis import stats
 from harness.analysis.estimators import AGREEMENT, disagreement
 from harness.records.schema import Run
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
-from plots._panels import Panel, PointCells, floor_caption, limits_caption, panels, runs_of
+from plots._by_gpu import GpuStyles, title_shared
+from plots._panels import Panel, PointCells, by_operator, floor_caption, gpus_of, limits_caption, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
     LABEL_PT,
@@ -33,20 +36,38 @@ DISAGREE_STYLE = {"s": 90, "facecolors": "none", "edgecolors": "#B00020", "linew
 Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per call (µs)"}
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] where no run has a timed cell."""
-    drawn = figure(runs)
+def draw(runs: Sequence[Run], stem: Path, by: str = "panel") -> list[Path]:
+    """Write stem.png and stem.svg; [] where no run has a timed cell. by: as of ``figure``."""
+    drawn = figure(runs, by)
     return save(drawn, stem) if drawn else []
 
 
-def figure(runs: Sequence[Run]) -> Figure | None:
+def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
+    """by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour."""
     found = [panel for panel in panels(runs) if panel.x_axis()]
     if not found:
         return None
-    fig, axes = panel_grid(found, "Latency of one call against batch size (median, 95 % bootstrap interval)")
+    styles = GpuStyles(found) if by == "gpu" and len(gpus_of(found)) > 1 else None
+    groups = by_operator(found)
+    shown = [group[0] for group in groups] if styles else [panel for group in groups for panel in group]
+    fig, axes = panel_grid(shown, "Latency of one call against batch size (median, 95 % bootstrap interval)")
+    of_panel = {id(panel): ax for panel, ax in zip(shown, axes, strict=True)}
     handles: dict[str, object] = {}
-    for ax, panel in zip(axes, found, strict=True):
-        handles |= _draw_panel(ax, panel)
+    for group in groups:
+        places = [of_panel[id(group[0] if styles else panel)] for panel in group]
+        drawn = [_draw_panel(ax, panel, styles) for ax, panel in zip(places, group, strict=True)]
+        for ax, panel, one in zip(places, group, drawn, strict=True):
+            handles |= one.handles
+            log_y(ax, [height for other in drawn for height in other.heights])
+            log_x(ax, [x for other in drawn for x in other.xs])
+            if not styles:
+                title_panel(ax, panel, one.slice_name)
+        if styles:
+            title_shared(places[0], group, [one.slice_name for one in drawn])
+    if styles:
+        handles = styles.handles([name for name in handles if name not in (DISAGREE, "floor")]) | {
+            name: handles[name] for name in (DISAGREE, "floor") if name in handles
+        }
     for last in (DISAGREE, "floor"):
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
@@ -61,8 +82,18 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     return fig
 
 
-def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
-    """Returns legend handles by name."""
+@dataclass(frozen=True)
+class _Drawn:
+    """What a panel shows: legend handles by name, the values on both axes, the values of axes that all points share."""
+
+    handles: dict[str, object]
+    heights: list[float]
+    xs: list[float]
+    slice_name: str
+
+
+def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
+    """Without the scales of the axes, which several panels may share."""
     x_axis = panel.x_axis()
     slice_name, points = panel.slice(x_axis)
     handles, heights = {}, []
@@ -76,7 +107,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             [point.axes[x_axis] for point in timed],
             middles,
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
-            **variant_style(variant),
+            **(styles.of(panel, variant) if styles else variant_style(variant)),
             markersize=4.5,
             linewidth=1.3,
             capsize=2,
@@ -91,14 +122,15 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
     floors = {point.axes[x_axis]: floor for point in points if (floor := _floor_us(point, panel.figure)) is not None}
     if floors:
-        (handles["floor"],) = ax.plot(list(floors), list(floors.values()), marker="_", **FLOOR_STYLE)
-    log_y(ax, [*heights, *floors.values()])
-    log_x(ax, [point.axes[x_axis] for point in points if point.timed(panel.figure)])
+        (floor,) = ax.plot(list(floors), list(floors.values()), marker="_", **FLOOR_STYLE)
+        handles["floor"] = Line2D([], [], marker="_", **FLOOR_STYLE)
+        if styles:
+            floor.set_color(styles.colour(panel))
     ax.set_xlabel(x_label(x_axis), fontsize=LABEL_PT)
     ax.set_ylabel(Y_LABELS[panel.figure], fontsize=LABEL_PT)
     ax.grid(True, color="#e6e6e6", linewidth=0.6)
-    title_panel(ax, panel, slice_name)
-    return handles
+    xs = [point.axes[x_axis] for point in points if point.timed(panel.figure)]
+    return _Drawn(handles, [*heights, *floors.values()], xs, slice_name)
 
 
 def _floor_us(point: PointCells, figure: str) -> float | None:

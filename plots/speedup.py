@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from harness.records.schema import Run
 from harness.wording import significant
 from plots._axes import panel_title
-from plots._panels import limits_caption, panels, runs_of
+from plots._panels import by_operator, limits_caption, panels, runs_of
 from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
 from plots._style import (
     LABEL_PT,
@@ -53,12 +53,13 @@ def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
 
 
 def figure(runs: Sequence[Run]) -> Figure | None:
-    found = panels(runs)
+    groups = by_operator(panels(runs))
+    found = [panel for group in groups for panel in group]
     if not found:
         return None
     max_rows = min(MAX_ROWS, max(12, MAX_ROWS_OF_ALL // len(found)))
     tables = [speedup_table(panel, max_rows) for panel in found]
-    bands = _bands(tables)
+    bands = _bands(tables, beside=any(len(group) > 1 for group in groups))
     heights = [
         max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands
     ]
@@ -87,16 +88,16 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     return fig
 
 
-def _bands(tables: Sequence[SpeedupTable]) -> list[list[SpeedupTable]]:
-    """Tables from the top down: two of the same device and cache state side by side if the boxes of both stay wide
-    enough.
+def _bands(tables: Sequence[SpeedupTable], beside: bool = False) -> list[list[SpeedupTable]]:
+    """Tables from the top down, two side by side if the boxes of both stay wide enough: of the same device and cache
+    state, or, with ``beside``, of the same operator on two GPUs.
     """
     bands: list[list[SpeedupTable]] = []
     for one in tables:
-        beside = [*bands[-1], one] if bands else [one]
-        alike = len({other.panel.taken_on for other in beside}) == 1
-        if len(beside) == 2 and alike and all(_box_in(beside, other) >= MIN_BOX_IN for other in beside):
-            bands[-1] = beside
+        pair = [*bands[-1], one] if bands else [one]
+        kinds = {(other.panel.operator, other.panel.cache) if beside else other.panel.taken_on for other in pair}
+        if len(pair) == 2 and len(kinds) == 1 and all(_box_in(pair, other) >= MIN_BOX_IN for other in pair):
+            bands[-1] = pair
         else:
             bands.append([one])
     return bands

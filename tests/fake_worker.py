@@ -57,6 +57,9 @@ class FakeWorker:
     def request_exit(self) -> None:
         pass
 
+    def kill(self) -> None:
+        pass
+
     def close(self, wait_s: float = 30.0) -> None:
         self._all.closed += 1
 
@@ -65,6 +68,9 @@ class FakeComparer:
     """Finds nothing wrong; it is never asked to compare, as the workers here send no outputs."""
 
     ready = Done()
+
+    def kill(self) -> None:
+        pass
 
     def ask(self, task):
         return iter(())

@@ -442,21 +442,27 @@ def _configuration(run: Run) -> dict[str, Any]:
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     """Whether the sides were timed on the same GPUs, and how much wider the threshold becomes if not."""
-    sides = [tuple(dict.fromkeys(run.header.environment.gpu_id for run in runs)) for runs in (base, head)]
+    sides = [tuple(dict.fromkeys(one for run in runs for one in run.gpu_ids)) for runs in (base, head)]
     known = [tuple(one for one in side if one is not None) for side in sides]
     if base[0].header.environment.device == "cpu":
         return Machines((), (), 0.0, None)
     if known != sides:
         return Machines(*known, 0.0, "Records do not say on which GPU they were timed; taken as one and the same.")
-    if set(sides[0]) == set(sides[1]):
+    shared = any(len(run.gpu_ids) > 1 for run in (*base, *head))
+    if set(sides[0]) == set(sides[1]) and not shared:
         several = f"Both sides were timed on the same {len(set(sides[0]))} GPUs." if len(set(sides[0])) > 1 else None
         return Machines(*known, 0.0, several)
     measured = _calibration_spread(base, head)
     band = max(MACHINE_SPREAD, measured)
+    timed = (
+        "A run on several GPUs may have timed a cell on any of them"
+        if shared
+        else ("Base and head were timed on different GPUs of one model")
+    )
     return Machines(
         *known,
         band,
-        f"Base and head were timed on different GPUs of one model, whose calibration kernels differ by up to "
+        f"{timed}, whose calibration kernels differ by up to "
         f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold and to what must be visible.",
     )
 

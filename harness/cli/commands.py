@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -30,14 +31,17 @@ from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
+from harness.records.together import check_together, mixed_states
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
+from harness.runner.several_gpus import LocalGpu
 from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError, Worker
+from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, did_you_mean, printable
 
 
@@ -45,7 +49,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run a command of bench.py's table: ``run`` is ``run_command`` here, and so on. An expected error is one sentence
     on stderr and exit code 2.
     """
-    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command}_command"]
+    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command.replace('-', '_')}_command"]
     try:
         return command(options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
@@ -75,6 +79,8 @@ def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().time
 
 
 def _device(options: argparse.Namespace) -> str:
+    if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
+        return "cpu" if options.device == "cpu" else "cuda"
     with exit_on_interrupt():
         from harness.timing.environment import choose_device
 
@@ -122,12 +128,46 @@ def run_command(options: argparse.Namespace) -> int:
     measure, loops = source.config.measure, source.config.decode_loop is not None
     audit = measure.audit and not loops and options.verified_by is None
     roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
-    with early_workers(options.device, roles) as start:
-        return _run(options, source, resumed, start)
+    _check_sharing(options, loops)
+    if options.cluster is not None:
+        return _run(options, source, resumed, None)
+    gpus = _gpus(options)
+    with early_workers(options.device, roles * max(len(gpus), 1)) as start:
+        return _run(options, source, resumed, start, gpus)
+
+
+def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
+    """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
+    if options.accelerators is not None and options.cluster is None:
+        raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
+    flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
+    if flag is None:
+        return
+    if loops:
+        raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
+    if options.verified_by is not None:
+        raise ConfigError(f"--verified-by and {flag} exclude each other; a run is verified by one on the same GPU")
+    if flag == "--gpus" and options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+
+
+def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
+    """The GPUs of --gpus; none without it."""
+    if options.gpus is None:
+        return []
+    options.device = "cuda"
+    try:
+        return choose_gpus(options.gpus)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _run(
-    options: argparse.Namespace, source: Source, resumed: Run | None, start: Callable[[Job], Worker] | None
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    start: Callable[[Job], Worker] | None,
+    gpus: Sequence[VisibleGpu] = (),
 ) -> int:
     from harness.cli.recording import record
 
@@ -154,8 +194,43 @@ def _run(
         job = replace(job, seed=resumed.header.seed)
     if proof:
         job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
-    console, more = make_console(), (options.shard, resumed, start, proof)
+    if options.cluster is not None:
+        return _record_on_cluster(options, source, resumed, job, groups)
+    sharing = None
+    if gpus:
+        sharing = lambda job: [  # noqa: E731
+            LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True), start) for gpu in gpus
+        ]
+    console, more = make_console(), (options.shard, resumed, start, proof, sharing)
     return record(console, job, source, groups, options.out, options.no_plots, *more)
+
+
+def _record_on_cluster(
+    options: argparse.Namespace, source: Source, resumed: Run | None, job: Job, groups: Sequence[Group]
+) -> int:
+    """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
+    from harness.cli.recording import default_folder, record
+    from harness.runner.cluster import ClusterError, cluster_gpus, connected
+
+    try:
+        with connected(options.cluster, options.variants) as cluster:
+            models = cluster.models(options.accelerators)
+            if resumed and len(models) > 1:
+                raise ConfigError("--resume completes one record; name its model with --accelerators")
+            codes = []
+            for model in models:
+                count = cluster.number(model, options.gpus)
+                out = options.out
+                if options.accelerators is not None and not resumed:
+                    out = out / model if out else default_folder(source.config.name, model)
+                make = partial(cluster_gpus, model=model, count=count)
+                more = (options.no_plots, options.shard, resumed, None, None, make)
+                codes.append(record(make_console(), job, source, groups, out, *more))
+                if codes[-1] == INTERRUPTED:
+                    break
+            return next((code for code in codes if code != OK), OK)
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
@@ -353,17 +428,61 @@ def doctor_command(options: argparse.Namespace) -> int:
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
-    runs = [chosen(_read(path), options.only) for path in options.runs]
-    if options.only and not any(run.cells for run in runs):
-        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+    runs = _chosen_runs(options)
     if options.baseline is not None:
         runs = with_baseline(runs, options.baseline)
+    check_together(runs)
+    for sentence in mixed_states(runs):
+        _print_to_stderr(f"note: {sentence}")
     with _writing_to(options.out):
-        drawn = draw_all(runs, options.out)
+        drawn = draw_all(runs, options.out, options.by)
     for path in drawn:
         print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
+    return OK
+
+
+def _chosen_runs(options: argparse.Namespace) -> list[Run]:
+    runs = [chosen(_read(path), options.only) for path in options.runs]
+    if options.only and not any(run.cells for run in runs):
+        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+    return runs
+
+
+def report_command(options: argparse.Namespace) -> int:
+    from harness.analysis.across_gpus import across_gpus
+    from harness.report.across_gpus import operator_tables, summary_table
+    from harness.report.console import print_tables
+    from harness.report.tables import markdown
+    from plots import draw_all
+
+    runs = _chosen_runs(options)
+    found = across_gpus(runs, options.figure)
+    console, summary = make_console(), summary_table(found)
+    print_tables(console, [summary])
+    with _writing_to(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / "report.md"
+        path.write_text(markdown([summary, *operator_tables(found)]), encoding="utf-8")
+        drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
+    figures = counted(len({one.stem for one in drawn}), "figure")
+    console.print(Text(f"\nevery cell: {path}; {figures} beside it", style="dim"))
+    return OK
+
+
+def check_record_command(options: argparse.Namespace) -> int:
+    from harness.analysis.record_check import problems
+
+    run, console = _read(options.run), make_console()
+    found = problems(run)
+    environment = run.header.environment
+    console.print(Text(f"{run.path}: {run.header.name} on {environment.gpu or environment.processor}"))
+    for name, problem in found.items():
+        console.print(Text(f"  {name}: {problem or 'yes'}", style="red" if problem else "green"), soft_wrap=True)
+    if wrong := sum(problem is not None for problem in found.values()):
+        _print_to_stderr(f"{counted(wrong, 'reason')} not to commit this record; see docs/contribute-a-record.md")
+        return BAD
     return OK
 
 

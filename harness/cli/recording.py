@@ -37,6 +37,7 @@ from harness.report.tables import Table, markdown, result_tables
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
 from harness.runner.run import Progress, RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.several_gpus import Gpu, SeveralGpus
 from harness.runner.sources import changed_source, source_hashes
 from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.runner.worker import Worker
@@ -77,10 +78,12 @@ def record(
     resumed: Run | None = None,
     start: Callable[[Job], Worker] | None = None,
     proof: Run | None = None,
+    gpus: Callable[[Job], Sequence[Gpu]] | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
     proof: the run that has verified them; cells that it did not pass and time are taken from it as they are.
+    gpus:  the GPUs that share the work, from the job; None for a run on one.
 
     Ctrl-C keeps and reports what there is.
     """
@@ -90,7 +93,7 @@ def record(
     if resumed and missing:
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
-            _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
+            warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
     known: list[Cell] = []
     if proof:
         check_same_code(proof, sources)
@@ -118,7 +121,12 @@ def record(
 
     try:
         total = len(cell_keys(missing))
-        make_runner = lambda seen: Runner(job, keep, seen, start)  # noqa: E731
+
+        def make_runner(seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
+            if gpus is None:
+                return Runner(job, keep, seen, start)
+            return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
+
         outcome = measured(console, total, keep, first_line, make_runner, missing, known)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
@@ -161,7 +169,7 @@ def measured(
     total: int,
     keep: Callable[[Any], None],
     first_line: Callable[[Ready], Header | Segment],
-    make_runner: Callable[[Callable[[Progress], None]], Runner | LoopRunner],
+    make_runner: Callable[[Callable[[Progress], None]], Runner | SeveralGpus | LoopRunner],
     groups: Sequence[Any],
     known: Sequence[Cell] = (),
 ) -> Outcome:
@@ -178,7 +186,6 @@ def measured(
     with progress_bar(console, total) as update:
         try:
             runner = make_runner(lambda progress: update(progress.done, progress.doing))
-            outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True
             for cell in known:
@@ -195,6 +202,7 @@ def measured(
             outcome.error = str(error)
         finally:
             if runner is not None:
+                outcome.wall_time = runner.wall_time
                 runner.close(wait_s=30 if finished else 0)
     return outcome
 
@@ -288,7 +296,7 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
     console.print(Text(text))
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
     make_console(stderr=True).print(Text(f"warning: {text}"), soft_wrap=True)
 
 
@@ -302,7 +310,7 @@ def _references(run: Run) -> list[Run]:
         try:
             recorded.append(read_run(path))
         except RecordError as error:
-            _warn(f"not drawn beside this run: {error}")
+            warn(f"not drawn beside this run: {error}")
     return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
 
 

@@ -178,13 +178,18 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
-    """The cells after this line come from another process: a resumed run, a replaced worker, a merged shard."""
+    """The cells of this worker after this line come from another process: a resumed run, a replaced worker, a merged
+    shard, or, in a run on several GPUs, another one of them.
+
+    worker: number of the worker, one per GPU; that of the header is 0.
+    """
 
     started: str
     why: str
     environment: Environment
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
+    worker: Count = 0
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,6 +240,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
     limits:   hard points and sequences, as globs, at which the variant is declared not to hold -> why.
+    worker:   which worker measured it; its last segment before the cell describes it.
     """
 
     operator: str
@@ -247,6 +253,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
     limits: dict[str, str] = {}
+    worker: Count = 0
 
     @property
     def key(self) -> str:
@@ -281,12 +288,27 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     def calibration_of(self, cell: Cell) -> Calibration | None:
         """The calibration of the process that timed this cell."""
-        return self._calibrations.get(cell.key, self.header.calibration)
+        return self.process_of(cell).calibration
+
+    def process_of(self, cell: Cell) -> Header | Segment:
+        """The line that describes the process which measured this cell: its worker's last one before the cell."""
+        return self._processes.get(cell.key, self.header)
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration | None]:
-        """By key, for the cells after a segment line; the last segment before a cell counts."""
-        return {cell.key: segment.calibration for start, segment in self.segments for cell in self.cells[start:]}
+    def _processes(self) -> dict[str, Segment]:
+        """By key, for the cells after a segment line."""
+        return {
+            cell.key: segment
+            for start, segment in self.segments
+            for cell in self.cells[start:]
+            if cell.worker == segment.worker
+        }
+
+    @property
+    def gpu_ids(self) -> tuple[str | None, ...]:
+        """Of the GPUs that its cells were measured on; that of the header where it has none."""
+        cells = dict.fromkeys(self.process_of(cell).environment.gpu_id for cell in self.cells)
+        return tuple(cells) or (self.header.environment.gpu_id,)
 
     @property
     def calibrations(self) -> list[Calibration]:

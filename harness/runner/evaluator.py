@@ -39,6 +39,7 @@ from harness.runner.protocol import (
     Task,
 )
 from harness.timing.environment import describe
+from harness.timing.host_lock import lock_of
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import (
     BEYOND,
@@ -134,7 +135,10 @@ class Evaluator:
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
 
-            self._timer, self._clocks = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache), Clocks()
+            self._timer = CudaTimer(
+                self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
+            )
+            self._clocks = Clocks()
             with nvtx_range("ramp", "ramp"):
                 self._timer.ramp(RAMP_S)
             self._clocks.set_run_clock()

@@ -16,6 +16,7 @@ from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
 from harness.runner.protocol import Heartbeat, Job, Outputs, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
+from harness.timing.host_lock import lock_of
 from harness.timing.rounds import CellTimings, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
@@ -128,7 +129,7 @@ class Measuring:
                     stopwatches[name] = (
                         self.timer.stopwatch(launch, output_probe, fixture.rewrite_inputs, **rounds)
                         if self.timer
-                        else CpuStopwatch(launch, output_probe)
+                        else CpuStopwatch(launch, output_probe, lock_of(self.job.host_lock))
                     )
             except Exception as error:  # a variant may raise anything
                 rejection = rejection_of(error)

@@ -42,6 +42,8 @@ class Job:
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
     verified: whether another run has verified every cell that will be asked for (harness/runner/verified_by.py).
+    gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
+    host_lock: whether to hold the host's lock while host time is measured (harness/timing/host_lock.py).
     """
 
     device: str
@@ -52,6 +54,8 @@ class Job:
     role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
     verified: bool = False
+    gpu: str | None = None
+    host_lock: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,13 @@ class Runner:
         self._done = 0
         for group in groups:
             budget_left_s = max(self._measure_config.time_budget_s - self.wall_time.timing, 0.0)
-            measured = self._measure(group, budget_left_s * len(group.variants) / cells_left)
-            self._audit_and_write(group, measured)
+            self.point(group, budget_left_s * len(group.variants) / cells_left)
             cells_left -= len(group.variants)
         self._on_progress(Progress(self._total, self._total, ""))
+
+    def point(self, group: Group, budget_s: float) -> None:
+        """One group: verify, time for ``budget_s`` seconds, audit, and write its cells. Raises RunError."""
+        self._audit_and_write(group, self._measure(group, budget_s))
 
     def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:
         """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
@@ -265,22 +268,24 @@ def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
         started=utc_now().isoformat(),
         environment=ready.environment,
         calibration=ready.calibration,
-        uncalibrated=_calibration_errors(ready, config["measure"]["cache"]),
+        uncalibrated=calibration_errors(ready, config["measure"]["cache"]),
         compiled=ready.compiled,
         **plan,
     )
 
 
-def segment(ready: Ready, why: str, cache: str) -> Segment:
-    """The line between cells of different processes."""
+def segment(ready: Ready, why: str, cache: str, worker: int = 0) -> Segment:
+    """The line between cells of different processes. worker: as in Segment."""
     return Segment(
         started=utc_now().isoformat(),
         why=why,
         environment=ready.environment,
         calibration=ready.calibration,
-        uncalibrated=_calibration_errors(ready, cache),
+        uncalibrated=calibration_errors(ready, cache),
+        worker=worker,
     )
 
 
-def _calibration_errors(ready: Ready, cache: str) -> tuple[str, ...]:
+def calibration_errors(ready: Ready, cache: str) -> tuple[str, ...]:
+    """Why the timer of a worker is not calibrated; empty where it is, and on a CPU."""
     return estimators.calibration_errors(ready.calibration, cache) if ready.calibration else ()

@@ -9,9 +9,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
@@ -78,6 +79,8 @@ def _serve(connection: Connection, output: Connection, device: str, role: Role, 
 
     try:
         number, job = connection.recv()
+        if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
+            os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
         try:
             owner = Owner(job)
             send(owner.ready())
@@ -151,10 +154,9 @@ class Worker:
         self._worker_output = WorkerOutput(context)
         arguments = (theirs, self._worker_output.writer, device, role, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
-        # The child inherits this, so that it ignores Ctrl-C from its first import on.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._process.start()
+            with _ctrl_c_ignored():
+                self._process.start()
             theirs.close()
             self._worker_output.listen()
         except (OSError, RuntimeError) as error:  # the latter from a thread
@@ -163,8 +165,6 @@ class Worker:
             raise RunError(
                 f"the system starts no worker process: {first_line(error)}; see its limits with ulimit -a"
             ) from None
-        finally:
-            signal.signal(signal.SIGINT, previous)
 
     def give(self, job: Job) -> Worker:
         self._job = job
@@ -217,6 +217,10 @@ class Worker:
         self._process.kill()
         raise WorkerSilent(f"no sign of life for {limit_s:g} s ({limit}); the worker process was ended")
 
+    def kill(self) -> None:
+        """End the process at once, from any thread; what waits for it gets WorkerDied."""
+        self._process.kill()
+
     def _exit_reason(self) -> str:
         code = self._exit_code(EXIT_LIMIT_S)
         if code is None:
@@ -252,6 +256,23 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """A process that starts meanwhile inherits this, so that it ignores Ctrl-C from its first import on."""
+    if threading.current_thread() is threading.main_thread():
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+    else:  # which may not set a handler; a mask is inherited, too
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def kill_group(leader: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any
 
 from harness.checks import Mismatch
+from harness.timing.host_lock import Lock
 
 if TYPE_CHECKING:
     from harness.verify.output_probe import OutputProbe
@@ -25,8 +27,11 @@ class CpuStopwatch:
     leading = "cpu_us"
     replay = None
 
-    def __init__(self, launch: Callable[[], Any], output_probe: OutputProbe | None = None) -> None:
-        self._launch, self._output_probe = launch, output_probe
+    def __init__(
+        self, launch: Callable[[], Any], output_probe: OutputProbe | None = None, host_lock: Lock = nullcontext
+    ) -> None:
+        """host_lock: makes what is held while a sample is taken."""
+        self._launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
         self._mine_s = self._others_s = 0.0
         # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
@@ -39,6 +44,10 @@ class CpuStopwatch:
 
     def sample(self) -> Mapping[str, float]:
         """Raises Mismatch where the timed calls did not do the work, or other threads did it."""
+        with self._host_lock():
+            return self._sample()
+
+    def _sample(self) -> Mapping[str, float]:
         launch, calls = self._launch, range(self._calls)
         if self._output_probe is not None:
             self._output_probe.arm()

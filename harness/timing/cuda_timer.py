@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from harness.checks import Mismatch
 from harness.cuda import launcher
 from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
+from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
 from harness.wording import first_line
 
@@ -51,8 +53,9 @@ SIGNATURE_SHARE = 0.1
 class CudaTimer:
     """Makes the stopwatches of a process, which share its graph capture, spin kernels and cache state."""
 
-    def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot") -> None:
-        self.graph_copies = tuple(graph_copies)
+    def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot", host_lock: Lock = nullcontext) -> None:
+        """host_lock: makes what is held while host time is measured."""
+        self.graph_copies, self.host_lock = tuple(graph_copies), host_lock
         self.cache = Cache(cache)
         self.recorder = GraphCapture()
         self._spins: dict[int, Callable[[], None]] = {}
@@ -194,10 +197,11 @@ class CudaStopwatch:
         return taken
 
     def sample(self) -> Mapping[str, Any]:
-        figures: dict[str, Any] = {
-            "host_us": self._watched("host", self._host_us),
-            "eager_us": self._watched("eager", self._eager_us),
-        }
+        with self._timer.host_lock():
+            figures: dict[str, Any] = {
+                "host_us": self._watched("host", self._host_us),
+                "eager_us": self._watched("eager", self._eager_us),
+            }
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1

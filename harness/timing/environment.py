@@ -142,7 +142,9 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool]:
-    """Short commit hash, and whether the tree differs from it. Without a .git, the hash is read from BENCH_COMMIT."""
+    """Short commit hash, and whether the tree differs from it. Without a .git, they are read from BENCH_COMMIT, in
+    which a plus follows the hash of a tree that differs.
+    """
 
     def git(*arguments: str) -> str | None:
         # Without the lock of the index, so that a commit made at the same time does not fail.
@@ -155,5 +157,6 @@ def _git_state() -> tuple[str | None, bool]:
 
     commit = git("rev-parse", "--short=10", "HEAD")
     if commit is None:
-        return os.environ.get("BENCH_COMMIT"), False
+        given = os.environ.get("BENCH_COMMIT", "")
+        return given.removesuffix("+") or None, given.endswith("+")
     return commit, bool(git("status", "--porcelain", "--untracked-files=no"))

@@ -1,5 +1,7 @@
 """Contents of the figures: panels, slices, labels, ratios, and the reasons where there is no ratio."""
 
+import importlib
+
 import msgspec
 import pytest
 from matplotlib.text import Text
@@ -8,7 +10,7 @@ import plots
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from harness.analysis.stats import Interval
 from harness.records.schema import Metrics
-from plots import _style, regression, speedup
+from plots import _by_gpu, _style, regression, speedup
 from plots._axes import panel_title
 from plots._panels import panels
 from plots._speedup_table import speedup_table
@@ -249,3 +251,62 @@ def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_fi
         if text.get_text().strip() and text.get_visible()
     ]
     assert min(edges) >= frame.x0
+
+
+# --- several GPUs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_gpus():
+    return [factory.sweep_run(), factory.sweep_run(factory.gpu_environment("NVIDIA H100"), scale=300)]
+
+
+@pytest.mark.parametrize("name", ["latency", "itl_tpot"])
+def test_gpus_stand_side_by_side_on_one_scale(name, two_gpus):
+    """A row per operator and a column per GPU, although the times of the second one are other times."""
+    module = importlib.import_module(f"plots.{name}")
+    figure = module.figure(two_gpus)
+    places = [ax.get_subplotspec() for ax in figure.axes]
+    assert [(one.rowspan.start, one.colspan.start) for one in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for first, second in zip(figure.axes[::2], figure.axes[1::2], strict=True):
+        assert first.get_title().split("\n")[0] == second.get_title().split("\n")[0]
+        assert (first.get_xlim(), first.get_ylim()) == (second.get_xlim(), second.get_ylim())
+        alone = [module.figure([run]).axes[figure.axes.index(first) // 2].get_ylim() for run in two_gpus]
+        assert alone[0] != alone[1]
+        low, high = first.get_ylim()
+        assert low <= 1.01 * min(low for low, _ in alone) or low < 0
+        assert high >= 0.99 * max(high for _, high in alone)
+
+
+@pytest.mark.parametrize("name", ["latency", "itl_tpot"])
+def test_by_gpu_draws_all_of_them_into_one_panel_in_colours_of_their_own(name, two_gpus):
+    figure = importlib.import_module(f"plots.{name}").figure(two_gpus, by="gpu")
+    assert len(figure.axes) == 2
+    legend = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {"NVIDIA H200", "NVIDIA H100", "triton_fused", "cuda_fused"} <= legend
+    assert len({line.get_color() for line in figure.axes[0].get_lines()} & set(_by_gpu.COLOURS[:2])) == 2
+    assert "Hopper" not in figure.axes[0].get_title()
+
+
+def test_tables_of_one_operator_on_two_gpus_follow_each_other(two_gpus):
+    titles = [ax.get_title() for ax in speedup.figure(two_gpus).axes if ax.get_title()]
+    assert [title.split("\n")[0] for title in titles] == ["decode_flatten"] * 2 + ["decode_native"] * 2
+
+
+def test_a_cold_run_changes_no_figure_of_the_hot_one(two_gpus):
+    """Neither its GPU times nor those that are always taken hot, although it is the later one."""
+    hot = two_gpus[0]
+    cold = factory.sweep_run(scale=3, seed=1)
+    config = cold.header.config | {"measure": {"cache": "cold"}}
+    header = msgspec.structs.replace(cold.header, config=config, started="2027-01-01T00:00:00+00:00")
+    both = [hot, msgspec.structs.replace(cold, header=header)]
+    for figure in ("gpu_us", "eager_us", "queued_us"):
+        shown = [panel for panel in panels(both, figure) if panel.cache == "hot"]
+        assert {id(point.run) for panel in shown for point in panel.points} <= {id(hot)}
+
+
+def test_panels_of_a_cpu_fill_rows_below_those_of_the_gpus(two_gpus):
+    figure = importlib.import_module("plots.latency").figure([*two_gpus, factory.sweep_run(factory.cpu_environment())])
+    places = [ax.get_subplotspec() for ax in figure.axes]
+    assert [(one.rowspan.start, one.colspan.start) for one in places] == [(row, i) for row in (0, 1, 2) for i in (0, 1)]
+    assert ["CPU wall time" in ax.get_title() for ax in figure.axes] == [False] * 4 + [True] * 2

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from harness.analysis.compare import PRESETS, CompareError, Rule, compare, compare_variants
 from harness.cli.comparing import rule_of
-from harness.records.schema import Metrics, Status
+from harness.records.schema import Metrics, Segment, Status
 from harness.report.comparison import (
     COMMENT_BYTES,
     JSON_SCHEMA,
@@ -294,6 +294,30 @@ def test_two_gpus_of_one_model_get_a_wider_band_and_a_sentence():
     unknown = compare(base, head)
     assert "do not say on which GPU" in comparison_markdown(unknown)
     assert unknown.exit_code == 1
+
+
+def test_runs_that_share_two_gpus_get_the_wider_band_too():
+    """Cells are handed out as GPUs become free, so that the same cell is another GPU's in the next run."""
+
+    def on_two(side):
+        other = Segment(
+            started="", why="GPU 1", environment=replace(side[0].header.environment, gpu_id="bbbb"), worker=1
+        )
+        return tuple(
+            replace(
+                run,
+                segments=[(0, other)],
+                cells=[replace(cell, worker=number % 2) for number, cell in enumerate(run.cells)],
+            )
+            for run in side
+        )
+
+    base = on_two(of_environment(side_of(*TEN), gpu_id="aaaa"))
+    head = on_two(of_environment(side_of(*(us * 1.035 for us in TEN), first=50), gpu_id="aaaa"))
+    assert base[0].gpu_ids == ("aaaa", "bbbb")
+    found = compare(base, head)
+    assert found.threshold > 0.05
+    assert "may have timed a cell on any of them" in comparison_markdown(found)
 
 
 def test_the_band_follows_the_calibration_kernels():

@@ -1,0 +1,77 @@
+"""The times of several GPU models side by side. Never imports torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.records.schema import Cell, RecordError, Run
+from harness.records.together import check_together
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """One variant at one point. cell: of the first GPU that has it. us: GPU -> its median."""
+
+    cell: Cell
+    us: dict[str, float]
+
+
+@dataclass(frozen=True)
+class AcrossGpus:
+    """gpus: names, in the order of the records. cache: the state of all of them. rows: timed on one GPU at least."""
+
+    figure: str
+    cache: str
+    gpus: tuple[str, ...]
+    runs: tuple[Run, ...]
+    rows: tuple[GpuRow, ...]
+
+    def common(self, operator: str, variant: str) -> list[GpuRow]:
+        """The rows of a variant that all GPUs have: only over the same points can means be compared."""
+        mine = [row for row in self.rows if (row.cell.operator, row.cell.variant) == (operator, variant)]
+        return [row for row in mine if len(row.us) == len(self.gpus)]
+
+    def ratio(self, row: GpuRow, gpu: str) -> float | None:
+        """How many times faster than the first GPU; None where one of them has no time."""
+        first = row.us.get(self.gpus[0])
+        return first / row.us[gpu] if first is not None and gpu in row.us else None
+
+
+def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
+    """A cell of which one GPU has several records comes from the latest. Raises RecordError for records that must not
+    stand in one table, and where there is nothing to show.
+    """
+    for run in runs:
+        if run.header.environment.device != "cuda":
+            raise RecordError(f"{run.path} is of a CPU; report compares GPUs")
+        if run.cache != runs[0].cache:
+            raise RecordError(
+                f"{run.path} was measured with a {run.cache} cache, {runs[0].path} with a {runs[0].cache} one; report "
+                "them one after the other"
+            )
+    check_together(runs)
+    cells: dict[str, Cell] = {}
+    us: dict[str, dict[str, float]] = {}
+    for run in sorted(runs, key=lambda run: run.header.started):
+        for cell in run.in_order:
+            if is_timed(cell, figure) and is_plausible(median := float(np.median(samples(cell.metrics, figure)))):
+                cells.setdefault(cell.key, cell)
+                us.setdefault(cell.key, {})[gpu_name(run)] = median
+    if not cells:
+        raise RecordError(f"no cell of these records has {figure}; choose another one with --figure")
+    gpus = tuple(dict.fromkeys(gpu_name(run) for run in runs))
+    rows = tuple(GpuRow(cell, us[key]) for key, cell in cells.items())
+    return AcrossGpus(figure, runs[0].cache, gpus, tuple(runs), rows)
+
+
+def gpu_name(run: Run) -> str:
+    return run.header.environment.gpu or "unnamed GPU"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,98 @@
+"""Whether a record is fit to be committed: what `bench.py check-record` tells its owner. Never imports torch."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable
+
+from harness.analysis.warnings import audit_warnings, throttling_warnings
+from harness.records.schema import Run
+from harness.wording import counted
+
+#: Samples that may be kept although the GPU was throttled, as a share of all.
+MAX_DISTURBED = 0.01
+
+
+def problems(run: Run) -> dict[str, str | None]:
+    """Check -> what is wrong, in a sentence with the remedy; None where it is fine."""
+    return {name: check(run) for name, check in CHECKS.items()}
+
+
+def _complete(run: Run) -> str | None:
+    if run.truncated:
+        return f"the last line is incomplete; complete the run with --resume {run.path}"
+    present = Counter(line.key for line in (*run.cells, *run.loops))
+    if missing := [key for key in run.header.cells if key not in present]:
+        return f"{counted(len(missing), 'planned cell')} missing, the first is {missing[0]}; complete it with --resume"
+    if not present:
+        return "there is no cell in it; run a configuration of configs/"
+    if twice := next((key for key, count in present.items() if count > 1), None):
+        return f"{twice} is there more than once; record it again"
+    words = shlex.split(run.header.command)
+    if cut := next((flag for flag in ("--only", "--shard") if flag in words and not _merged(run, flag)), None):
+        return f"it was recorded with {cut}, so it is a part of the sweep; run the whole configuration"
+    return None
+
+
+def _merged(run: Run, flag: str) -> bool:
+    """The header of merged shards still has the first one's command."""
+    return flag == "--shard" and run.header.shard is None
+
+
+def _gpu(run: Run) -> str | None:
+    environment = run.header.environment
+    if environment.device != "cuda":
+        return "it was recorded on a CPU; run it on a GPU"
+    return None if environment.gpu and environment.driver else "it names no GPU or driver; see the notes of its header"
+
+
+def _calibrated(run: Run) -> str | None:
+    if run.uncalibrated:
+        return f"{run.uncalibrated[0]}; see python bench.py doctor"
+    return None if run.header.calibration or run.loops else "it holds no calibration; record it on a GPU"
+
+
+def _commit(run: Run) -> str | None:
+    if run.header.environment.commit is None:
+        return "it names no commit; run it in a clone, or with BENCH_COMMIT"
+    if run.header.environment.dirty:
+        return "the tree had uncommitted changes; commit them, or stash them, and record it again"
+    return None
+
+
+def _clocks(run: Run) -> str | None:
+    environments = [run.header.environment, *(segment.environment for _, segment in run.segments)]
+    if refused := next((note for one in environments for note in one.notes if "NVML refuse" in note), None):
+        return f"{refused}; run it as a user who may read the clocks"
+    samples = sum(cell.metrics.rounds for cell in run.cells if cell.metrics)
+    disturbed = sum(cell.metrics.disturbed for cell in run.cells if cell.metrics)
+    if disturbed > MAX_DISTURBED * samples:
+        return f"{throttling_warnings(run.cells)[-1].removeprefix('! ')}; cool the GPU, or lock its clock below"
+    return None
+
+
+def _passed(run: Run) -> str | None:
+    bad = [line for line in (*run.cells, *run.loops) if line.status.is_bad]
+    if not bad:
+        return None
+    return f"{counted(len(bad), 'cell')} did not pass, the first is {bad[0].key}: {bad[0].status}: {bad[0].reason}"
+
+
+def _audited(run: Run) -> str | None:
+    if run.header.verified_by is not None:
+        return "another run verified it (--verified-by); record it in full"
+    found = audit_warnings(run.cells)
+    return f"{found[0]}; CUPTI must be free and permitted" if found else None
+
+
+#: What is checked -> how, in the order of the report.
+CHECKS: dict[str, Callable[[Run], str | None]] = {
+    "complete sweep": _complete,
+    "on a GPU": _gpu,
+    "calibrated": _calibrated,
+    "clean commit": _commit,
+    "clocks": _clocks,
+    "every cell passed": _passed,
+    "audited": _audited,
+}

@@ -1,0 +1,69 @@
+"""Tables with a column per GPU: a summary with a row per variant, and for each operator a row per cell."""
+
+from __future__ import annotations
+
+from harness.analysis.across_gpus import AcrossGpus, GpuRow, geometric_mean
+from harness.report.tables import NBSP, Entry, Table, point_columns
+from harness.wording import significant
+
+FIGURE_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
+
+
+def summary_table(found: AcrossGpus) -> Table:
+    """Geometric means over the points that all GPUs have."""
+    rows = []
+    for operator, variant in dict.fromkeys((row.cell.operator, row.cell.variant) for row in found.rows):
+        if common := found.common(operator, variant):
+            times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in found.gpus}
+            rows.append(((operator, variant, str(len(common))), _entries(found, times)))
+    title = f"{_what(found)}: geometric mean over the points that all have"
+    return Table(title, ("operator", "variant", "points"), found.gpus, tuple(rows), _notes(found))
+
+
+def operator_tables(found: AcrossGpus) -> list[Table]:
+    tables = []
+    for operator in dict.fromkeys(row.cell.operator for row in found.rows):
+        mine = [row for row in found.rows if row.cell.operator == operator]
+        axes, labels, shared = point_columns([row.cell for row in mine])
+        rows = tuple(((*labels[row.cell.point], row.cell.variant), _entries(found, row.us)) for row in _by_point(mine))
+        notes = (f"unless a row says otherwise: {shared}",) if shared else ()
+        tables.append(Table(f"{operator}: {_what(found)}", (*axes, "variant"), found.gpus, rows, notes))
+    return tables
+
+
+def _by_point(rows: list[GpuRow]) -> list[GpuRow]:
+    """Together, in the order of their first row: records are merged cell by cell."""
+    points = list(dict.fromkeys(row.cell.point for row in rows))
+    return sorted(rows, key=lambda row: points.index(row.cell.point))
+
+
+def _what(found: AcrossGpus) -> str:
+    cache = "" if found.cache == "hot" else f", {found.cache} cache"
+    beside = f" (times faster than {found.gpus[0]})" if len(found.gpus) > 1 else ""
+    return f"{FIGURE_NAMES[found.figure]}{cache}{beside}"
+
+
+def _entries(found: AcrossGpus, us: dict[str, float]) -> tuple[Entry, ...]:
+    first, entries = us.get(found.gpus[0]), []
+    for gpu in found.gpus:
+        if gpu not in us:
+            entries.append(Entry("", muted=True))
+            continue
+        beside = f"{NBSP}{first / us[gpu]:.2f}×" if first is not None and gpu != found.gpus[0] else ""
+        entries.append(Entry(f"{significant(us[gpu])}{beside}", timed=True, rated=bool(beside)))
+    return tuple(entries)
+
+
+def _notes(found: AcrossGpus) -> tuple[str, ...]:
+    """What each column was measured with."""
+    notes = []
+    for gpu in found.gpus:
+        for run in found.runs:
+            environment = run.header.environment
+            if (environment.gpu or "unnamed GPU") == gpu:
+                warning = f"; UNCALIBRATED: {run.uncalibrated[0]}" if run.uncalibrated else ""
+                notes.append(
+                    f"{gpu}: record {run.header.name}, driver {environment.driver}, torch {environment.torch}, Triton "
+                    f"{environment.triton}, commit {environment.commit}{'+' if environment.dirty else ''}{warning}"
+                )
+    return tuple(dict.fromkeys(notes))

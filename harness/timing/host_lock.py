@@ -1,0 +1,60 @@
+"""The lock under which the workers of a run on several GPUs measure host time, one after the other.
+
+Every such run of this user on this machine takes the same one. It ends with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+
+#: Seconds to wait for the lock, far more than a sample takes: who holds it for longer hangs, and must not take the
+#: others with it.
+LIMIT_S = 5.0
+POLL_S = 2e-5
+
+Lock = Callable[[], AbstractContextManager]
+
+
+@cache
+def lock_of(wanted: bool) -> Lock:
+    """What makes the lock of this process, or what makes nothing."""
+    return HostLock(Path(tempfile.gettempdir())) if wanted else nullcontext
+
+
+class HostLock:
+    """Calling it gives a context manager that holds the lock, or goes without it after ``limit_s`` seconds. For one
+    thread of a process.
+    """
+
+    def __init__(self, folder: Path, limit_s: float = LIMIT_S) -> None:
+        path = folder / f"spec-decode-bench-host-times-{os.getuid()}.lock"
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._limit_s = limit_s
+
+    @contextmanager
+    def __call__(self) -> Iterator[bool]:
+        """Yields whether the lock is held."""
+        held = self._acquired()
+        try:
+            yield held
+        finally:
+            if held:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _acquired(self) -> bool:
+        end = time.monotonic() + self._limit_s
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(POLL_S)

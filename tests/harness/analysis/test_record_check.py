@@ -1,0 +1,94 @@
+"""Each reason not to commit a record, and that the records of this repository have none but those that are known."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from harness.analysis.record_check import CHECKS, problems
+from harness.records.file import read_run
+from tests import factory
+from tests.harness.cli.test_cli import call
+
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def good():
+    run = factory.sweep_run(batch_sizes=(1,))
+    header = structs.replace(run.header, cells=tuple(cell.key for cell in run.cells))
+    return structs.replace(run, header=header)
+
+
+def header_with(run, **changes):
+    return structs.replace(run, header=structs.replace(run.header, **changes))
+
+
+def environment_with(run, **changes):
+    return header_with(run, environment=structs.replace(run.header.environment, **changes))
+
+
+def cell_with(run, **changes):
+    first = run.cells[0]
+    cell = structs.replace(first, **changes.pop("cell", {}))
+    if changes:
+        cell = structs.replace(cell, metrics=structs.replace(cell.metrics, **changes))
+    return structs.replace(run, cells=[cell, *run.cells[1:]])
+
+
+FAULTS = {
+    "complete sweep": {
+        "17 planned cells missing, the first is": lambda run: structs.replace(run, cells=run.cells[:1]),
+        "the last line is incomplete": lambda run: structs.replace(run, truncated=True),
+        "is there more than once": lambda run: structs.replace(run, cells=[*run.cells, run.cells[0]]),
+        "recorded with --only": lambda run: header_with(run, command="python bench.py x.yaml --only 'a*'"),
+        "recorded with --shard": lambda run: header_with(run, command="bench.py x.yaml --shard 1/2", shard="1/2"),
+        "there is no cell in it": lambda run: structs.replace(header_with(run, cells=()), cells=[]),
+    },
+    "on a GPU": {"on a CPU": lambda run: environment_with(run, device="cpu")},
+    "calibrated": {"too close to tell": lambda run: header_with(run, uncalibrated=("too close to tell them apart",))},
+    "clean commit": {
+        "uncommitted changes": lambda run: environment_with(run, dirty=True),
+        "names no commit": lambda run: environment_with(run, commit=None),
+    },
+    "clocks": {
+        "NVML refuses": lambda run: environment_with(run, notes=("NVML refuses SM clock (No permission)",)),
+        "kept although the GPU was still throttled": lambda run: cell_with(run, disturbed=20),
+    },
+    "every cell passed": {
+        "1 cell did not pass": lambda run: cell_with(run, cell={"status": factory.Status.MISMATCH, "metrics": None})
+    },
+    "audited": {
+        "1 cell not audited: CUPTI": lambda run: cell_with(run, no_audit="CUPTI delivers nothing"),
+        "another run verified it": lambda run: header_with(run, verified_by="0" * 16),
+    },
+}
+
+
+def test_a_good_record_has_no_problem(good):
+    assert problems(good) == dict.fromkeys(CHECKS)
+
+
+@pytest.mark.parametrize(("name", "words"), [(name, words) for name, faults in FAULTS.items() for words in faults])
+def test_each_fault_is_found_by_its_check_alone(name, words, good):
+    found = {check: problem for check, problem in problems(FAULTS[name][words](good)).items() if problem}
+    assert set(found) == {name}
+    assert words in found[name]
+
+
+def test_every_check_has_a_fault():
+    assert set(FAULTS) == set(CHECKS)
+
+
+def test_the_command_says_what_is_wrong_and_ends_accordingly(good, tmp_path):
+    assert call("check-record", str(factory.write(good, tmp_path / "good.jsonl")))[0] == 0
+    code, out, err = call("check-record", factory.write(environment_with(good, dirty=True), tmp_path / "bad.jsonl"))
+    assert code == 1
+    assert "clean commit: the tree had uncommitted changes" in " ".join(out.split())
+    assert err == "1 reason not to commit this record; see docs/contribute-a-record.md\n"
+    assert call("check-record", str(tmp_path / "none.jsonl"))[0] == 2
+
+
+@pytest.mark.parametrize("name", ["mtp3", "full", "mamba_copy"])
+def test_reference_records_are_fit(name):
+    assert not any(problems(read_run(REFERENCE / "nvidia-h200" / f"{name}.jsonl")).values())

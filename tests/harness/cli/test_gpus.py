@@ -1,0 +1,68 @@
+"""--gpus on the command line, around fake workers: one record, completed by --resume; one sentence for bad input."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import commands
+from harness.records.file import read_run
+from harness.runner import run, several_gpus
+from harness.timing import environment
+from harness.timing.gpus import VisibleGpu
+from tests.harness.cli.test_cli import call
+from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
+
+
+@pytest.fixture
+def on_gpus(bench, monkeypatch):  # noqa: F811
+    """bench, on a machine with two GPUs, whose workers answer as those of a CPU do."""
+    monkeypatch.setattr(commands, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))])
+    monkeypatch.setattr(environment, "choose_device", lambda wanted: "cpu")
+    monkeypatch.setattr(several_gpus, "Worker", lambda job: run.Worker(job))  # which bench replaces
+    return lambda *arguments, **more: bench("--device", "auto", *arguments, **more)
+
+
+def test_two_gpus_make_one_record(on_gpus):
+    code, out, err, workers = on_gpus("--gpus", "2", "--out", "out")
+    assert (code, err) == (0, "")
+    assert sorted(keys()) == sorted(KEYS)
+    assert {(job.gpu, job.host_lock) for job in workers.started} == {("GPU-0", True), ("GPU-1", True)}
+    read = read_run("out/run.jsonl")
+    assert [(segment.worker, segment.why) for _, segment in read.segments] == [(1, "GPU 1")]
+    assert "note: measured by 2 workers (0: GPU 0, 1: GPU 1)" in says(out)
+    assert "4 passed" in out
+
+
+def test_an_interrupted_run_keeps_its_points_and_is_completed_on_another_number_of_gpus(on_gpus):
+    code, _, err, _ = on_gpus("--gpus", "1", "--out", "out", dies_after=3)
+    assert (code, keys()) == (130, KEYS[:2])  # a point is kept as a whole
+    assert "interrupted: 2 of 4 cells are kept in out/run.jsonl" in err
+    assert on_gpus("--gpus", "2", "--resume", "out")[0] == 0
+    read = read_run("out/run.jsonl")
+    assert sorted(keys()) == sorted(KEYS)
+    assert [(start, segment.worker, segment.why) for start, segment in read.segments] == [
+        (2, 0, "resumed"),
+        (2, 1, "GPU 1"),
+    ]
+
+
+def test_a_run_without_the_flag_takes_no_lock_and_notes_nothing(bench):  # noqa: F811
+    assert bench("--out", "out")[3].started[0].host_lock is False
+    content = Path("out/run.jsonl").read_text()
+    assert '"worker"' not in content
+    assert "lock" not in content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--gpus", "2", "--device", "cpu"], "--gpus and --device cpu exclude each other"),
+        (["--gpus", "2", "--verified-by", "x"], "--verified-by and --gpus exclude each other"),
+        (["--gpus", "many"], "--gpus many: "),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence, bench):  # noqa: F811
+    code, out, err = call("tiny.yaml", *arguments)
+    assert (code, out) == (2, "")
+    assert says(err).startswith(f"error: {sentence}")
+    assert len(err.splitlines()) == 1
