@@ -178,7 +178,9 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
-    plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    plot.add_argument(
+        "runs", nargs="+", metavar="RUN", help="records (run.jsonl), profiles (profile.json), or folders of them"
+    )
     _add_baseline(plot)
     _add_only(plot)
     _add_by(plot)
@@ -237,6 +239,30 @@ def _list_options(listing: argparse.ArgumentParser) -> None:
     _add_device(listing)
 
 
+def _profile_options(profile: argparse.ArgumentParser) -> None:
+    _add_sweep_options(profile, config_required=True)
+    profile.add_argument(
+        "--tool",
+        choices=("nsys", "ncu", "torch", "none"),
+        help="Nsight Systems, Nsight Compute, or torch.profiler (default), which needs no installation; none: only run "
+        "the cells, for a profiler that starts this command",
+    )
+    profile.add_argument("--calls", type=_calls, metavar="N", help="of each cell in each phase (default 10; ncu: 1)")
+    profile.add_argument(
+        "--phase",
+        action="append",
+        choices=("eager", "graph"),
+        help="calls, or replays of a graph of one call; repeatable (default both; ncu: eager)",
+    )
+    profile.add_argument("--attribute", type=Path, metavar="REPORT", help="a report from elsewhere; runs nothing")
+    profile.add_argument("--record", metavar="RUN", help="a run of these cells, whose times stand beside the profile's")
+    profile.add_argument("--nsys", metavar="PATH", help="where nsys is, if neither in PATH nor in NVIDIA's folders")
+    profile.add_argument("--ncu", metavar="PATH", help="where ncu is, likewise")
+    profile.add_argument("--trace", type=Path, metavar="FILE", help="with --tool none: torch.profiler's trace")
+    _add_out(profile, "where report, tables and timeline go (default: results/profile-NAME-TOOL-TIME)")
+    _add_no_plots(profile)
+
+
 def _doctor_options(doctor: argparse.ArgumentParser) -> None:
     _add_out(doctor, "where the record and the calibration plot go (default: nowhere)")
     _add_device(doctor)
@@ -251,6 +277,12 @@ def _seed(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to a million")
+    return int(text)
+
+
+def _calls(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
     return int(text)
 
 
@@ -353,6 +385,7 @@ COMMANDS = {
     "list": Command(
         {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
     ),
+    "profile": Command({"profile CONFIG --tool nsys": "kernels, gaps and API calls of each cell"}, _profile_options),
     "doctor": Command({"doctor": "calibrate the timer and print its errors"}, _doctor_options),
 }
 

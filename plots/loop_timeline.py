@@ -12,10 +12,10 @@ from matplotlib.patches import Patch
 from harness.analysis.decode_loop import value
 from harness.records.decode_loop import Loop, LoopSpan
 from harness.records.schema import Run
+from plots._lanes import Bar, draw_lanes
 from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words, title_loops
 from plots._style import (
     LABEL_PT,
-    SMALL_PT,
     TITLE_PT,
     caption,
     legend_below,
@@ -32,10 +32,6 @@ COLOURS = {
     "model": ("model step (host: its submission)", "#56B4E9"),
     "wait": ("host waits for accepted tokens", "#E8E8E8"),
 }
-LANES = {"host": 1.0, "device": 0.0}
-HEIGHT = 0.7
-#: Shown around the step, as a share of it.
-MARGIN = 0.12
 
 
 def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
@@ -97,21 +93,8 @@ def _one_step(loop: Loop) -> tuple[list[LoopSpan], float, float]:
 
 
 def _draw(ax: Axes, spans: Sequence[LoopSpan], start: float, end: float, longest: float) -> None:
-    margin = MARGIN * longest
-    for span in spans:
-        if span.end_us > start - margin and span.start_us < start + longest + margin:
-            ax.barh(
-                LANES[span.lane],
-                (span.end_us - span.start_us) / 1000,
-                left=(span.start_us - start) / 1000,
-                height=HEIGHT,
-                color=COLOURS[span.name][1],
-                edgecolor="white",
-                linewidth=0.3,
-            )
-    for edge in (0.0, (end - start) / 1000):
-        ax.axvline(edge, color="black", linewidth=0.8, linestyle=":")
-    ax.set_xlim(-margin / 1000, (longest + margin) / 1000)
-    ax.set_ylim(-0.5, 1.5)
-    ax.set_yticks(list(LANES.values()), list(LANES), fontsize=LABEL_PT)
-    ax.tick_params(axis="x", labelsize=SMALL_PT)
+    bars = [
+        Bar(span.lane, (span.start_us - start) / 1000, (span.end_us - start) / 1000, COLOURS[span.name][1])
+        for span in spans
+    ]
+    draw_lanes(ax, bars, (end - start) / 1000, longest / 1000)

@@ -24,8 +24,9 @@ PACKAGES = {
     "report": {"analysis", "records"},
     "verify": set(),
     "timing": {"analysis", "records"},
+    "profiling": {"config", "records", "timing", "verify"},
     "runner": {"analysis", "config", "decode_loop", "records", "timing", "verify"},
-    "cli": {"analysis", "config", "records", "report", "runner", "timing", "verify"},
+    "cli": {"analysis", "config", "profiling", "records", "report", "runner", "timing", "verify"},
 }
 #: What an operator's files may import beside those of their own folder.
 OF_OPERATORS = {"harness.contract", "harness.cuda", "baselines.workloads"}
@@ -41,7 +42,9 @@ def module_name(path: Path) -> str:
 WITHOUT_TORCH = {
     module_name(path)
     for path in MODULES
-    if path.parts[0] == "plots" or path.parts[1] in ("config", "records", "analysis", "report")
+    if path.parts[0] == "plots"
+    or path.parts[1] in ("config", "records", "analysis", "report")
+    or (path.parts[1] == "profiling" and path.stem != "workload")
 } | {"harness.contract", "harness.wording", "harness.runner.protocol", "harness.timing.rounds"}
 
 

@@ -25,9 +25,12 @@ from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.file import read_run
+from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.decode_loop import loop_tables
 from harness.report.escape import as_text
+from harness.report.profile import profile_tables
+from harness.report.profile import summary as summary_of
 from harness.report.tables import markdown, point_columns
 from harness.wording import did_you_mean, significant
 
@@ -37,6 +40,8 @@ BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL
 MARKER = "<!-- splice:"
 
 GPU = "nvidia-h200"
+#: Names of the profilers.
+TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records shown in README and docs/results-h200.md.
 RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "mamba_copy", "cold"))
 #: The six rows of the README: these operators of ``full`` at one point.
@@ -374,6 +379,23 @@ def tables(run: Run) -> list[str]:
     return lines[:-1]
 
 
+def profile(tool: str) -> list[str]:
+    """The tables of a profile, and what was attributed."""
+    path = REFERENCE / GPU / "profiles" / tool / PROFILE
+    try:
+        found = read_document(ROOT / path, Profile)
+    except RecordError as error:
+        raise SpliceError(str(error)) from None
+    e = found.session.environment
+    where = f"{e.gpu}, driver {e.driver}, torch {e.torch}, {TOOLS[found.tool]} {found.tool_version}, commit {e.commit}."
+    return [
+        *markdown(profile_tables(found)).splitlines(),
+        "",
+        *(f"{as_text(line)}  " for line in summary_of(found)),
+        where,
+    ]
+
+
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
@@ -387,6 +409,8 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
+    "profile-nsys": lambda: profile("nsys"),
+    "profile-ncu": lambda: profile("ncu"),
 }
 
 

@@ -29,6 +29,7 @@ from harness.records.baseline import with_baseline
 from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
+from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
 from harness.records.together import check_together, mixed_states
@@ -425,10 +426,46 @@ def doctor_command(options: argparse.Namespace) -> int:
     return OK if examine(make_console(), _device(options), options.out) else BAD
 
 
+def profile_command(options: argparse.Namespace) -> int:
+    from harness.cli import profiling
+
+    source = _load(options)
+    if source.config.decode_loop is not None:
+        raise ConfigError(
+            f"{options.config}: profile takes sweeps; docs/profiling.md has the command for a decode loop"
+        )
+    tool = profiling.tool_of(options.attribute) if options.attribute else options.tool or "torch"
+    if options.trace is not None and tool != "none":
+        raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
+    device, catalog = _prepare(options, source.config.measure.timeout_s)
+    groups = _plan(options, source, catalog)
+    record = _read(options.record) if options.record else None
+    if record is not None:
+        profiling.check_record(record, cell_keys(groups))
+    _print_broken(catalog)
+    job = _job(options, source.config.measure, device, timed=True)
+    request = profiling.request_of(options, source.config.name, groups, device, job.seed, tool)
+    try:
+        with _writing_to(request.out):
+            if options.attribute is not None:
+                return profiling.attribute_report(make_console(), request, options, options.attribute, record)
+            if tool == "none":
+                return profiling.run_workload(make_console(), request, options.trace)
+            return profiling.make_profile(make_console(), request, options, record)
+    except (profiling.ProfileError, profiling.ReportError) as error:
+        raise ConfigError(str(error)) from None
+    except profiling.ToolFailed as error:
+        _print_to_stderr(f"error: {error}")
+        return BAD
+
+
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
+    from plots.step_timeline import draw
 
-    runs = _chosen_runs(options)
+    found = {path: _profile(path) for path in options.runs}
+    profiles = [profile for profile in found.values() if profile is not None]
+    runs = _chosen_runs([path for path, profile in found.items() if profile is None], options.only)
     if options.baseline is not None:
         runs = with_baseline(runs, options.baseline)
     check_together(runs)
@@ -436,6 +473,8 @@ def plot_command(options: argparse.Namespace) -> int:
         _print_to_stderr(f"note: {sentence}")
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out, options.by)
+        for number, profile in enumerate(profiles, 1):
+            drawn += draw(profile, options.out / f"timeline{number if len(profiles) > 1 else ''}")
     for path in drawn:
         print(printable(str(path)))
     if not drawn:
@@ -443,10 +482,10 @@ def plot_command(options: argparse.Namespace) -> int:
     return OK
 
 
-def _chosen_runs(options: argparse.Namespace) -> list[Run]:
-    runs = [chosen(_read(path), options.only) for path in options.runs]
-    if options.only and not any(run.cells for run in runs):
-        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
+def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
+    runs = [chosen(_read(path), only) for path in paths]
+    if only and not any(run.cells for run in runs):
+        raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")
     return runs
 
 
@@ -457,7 +496,7 @@ def report_command(options: argparse.Namespace) -> int:
     from harness.report.tables import markdown
     from plots import draw_all
 
-    runs = _chosen_runs(options)
+    runs = _chosen_runs(options.runs, options.only)
     found = across_gpus(runs, options.figure)
     console, summary = make_console(), summary_table(found)
     print_tables(console, [summary])
@@ -525,6 +564,12 @@ def history_command(options: argparse.Namespace) -> int:
 def _record_path(path: str) -> Path:
     """A record, or run.jsonl in the folder of a run."""
     return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
+
+
+def _profile(path: str) -> Profile | None:
+    """A profile.json, or the one in a folder; None where there is none."""
+    place = Path(path) / PROFILE if Path(path).is_dir() else Path(path)
+    return read_document(place, Profile) if place.name == PROFILE and place.is_file() else None
 
 
 def _read(path: str) -> Run:

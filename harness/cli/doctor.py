@@ -13,6 +13,7 @@ from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
 from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residual
 from harness.analysis.stats import copy_bandwidth, fit, floor_curve
 from harness.config.load import Measure
+from harness.profiling import tools
 from harness.records.file import Writer, read_run
 from harness.records.schema import Calibration, Header
 from harness.report.console import print_calibration_errors, print_environment, print_rows
@@ -34,6 +35,9 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     finally:
         runner.close()
     print_environment(console, ready.environment)
+    console.print()
+    print_profilers(console, ready.environment.device)
+    console.print()
     if ready.calibration is None:
         console.print(
             Text("no GPU: PyTorch variants are timed by the wall clock of one thread, which needs no calibration")
@@ -52,6 +56,32 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
         config = {"name": "doctor", "measure": {"cache": CACHE}}
         _write(console, header(ready, config, command="python bench.py doctor", seed=0), out)
     return not errors
+
+
+def print_profilers(console: Console, device: str) -> None:
+    """A row for each tool that looks into a run: its version and place, or why it is not usable and the remedy."""
+    import torch
+
+    from harness.nvtx_ranges import is_listened_to, version
+
+    rows = []
+    refused = tools.counters_refused() if device == "cuda" else None
+    for name, title in tools.NAMES.items():
+        tool = tools.find(name)
+        said = (tool.problem or f"{tool.version}, {tool.path}").removeprefix(f"{title} ({name}) was ")
+        if name == "ncu" and tool.problem is None and refused:
+            said += f"; not usable: {refused}"
+        rows.append((title, said))
+    activities = torch.profiler.supported_activities()
+    cupti = torch.profiler.ProfilerActivity.CUDA in activities
+    without = "" if cupti else "; sees no GPU: needs a CUDA build of torch"
+    rows.append(("torch.profiler", f"{torch.__version__}{', with CUPTI' if cupti else without}"))
+    rows.append(("NVTX", f"{version()}{', a tool listens' if is_listened_to() else ''}"))
+    paranoid = tools.perf_event_paranoid()
+    if paranoid is not None:
+        enough = "enough" if paranoid <= 2 else "too strict: sysctl kernel.perf_event_paranoid=2"
+        rows.append(("perf_event_paranoid", f"{paranoid}; {enough} to sample the CPU, which profile does not need"))
+    print_rows(console, ("to profile", ""), rows)
 
 
 def _write(console: Console, line: Header, out: Path) -> None:

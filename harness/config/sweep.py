@@ -9,6 +9,7 @@ import string
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from harness.config.load import ConfigError, Source
@@ -38,6 +39,15 @@ class Group:
 
     def key(self, variant: str) -> str:
         return cell_key(self.operator.name, variant, self.label)
+
+    @cached_property
+    def labels(self) -> dict[str, int | float | str]:
+        """Axis -> its value, as a number or as the label of what is none."""
+        values = {axis.name: (axis, self.point[axis.name]) for axis in self.operator.axes}
+        return {
+            name: value if isinstance(value, int | float) else axis.label(value)
+            for name, (axis, value) in values.items()
+        }
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -141,10 +141,10 @@ class DecodeLoop:
             found.append(_us(perf_counter() - began))
         return found
 
-    def block(self, stack: str, number: int, key: str = "") -> LoopBlock:
-        """One turn of a stack. Raises LoopMismatch, and whatever its launches raise."""
+    def block(self, stack: str, number: int, key: str = "", axes: Mapping[str, Any] | None = None) -> LoopBlock:
+        """One turn of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
         expected = self._blocks[number]
-        with nvtx_range(key, "loop"):
+        with nvtx_range(key, "loop", axes):
             turn = self._turn(stack, expected)
         times = self._device.times(self._workload.steps_per_block)
         self._check(stack, expected, turn)

@@ -233,7 +233,7 @@ class Evaluator:
     def _check_point(self, at: _PointState, variant: Variant) -> Callable[[], Any] | Rejection:
         """The variant's launch, set up on the fixture of the point and verified there, or why there is none."""
         group, state = at.group, self._states[variant.id]
-        with nvtx_range(group.key(variant.name), "verify"):
+        with nvtx_range(group.key(variant.name), "verify", group.labels):
             try:
                 at.fixture = at.fixture or Fixture(
                     group.operator,

@@ -121,7 +121,7 @@ class LoopEvaluator:
                     continue
                 yield Heartbeat(stack.name, "measure")
                 try:
-                    block = loop.block(stack.name, max(number, 0), group.key(stack.name))
+                    block = loop.block(stack.name, max(number, 0), group.key(stack.name), vars(point))
                     if number >= 0:
                         found[stack.name].append(block)
                         waited[stack.name] += loop.waited_us(stack.name) if waits else []

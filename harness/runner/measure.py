@@ -98,7 +98,7 @@ class Measuring:
             error, when, outputs = timing.error, "during timing", []
             if error is None:
                 try:
-                    with self._watched(group.key(name), "verify"):
+                    with self._watched(group, name, "verify"):
                         outputs = self._outputs(name, fixture, new_inputs, launches[name], timing.stopwatch.replay)
                 except Exception as raised:  # a variant may raise anything
                     error, when = raised, "after timing"
@@ -125,7 +125,7 @@ class Measuring:
         for name, launch in launches.items():
             yield Heartbeat(name, "measure")
             try:
-                with self._watched(group.key(name), "warmup"):
+                with self._watched(group, name, "warmup"):
                     stopwatches[name] = (
                         self.timer.stopwatch(launch, output_probe, fixture.rewrite_inputs, **rounds)
                         if self.timer
@@ -155,7 +155,7 @@ class Measuring:
             max_rounds=self.job.measure.max_rounds,
             budget_s=budget_s,
             now_s=time.perf_counter,
-            around=lambda name: self._watched(group.key(name), "measure"),
+            around=lambda name: self._watched(group, name, "measure"),
             throttle_reason=throttle_reason,
         ):
             yield Heartbeat(next(iter(timings)), "measure")
@@ -193,7 +193,7 @@ class Measuring:
         return group.cell(name, Status.PASSED, timing.stopwatch.facts().get("no_graph"), metrics)
 
     @contextmanager
-    def _watched(self, key: str, phase: str) -> Iterator[None]:
+    def _watched(self, group: Group, variant: str, phase: str) -> Iterator[None]:
         """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
-        with unchanged_process(self.job.device), nvtx_range(key, phase):
+        with unchanged_process(self.job.device), nvtx_range(group.key(variant), phase, group.labels):
             yield

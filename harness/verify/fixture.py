@@ -113,6 +113,11 @@ class Fixture:
         """Bytes of all inputs and outputs."""
         return self.inputs.nbytes + self.outputs.nbytes
 
+    def release(self) -> None:
+        """Free what only comparing needs, once ``bytes_moved`` is known; launches go on working on the buffers."""
+        _ = self.bytes_moved
+        self.batches, self._staged = [], {}
+
     def setup(self, variant: Variant) -> Callable[[], Any]:
         """The variant's launch on these buffers. Raises TypeError where set-up returns none."""
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)

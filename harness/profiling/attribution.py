@@ -1,0 +1,212 @@
+"""Attributes a trace to cells: what each cell did on host and device, call by call. Never imports torch.
+
+An operation of the device belongs to the cell in whose range the API call that submitted it began, on the same thread;
+ranges of other domains inside of that range make no difference. A replayed graph's nodes carry the correlation of the
+graph's launch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
+
+from harness.profiling.trace import CALL, ApiCall, Operation, Range, Trace
+from harness.records.profile import Outside, Row, Share, Span, Step
+
+#: Names of what lies in no cell that a profile keeps, those with the most time first.
+MAX_OUTSIDE = 20
+_DECIMALS = 3
+
+
+@dataclass
+class Attribution:
+    """rows: in the order in which the cells ran."""
+
+    rows: list[Row]
+    share: Share
+    outside: list[Outside]
+    steps: list[Step]
+
+
+@dataclass
+class _Call:
+    """A range that holds one call of a cell; for a run that is not `bench.py profile`, a whole phase."""
+
+    cell: str
+    phase: str
+    start: int
+    end: int
+    api: list[ApiCall] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    in_foreign: int = 0
+
+
+class _Intervals:
+    """Which of some intervals, per thread and not overlapping, holds a moment."""
+
+    def __init__(self, intervals: Iterable[tuple[int, int, int, int]]) -> None:
+        """intervals: (thread, start, end, number)."""
+        self._starts: dict[int, list[int]] = {}
+        self._rest: dict[int, list[tuple[int, int]]] = {}
+        for thread, start, end, number in sorted(intervals):
+            self._starts.setdefault(thread, []).append(start)
+            self._rest.setdefault(thread, []).append((end, number))
+
+    def at(self, thread: int, moment: int) -> int | None:
+        starts = self._starts.get(thread, [])
+        place = bisect_right(starts, moment) - 1
+        if place < 0:
+            return None
+        end, number = self._rest[thread][place]
+        return number if moment <= end else None
+
+
+def attribute(trace: Trace) -> Attribution:
+    """Every range of the suite's domain is a cell's."""
+    calls = _calls(trace.ranges)
+    inside = _Intervals((one.thread, one.start, one.end, number) for number, (one, _) in enumerate(calls))
+    found = [call for _, call in calls]
+    outermost = _Intervals((thread, start, end, 0) for thread, start, end in _outermost(trace.foreign))
+    by_correlation: dict[tuple[int, int], ApiCall] = {}
+    lost: Counter[str] = Counter()
+    lost_us: Counter[str] = Counter()
+    for call in _not_nested(trace.calls):
+        number = inside.at(call.thread, call.start)
+        if number is None:
+            lost[call.name] += 1
+            lost_us[call.name] += _us(call.end - call.start)
+        else:
+            found[number].api.append(call)
+    for call in trace.calls:
+        by_correlation[call.correlation] = call
+    device_ns = device_ns_attributed = attributed = 0
+    for operation in trace.operations:
+        device_ns += operation.end - operation.start
+        submitted = by_correlation.get(operation.correlation)
+        number = None if submitted is None else inside.at(submitted.thread, submitted.start)
+        if number is None:
+            lost[operation.name] += 1
+            lost_us[operation.name] += _us(operation.end - operation.start)
+            continue
+        attributed += 1
+        device_ns_attributed += operation.end - operation.start
+        found[number].operations.append(operation)
+        found[number].in_foreign += outermost.at(submitted.thread, submitted.start) is not None
+    host_ns, host_ns_attributed = _host_time(trace)
+    share = Share(
+        operations=len(trace.operations),
+        operations_attributed=attributed,
+        device_us=_us(device_ns),
+        device_us_attributed=_us(device_ns_attributed),
+        host_us=_us(host_ns),
+        host_us_attributed=_us(host_ns_attributed),
+    )
+    outside = [Outside(name=name, count=lost[name], us=round(us, _DECIMALS)) for name, us in lost_us.most_common()]
+    groups: dict[tuple[str, str], list[_Call]] = {}
+    for call in found:
+        groups.setdefault((call.cell, call.phase), []).append(call)
+    rows = [_row(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
+    steps = [_step(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
+    return Attribution(rows, share, outside[:MAX_OUTSIDE], steps)
+
+
+def _host_time(trace: Trace) -> tuple[int, int]:
+    """(ns from the first to the last range of a cell, on each thread that has any; ns of it in such ranges)."""
+    total = attributed = 0
+    for thread in {one.thread for one in trace.ranges}:
+        of_thread = [(one.start, one.end) for one in trace.ranges if one.thread == thread]
+        total += max(end for _, end in of_thread) - min(start for start, _ in of_thread)
+    for _, start, end in _outermost((one.thread, one.start, one.end) for one in trace.ranges):
+        attributed += end - start
+    return total, attributed
+
+
+def _us(ns: float) -> float:
+    return round(ns / 1000, _DECIMALS)
+
+
+def _calls(ranges: Sequence[Range]) -> list[tuple[Range, _Call]]:
+    """The innermost ranges with what they hold: calls in the phase of the range around them, and phases without any."""
+    phases = [one for one in ranges if one.phase != CALL]
+    around = _Intervals((one.thread, one.start, one.end, number) for number, one in enumerate(phases))
+    found, with_calls = [], set()
+    for one in ranges:
+        if one.phase == CALL:
+            number = around.at(one.thread, one.start)
+            with_calls.add(number)
+            phase = CALL if number is None else phases[number].phase
+            found.append((one, _Call(one.name, phase, one.start, one.end)))
+    found += [
+        (one, _Call(one.name, one.phase, one.start, one.end))
+        for number, one in enumerate(phases)
+        if number not in with_calls
+    ]
+    return sorted(found, key=lambda pair: pair[0].start)
+
+
+def _outermost(intervals: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Without those that lie in another of the same thread."""
+    found: list[tuple[int, int, int]] = []
+    for thread, start, end in sorted(intervals, key=lambda one: (one[0], one[1], -one[2])):
+        if not found or found[-1][0] != thread or end > found[-1][2]:
+            found.append((thread, start, end))
+    return found
+
+
+def _not_nested(calls: Sequence[ApiCall]) -> list[ApiCall]:
+    """Without driver calls inside of a runtime call, whose time would count twice."""
+    found: list[ApiCall] = []
+    for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
+        if not found or found[-1].thread != call.thread or call.start >= found[-1].end:
+            found.append(call)
+    return found
+
+
+def _busy(operations: Sequence[Operation]) -> tuple[int, int]:
+    """(ns in which at least one operation ran, ns from the first start to the last end)."""
+    busy, until = 0, None
+    for one in sorted(operations, key=lambda operation: operation.start):
+        start = one.start if until is None else max(one.start, until)
+        busy += max(one.end - start, 0)
+        until = one.end if until is None else max(until, one.end)
+    return busy, 0 if until is None else until - min(one.start for one in operations)
+
+
+def _row(cell: str, phase: str, calls: Sequence[_Call]) -> Row:
+    kinds = Counter(operation.kind for call in calls for operation in call.operations)
+    busy = [_busy(call.operations) for call in calls]
+    return Row(
+        cell=cell,
+        phase=phase,
+        calls=len(calls),
+        kernels=kinds["kernel"],
+        memcpys=kinds["memcpy"],
+        memsets=kinds["memset"],
+        graphs=kinds["graph"],
+        api_calls=sum(len(call.api) for call in calls),
+        in_foreign=sum(call.in_foreign for call in calls),
+        host_us=[_us(call.end - call.start) for call in calls],
+        submit_us=[_us(sum(one.end - one.start for one in call.api if not one.waits)) for call in calls],
+        wait_us=[_us(sum(one.end - one.start for one in call.api if one.waits)) for call in calls],
+        device_us=[_us(ns) for ns, _ in busy],
+        gap_us=[_us(span - ns) for ns, span in busy],
+    )
+
+
+def _step(cell: str, phase: str, calls: Sequence[_Call]) -> Step:
+    """The call of median length."""
+    length = median_low(call.end - call.start for call in calls)
+    call = next(call for call in calls if call.end - call.start == length)
+    at = lambda moment: _us(moment - call.start)  # noqa: E731
+    host = [Span("wait" if one.waits else "submit", one.name, at(one.start), at(one.end)) for one in call.api]
+    device = [Span(one.kind, one.name, at(one.start), at(one.end)) for one in call.operations]
+    return Step(
+        cell=cell,
+        phase=phase,
+        us=_us(length),
+        host=sorted(host, key=lambda one: one.start_us),
+        device=sorted(device, key=lambda one: one.start_us),
+    )

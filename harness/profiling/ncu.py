@@ -1,0 +1,125 @@
+"""Nsight Compute: the commands, and what its raw page in CSV says of each kernel. Never imports torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from harness.nvtx_ranges import DOMAIN
+from harness.profiling.tools import COUNTER_REMEDY
+from harness.profiling.trace import ReportError
+from harness.records.profile import KernelCounters
+
+#: Field of KernelCounters -> metric. L2 figures count what the SMs ask of it, in sectors of 32 bytes.
+METRICS = {
+    "us": "gpu__time_duration.sum",
+    "dram_read": "dram__bytes_read.sum",
+    "dram_write": "dram__bytes_write.sum",
+    "l2_read": "lts__t_sectors_srcunit_tex_op_read.sum",
+    "l2_write": "lts__t_sectors_srcunit_tex_op_write.sum",
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical": "sm__maximum_warps_per_active_cycle_pct",
+    "registers": "launch__registers_per_thread",
+}
+_SECTOR_BYTES = 32
+_SCALE = {
+    "us": 1e-3,
+    "l2_read": _SECTOR_BYTES,
+    "l2_write": _SECTOR_BYTES,
+    "occupancy": 0.01,
+    "theoretical": 0.01,
+}
+#: Said where the driver refuses hardware counters.
+_REFUSED = "ERR_NVGPUCTRPERM"
+
+
+def profile_command(ncu: str, report: Path, workload: Sequence[str]) -> list[str]:
+    """Records ``report``.ncu-rep of the kernels in the part that the workload marks for the profiler, with the suite's
+    ranges in which each was launched.
+    """
+    options = [
+        "--profile-from-start=off",
+        "--nvtx",
+        f"--nvtx-include=regex:{DOMAIN}@.+/",
+        "--clock-control=none",
+        "--metrics",
+        ",".join(METRICS.values()),
+        "--force-overwrite",
+        f"--export={report}",
+    ]
+    return [ncu, *options, *workload]
+
+
+def export_command(ncu: str, report: Path) -> list[str]:
+    """Prints the report as CSV, in base units (ns, bytes)."""
+    return [ncu, f"--import={report}", "--csv", "--page=raw", "--print-units=base"]
+
+
+def problem_in(log: str) -> str | None:
+    """Why ncu counted nothing, if its log says so."""
+    if _REFUSED in log:
+        return f"the driver refuses hardware counters to this user ({_REFUSED}); {COUNTER_REMEDY}"
+    errors = re.findall(r"^==ERROR==\s*(.+)$", log, re.MULTILINE)
+    return errors[0].strip() if errors else None
+
+
+def read(path: Path, cells: Collection[str]) -> list[KernelCounters]:
+    """A raw page in CSV. cells: their keys. Raises ReportError."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror}") from None
+    return parse(text, cells, str(path))
+
+
+def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]:
+    start = text.find('"ID"')
+    if start < 0:
+        raise ReportError(
+            f"{where} is no raw page of Nsight Compute; make one with: ncu --import REPORT.ncu-rep --csv --page raw "
+            "--print-units base"
+        )
+    rows = list(csv.reader(io.StringIO(text[start:])))
+    heads = rows[0]
+    missing = [metric for metric in METRICS.values() if metric not in heads]
+    if "Kernel Name" not in heads or len(missing) == len(METRICS):
+        raise ReportError(f"{where} holds none of the metrics that `bench.py profile --tool ncu` asks for")
+    found = []
+    for row in rows[1:]:
+        values = dict(zip(heads, row, strict=False))
+        if not values.get("ID", "").isdecimal():  # the row of units
+            continue
+        nvtx = " ".join(value for head, value in values.items() if DOMAIN in head or DOMAIN in value)
+        cell = max((key for key in cells if key in nvtx), key=len, default=None)
+        if cell is not None:
+            found.append(_counters(cell, values))
+    return found
+
+
+def _counters(cell: str, values: Mapping[str, str]) -> KernelCounters:
+    figures = {
+        field: number * _SCALE.get(field, 1)
+        for field, metric in METRICS.items()
+        if (number := _number(values.get(metric, ""))) is not None
+    }
+    name = values["Kernel Name"]
+    grid, block = values.get("Grid Size", ""), values.get("Block Size", "")
+    return KernelCounters(cell=cell, name=name, grid=_shape(grid), block=_shape(block), **figures)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _shape(text: str) -> str:
+    """``(12, 1, 1)`` -> ``12``; ``(4, 2, 1)`` -> ``4×2``."""
+    sizes = re.findall(r"\d+", text)
+    while len(sizes) > 1 and sizes[-1] == "1":
+        sizes.pop()
+    return "×".join(sizes)

@@ -1,0 +1,141 @@
+"""Finds the profilers of this machine, their versions, and what keeps them from working. Never imports torch."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.wording import first_line
+
+#: Where installers put the tools, the newest version last in the order of names.
+_FOLDERS: Mapping[str, Sequence[str]] = {
+    "nsys": (
+        "/usr/local/cuda*/bin",
+        "/opt/nvidia/nsight-systems/*/bin",
+        "/opt/nvidia/nsight-systems/*/target-linux-*",
+        "/opt/nvidia/nsight-compute/*/host/target-linux-*",
+        "/usr/local/cuda*/nsight-compute*/host/target-linux-*",
+    ),
+    "ncu": (
+        "/usr/local/cuda*/bin",
+        "/opt/nvidia/nsight-compute/*",
+        "/usr/local/cuda*/nsight-compute*",
+    ),
+    "compute-sanitizer": ("/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer"),
+}
+#: The oldest versions that know the flags and metrics used here.
+OLDEST = {"nsys": (2023, 1), "ncu": (2023, 1), "compute-sanitizer": (2022, 1)}
+NAMES = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "compute-sanitizer": "Compute Sanitizer"}
+DOWNLOADS = {
+    "nsys": "https://developer.nvidia.com/nsight-systems",
+    "ncu": "https://developer.nvidia.com/nsight-compute",
+    "compute-sanitizer": "https://developer.nvidia.com/cuda-toolkit",
+}
+#: Those that `bench.py profile` runs.
+PROFILERS = ("nsys", "ncu")
+#: Seconds that a tool may take to print its version.
+_VERSION_LIMIT_S = 60
+_PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+_DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A profiler. path: None where it was not found. problem: why it cannot be used, with the remedy; None where it
+    can.
+    """
+
+    name: str
+    path: str | None
+    version: str
+    problem: str | None
+
+
+def find(name: str, given: str | None = None) -> Tool:
+    """A tool by name: at ``given``, else in PATH, else in the folders of CUDA and Nsight."""
+    if given is not None:
+        path = shutil.which(given) or (shutil.which(str(Path(given) / name)) if Path(given).is_dir() else None)
+        if path is None:
+            return Tool(name, None, "", f"--{name} {given}: no such program")
+        return _examined(name, path)
+    path = shutil.which(name)
+    if path is None:
+        found = [one for pattern in _FOLDERS[name] for one in sorted(glob.glob(f"{pattern}/{name}"), key=_natural)]
+        path = next((one for one in reversed(found) if os.access(one, os.X_OK)), None)
+    if path is None:
+        named = f", or name it with --{name} PATH" if name in PROFILERS else ""
+        remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{named}"
+        return Tool(name, None, "", f"{NAMES[name]} ({name}) was not found; {remedy}")
+    return _examined(name, path)
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
+
+
+def _examined(name: str, path: str) -> Tool:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Tool(name, path, "", f"{path} cannot be started: {first_line(error)}")
+    said = f"{done.stdout}\n{done.stderr}".strip()
+    found = re.search(r"(?i)version\s+(\d[\d.]*)", said)
+    if done.returncode or not found:
+        return Tool(name, path, "", f"{path} does not work: {_last_line(said) or f'exit code {done.returncode}'}")
+    version = found[1]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST[name]:
+        oldest = ".".join(map(str, OLDEST[name]))
+        return Tool(name, path, version, f"{path} is version {version}; {oldest} or newer is needed: {DOWNLOADS[name]}")
+    return Tool(name, path, version, None)
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+
+#: What an administrator does so that every user may read hardware counters.
+COUNTER_REMEDY = (
+    "run as root, or have an administrator load the driver with NVreg_RestrictProfilingToAdminUsers=0 "
+    "(a line in /etc/modprobe.d, then a reboot); in a container, add --cap-add=SYS_ADMIN"
+)
+
+
+def counters_refused() -> str | None:
+    """Why this user may not read the GPU's hardware counters, as far as the driver's settings tell; None where they do
+    not refuse it.
+    """
+    try:
+        parameters = _DRIVER_PARAMETERS.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    if re.search(r"^RmProfilingAdminOnly:\s*1", parameters, re.MULTILINE) and not _is_admin():
+        return f"the driver gives hardware counters to administrators only; {COUNTER_REMEDY}"
+    return None
+
+
+def _is_admin() -> bool:
+    """Root with the capability that the driver asks for."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    except OSError:
+        return os.geteuid() == 0
+    cap_sys_admin = 21
+    return effective is not None and bool(int(effective[1], 16) >> cap_sys_admin & 1)
+
+
+def perf_event_paranoid() -> int | None:
+    """The kernel's setting; None where it has none."""
+    try:
+        return int(_PARANOID.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,67 @@
+"""What a trace of any tool consists of: ranges and API calls of the host, operations of the device.
+
+Times are nanoseconds of one clock, as the tool has them. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: Category of the range around one call; those of the ranges around them are the phases.
+CALL = "call"
+_WAITS = re.compile(r"Synchronize|^cudaMemcpy(_v\d+)?$|^cuMemcpy[DH]to[DH](_v\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range of the suite's domain. phase: its category."""
+
+    name: str
+    phase: str
+    thread: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """A call of the CUDA runtime or driver. correlation: by which operations of the device refer to it."""
+
+    name: str
+    thread: int
+    start: int
+    end: int
+    correlation: tuple[int, int]
+
+    @property
+    def waits(self) -> bool:
+        return _WAITS.search(self.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Work of the device. correlation: of the API call that submitted it, a graph's launch for a node of the graph."""
+
+    kind: Literal["kernel", "memcpy", "memset", "graph"]
+    name: str
+    start: int
+    end: int
+    correlation: tuple[int, int]
+
+
+@dataclass
+class Trace:
+    """tool_version: as the file has it. foreign: (thread, start, end) of ranges of other domains."""
+
+    tool: str
+    tool_version: str
+    ranges: list[Range] = field(default_factory=list)
+    calls: list[ApiCall] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    foreign: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class ReportError(Exception):
+    """A profiler's file cannot be used; the message says which one and why."""

@@ -1,0 +1,235 @@
+"""The process that is profiled: prepare every cell, then run them all between cudaProfilerStart and cudaProfilerStop.
+
+Nothing is timed or compared in between. Each call is waited for, so that its operations lie in its own range:
+
+    KEY [eager]                       KEY [graph]
+      KEY [call]  launch, wait          KEY [call]  replay, wait
+      KEY [call]  launch, wait          ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import interpreter
+from harness.checks import Mismatch
+from harness.config.sweep import Group
+from harness.contract import Variant
+from harness.discover import unavailable
+from harness.nvtx_ranges import is_listened_to, nvtx_range, version
+from harness.profiling.trace import CALL
+from harness.records.profile import PROFILE_VERSION, ProfiledCell, Session
+from harness.timing.environment import describe
+from harness.verify.fixture import Fixture, synchronize, verify_cell
+from harness.verify.hard_points import reason_to_skip
+from harness.wording import first_line
+
+#: Calls before the profiled part: compilation, allocation, upload of the graph.
+WARMUP_CALLS = 3
+#: Seconds of full load before the profiled part.
+RAMP_S = 0.5
+
+
+@dataclass
+class _Prepared:
+    """fixture: holds the buffers on which launch and replay work. replay: None without a graph."""
+
+    cell: ProfiledCell
+    payload: dict[str, Any]
+    fixture: Fixture
+    launch: Callable[[], Any]
+    replay: Callable[[], None] | None
+
+
+class Workload:
+    """Cells that are ready to run. device: "cuda" or "cpu". phases: which of PHASES to run.
+
+    left_out: key -> why the cell does not run here. failed: key -> why it should have, but could not.
+    """
+
+    def __init__(self, groups: Sequence[Group], device: str, seed: int, phases: Collection[str]) -> None:
+        self._device, self._phases = device, phases
+        self._interpreter = interpreter.LaunchCounter()
+        self._timer = None
+        if device == "cuda":
+            from harness.timing.cuda_timer import CudaTimer
+
+            self._timer = CudaTimer((1,))
+        else:
+            torch.set_num_threads(1)
+        self._prepared: list[_Prepared] = []
+        self.left_out: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        for group in groups:
+            self._prepare(group, seed)
+
+    @property
+    def cells(self) -> list[ProfiledCell]:
+        return [one.cell for one in self._prepared]
+
+    def _prepare(self, group: Group, seed: int) -> None:
+        fixture: Fixture | None = None
+        redundant = reason_to_skip(group.operator, group.point)
+        for variant in group.variants:
+            key = group.key(variant.name)
+            reason = unavailable(variant, self._device) or redundant or reason_to_skip(variant, group.point)
+            if reason:
+                self.left_out[key] = reason
+                continue
+            try:
+                fixture = fixture or Fixture(group.operator, group.point, self._device, seed, batches=2)
+                before = self._interpreter.launches
+                launch = verify_cell(fixture, variant, once=True)
+                if self._interpreter.launches > before:
+                    self.left_out[key] = "needs a GPU: Triton's interpreter says nothing about time"
+                    continue
+                self._prepared.append(self._ready(group, variant, fixture, launch))
+            except Mismatch as mismatch:
+                self.failed[key] = f"mismatch: {mismatch}"
+            except torch.cuda.OutOfMemoryError:
+                self.failed[key] = "no memory left on the device beside the cells before it; choose fewer with --only"
+            except Exception as error:  # a variant may raise anything
+                self.failed[key] = first_line(error)
+        if fixture is not None:
+            fixture.release()
+
+    def _ready(self, group: Group, variant: Variant, fixture: Fixture, launch: Callable[[], Any]) -> _Prepared:
+        for _ in range(WARMUP_CALLS):
+            launch()
+        synchronize(self._device)
+        replay, no_graph = None, None
+        if self._timer is None:
+            no_graph = "a CPU has no CUDA graphs"
+        elif "graph" in self._phases:
+            try:
+                replay = self._timer.recorder(launch)
+                replay()
+                synchronize(self._device)
+            except Exception as error:  # whatever the reason, the launch cannot be captured
+                no_graph = first_line(error)
+        cell = ProfiledCell(
+            key=group.key(variant.name),
+            operator=group.operator.name,
+            variant=variant.name,
+            point=group.label,
+            axes=dict(group.point),
+            baseline=group.operator.baseline,
+            bytes_moved=fixture.bytes_moved,
+            no_graph=no_graph,
+        )
+        return _Prepared(cell, group.labels, fixture, launch, replay)
+
+    def run(
+        self,
+        calls: int,
+        range_of: Callable[..., AbstractContextManager] = nvtx_range,
+        recorded: Callable[[], AbstractContextManager] | None = None,
+    ) -> float:
+        """All cells in all phases, ``calls`` calls each. Returns the host's time for it, microseconds.
+
+        range_of: (name, phase, axes) -> a range that can be entered several times.
+        recorded: makes the context in which a profiler records; by default the one for tools with a capture range.
+        """
+        work = [
+            (one.cell.key, phase, one.payload, run)
+            for one in self._prepared
+            for phase, run in (("eager", one.launch), ("graph", one.replay))
+            if phase in self._phases and run is not None
+        ]
+        if self._timer is not None:
+            self._timer.ramp(RAMP_S)
+        wait = torch.cuda.synchronize if self._device == "cuda" else lambda: None
+        wait()
+        gc.collect()
+        gc.disable()
+        try:
+            with recorded() if recorded else _capture_range(self._device):
+                # Made in here, so that names and categories are registered while the profiler records.
+                ranges = [(range_of(key, phase, axes), range_of(key, CALL), run) for key, phase, axes, run in work]
+                began = time.perf_counter()
+                for (key, *_), (around, call, run) in zip(work, ranges, strict=True):
+                    try:
+                        with around:
+                            for _ in range(calls):
+                                with call:
+                                    run()
+                                    wait()
+                    except Exception as error:  # a variant may raise anything
+                        self.failed[key] = first_line(error)
+                return (time.perf_counter() - began) * 1e6
+        finally:
+            gc.enable()
+
+
+@contextmanager
+def _capture_range(device: str) -> Iterator[None]:
+    """What a profiler with --capture-range=cudaProfilerApi records."""
+    if device != "cuda":
+        yield
+        return
+    torch.cuda.profiler.start()
+    try:
+        yield
+    finally:
+        torch.cuda.profiler.stop()
+
+
+class _Annotations:
+    """Annotations of torch.profiler in place of NVTX ranges. They have no category, so a phase is one of its own."""
+
+    def __init__(self, name: str, phase: str, axes: Any = None) -> None:
+        self._names = [CALL] if phase == CALL else [name, phase]
+        self._open: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> None:
+        stack = contextlib.ExitStack()
+        for name in self._names:
+            stack.enter_context(torch.profiler.record_function(name))
+        self._open.append(stack)
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().__exit__(*error)
+
+
+def run_traced(workload: Workload, calls: int, path: Path) -> float:
+    """``run`` under torch.profiler; its Chrome trace goes to ``path``. Raises OSError."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    profiler = profile(activities=activities, acc_events=True)
+    wall_us = workload.run(calls, _Annotations, lambda: profiler)
+    profiler.export_chrome_trace(str(path))
+    return wall_us
+
+
+def session_of(
+    workload: Workload, name: str, command: str, seed: int, calls: int, device: str, wall_us: float
+) -> Session:
+    """What ran."""
+    listened = "a tool listens" if is_listened_to() else "no tool listens"
+    return Session(
+        version=PROFILE_VERSION,
+        name=name,
+        command=command,
+        started=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}",
+        seed=seed,
+        calls=calls,
+        environment=describe(device),
+        cells=workload.cells,
+        left_out=workload.left_out,
+        failed=workload.failed,
+        wall_us=wall_us,
+        nvtx=f"nvtx {version()}, {listened}",
+    )

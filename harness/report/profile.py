@@ -1,0 +1,168 @@
+"""Tables of a profile: what each cell did on host and device, and what Nsight Compute counted of its kernels. Console
+and markdown render the same ones. Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from harness.analysis.stats import copy_bandwidth, interval
+from harness.records.profile import KernelCounters, Profile, ProfiledCell, Row
+from harness.records.schema import Cell, Run
+from harness.report.tables import Entry, Table
+from harness.wording import counted, significant
+
+_NOTHING = Entry("", muted=True)
+_UNDER = "taken under a profiler, which makes launches slower: shares, counts and order are right, times are no results"
+
+_NOTES = (
+    "of one call; kernels, copies and API calls are means, times medians. copies: memcpys and memsets",
+    "submit: host, in API calls that do not wait; wait: in those that do. gaps: between the call's operations",
+    _UNDER,
+)
+_NOTES_CPU = ("of one call on a CPU: operators of PyTorch called by the variant, mean; host time, median", _UNDER)
+
+
+def on_cpu(profile: Profile) -> bool:
+    """Whether the cells ran without a GPU: then there is no device to speak of."""
+    return profile.session is not None and profile.session.environment.device == "cpu"
+
+
+def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
+    """A table for each operator and point. record: a run whose times stand beside the profile's."""
+    measured = {cell.key: cell for cell in record.cells} if record else {}
+    if profile.tool == "ncu":
+        return _counter_tables(profile, record)
+    tables = []
+    heads = ("kernels", "copies", "API calls", "submit µs", "wait µs", "device µs", "gaps µs")
+    heads += (f"{record.header.name}: gpu µs", "host µs") if record else ()
+    if on_cpu(profile):
+        heads = ("operators", "host µs")
+    for (operator, point), rows in _by_point(profile.rows):
+        if on_cpu(profile):
+            shown = [(row, (_per_call(row, row.api_calls), Entry(significant(median(row.host_us))))) for row in rows]
+        else:
+            shown = [(row, (*_entries(row), *(_times(row, measured.get(row.cell)) if record else ()))) for row in rows]
+        tables.append(
+            Table(
+                title=f"{operator} at {point}",
+                axes=("variant", "phase"),
+                variants=heads,
+                rows=tuple(((row.cell.split("/", 2)[1], row.phase), entries) for row, entries in shown),
+                notes=(),
+            )
+        )
+    if tables:
+        last = tables[-1]
+        notes = _NOTES_CPU if on_cpu(profile) else _NOTES
+        tables[-1] = Table(last.title, last.axes, last.variants, last.rows, notes)
+    return tables
+
+
+def _by_point(rows: Iterable[Row | KernelCounters]) -> list[tuple[tuple[str, str], list]]:
+    groups: dict[tuple[str, str], list] = {}
+    for row in rows:
+        operator, _, point = row.cell.split("/", 2)
+        groups.setdefault((operator, point), []).append(row)
+    return list(groups.items())
+
+
+def _per_call(row: Row, count: int) -> Entry:
+    return Entry(f"{count / row.calls:g}")
+
+
+def _entries(row: Row) -> tuple[Entry, ...]:
+    times = (row.submit_us, row.wait_us, row.device_us, row.gap_us)
+    return (
+        _per_call(row, row.kernels or row.graphs),
+        _per_call(row, row.memcpys + row.memsets),
+        _per_call(row, row.api_calls),
+        *(Entry(significant(median(us))) if us else _NOTHING for us in times),
+    )
+
+
+def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
+    """(gpu_us, host_us) of a measured run, the one beside replays and the other beside calls."""
+    figure = "gpu_us" if row.phase == "graph" else "host_us"
+    found = interval(cell, figure) if cell else None
+    entry = Entry(significant(found.median)) if found else _NOTHING
+    return (entry, _NOTHING) if row.phase == "graph" else (_NOTHING, entry)
+
+
+def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
+    tables = []
+    calibration = record.header.calibration if record else None
+    for (operator, point), rows in _by_point(profile.counters):
+        cells: dict[str, list[KernelCounters]] = {}
+        for row in rows:
+            cells.setdefault(row.cell, []).append(row)
+        shown = []
+        for key, kernels in cells.items():
+            variant = key.split("/", 2)[1]
+            name = kernels[0].name if len(kernels) == 1 else f"all {len(kernels)} kernels"
+            shown.append(((variant, name), _sums(kernels, profile.cell(key))))
+        notes = ["DRAM: caches are flushed before every kernel. L2: what the SMs ask of it, in sectors of 32 bytes"]
+        notes.append("moved: the operator's least traffic. L2 GB/s: over the kernels' durations, gaps left out")
+        if calibration is not None:
+            notes.append(f"copy bandwidth of {record.header.name}: {copy_bandwidth(calibration) / 1e3:.0f} GB/s")
+        heads = ("µs", "DRAM kB", "L2 kB", "moved kB", "L2 / moved", "L2 GB/s", "occupancy", "registers", "shape")
+        tables.append(Table(f"{operator} at {point}", ("variant", "kernel"), heads, tuple(shown), tuple(notes)))
+    return tables
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """None where one is missing."""
+    values = list(values)
+    return None if any(value is None for value in values) else sum(values)
+
+
+def l2_bytes(kernels: Sequence[KernelCounters]) -> float | None:
+    """What the kernels of a call asked of L2, reads and writes."""
+    return _total(part for one in kernels for part in (one.l2_read, one.l2_write))
+
+
+def _kb(value: float | None) -> Entry:
+    return _NOTHING if value is None else Entry(significant(value / 1000))
+
+
+def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple[Entry, ...]:
+    us, l2 = _total(one.us for one in kernels), l2_bytes(kernels)
+    dram = _total(part for one in kernels for part in (one.dram_read, one.dram_write))
+    moved = cell.bytes_moved if cell else None
+    one = kernels[0] if len(kernels) == 1 else None
+    occupancy = f"{one.occupancy:.0%} of {one.theoretical:.0%}" if one and one.occupancy and one.theoretical else ""
+    return (
+        Entry(significant(us)) if us is not None else _NOTHING,
+        _kb(dram),
+        _kb(l2),
+        _kb(moved),
+        Entry(f"{l2 / moved:.2f}") if l2 is not None and moved else _NOTHING,
+        Entry(significant(l2 / us / 1000)) if l2 is not None and us else _NOTHING,
+        Entry(occupancy),
+        Entry(f"{one.registers:g}" if one and one.registers is not None else ""),
+        Entry(f"{one.grid} × {one.block}" if one else ""),
+    )
+
+
+def summary(profile: Profile) -> list[str]:
+    """What was attributed, and what was not."""
+    lines = []
+    if profile.share is not None and not on_cpu(profile):
+        share = profile.share
+        lines.append(
+            f"attributed to cells: {share.of_operations:.2%} of the device's {counted(share.operations, 'operation')}, "
+            f"{share.of_time:.2%} of the time of host and device together"
+        )
+    if profile.outside:
+        shown = ", ".join(f"{one.count} × {one.name} ({one.us:.0f} µs)" for one in profile.outside[:5])
+        more = f" and {len(profile.outside) - 5} more" if len(profile.outside) > 5 else ""
+        lines.append(f"outside: {shown}{more}")
+    for what, endings in (("left out", "left_out"), ("failed", "failed")) if profile.session else ():
+        reasons: dict[str, list[str]] = {}
+        for key, reason in getattr(profile.session, endings).items():
+            reasons.setdefault(reason, []).append(key)
+        for reason, keys in reasons.items():
+            others = f" and {counted(len(keys) - 1, 'more cell')}" if len(keys) > 1 else ""
+            lines.append(f"{what}: {keys[0]}{others}: {reason}")
+    return lines
