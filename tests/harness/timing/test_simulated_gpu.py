@@ -3,6 +3,7 @@
 Simulated times are known to the nanosecond, so measured ones are compared with ``approx`` only for rounding.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from harness.runner.protocol import Audited, Heartbeat, Job, Outputs, Rejection,
 from harness.timing import calibrate as calibration
 from harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
 from harness.timing.clocks import Clocks
-from harness.timing.cuda_timer import CudaTimer
+from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
 from harness.verify import hard_points
@@ -166,6 +167,31 @@ def test_the_slope_of_a_chain_is_the_sum_of_its_nodes(gpu):
     assert slopes(graph_us) == pytest.approx([1.5 + 3.0 + 0.7 + 0.4 + 4 * 0.9] * 3)
     assert watch.facts() == {"launches": 4, "graph_nodes": {"kernel": 3, "memcpy": 1}}
     assert b.tolist() == [9] * 64
+
+
+def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
+    held, calls = [False], []
+
+    @contextmanager
+    def lock():
+        held[0] = True
+        yield
+        held[0] = False
+
+    work = spin(1000)
+
+    def launch():
+        calls.append((held[0], torch.cuda.is_current_stream_capturing()))
+        work()
+
+    timer = CudaTimer(COPIES, host_lock=lock)
+    watch = timer.stopwatch(launch, stream_rounds=1)
+    calls.clear()
+    watch.sample()
+    assert calls.count((True, False)) == HOST_CALLS + 1  # host_us, then the call of eager_us
+    assert (False, False) in calls  # those of stream_us
+    assert calls.count((False, True)) == sum(COPIES)
+    assert calls.count((True, True)) == 0
 
 
 def test_long_chains_get_fewer_copies(gpu):
