@@ -76,6 +76,11 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
     )
+    run.add_argument(
+        "--verified-by",
+        metavar="RUN",
+        help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
+    )
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:
@@ -99,15 +104,54 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument("base", metavar="BASE", help="record (run.jsonl) or folder of the older run")
-    compare.add_argument("head", metavar="HEAD", help="record (run.jsonl) or folder of the newer run")
+    side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
+    compare.add_argument("base", metavar="BASE", help=f"the older code: {side}")
+    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer code, likewise")
     compare.add_argument(
-        "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
+        "--variants", nargs=2, metavar=("A", "B"), help="compare variant A with variant B of the records of BASE"
     )
+    _add_rule_options(compare)
+    _add_only(compare)
     compare.add_argument(
-        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+        "--any-config", action="store_true", help="compare the cells in common of different configurations"
+    )
+    compare.add_argument("--html", action="store_true", help="write comparison.html, one page that works offline")
+    compare.add_argument("--json", action="store_true", help="write comparison.json, everything for programs")
+    compare.add_argument(
+        "--sort", choices=("change", "name", "time"), default="change", help="order of cells with the same verdict"
     )
     _add_out(compare, "where comparison.md and the plot go (default: beside HEAD)")
+
+
+def _add_rule_options(command: argparse.ArgumentParser) -> None:
+    """What counts as a change; harness/analysis/compare.py has the presets."""
+    command.add_argument(
+        "--preset",
+        choices=("strict", "pr", "nightly"),
+        default="pr",
+        help="threshold, floor and detect: strict 1 %%, 0 µs, 3 %%; pr 2 %%, 0.02 µs, 5 %% (default); nightly 3 %%, "
+        "0.1 µs, 5 %%",
+    )
+    command.add_argument("--threshold", type=float, metavar="SHARE", help="relative change that matters: 0.02 is 2 %%")
+    command.add_argument("--floor-us", type=float, metavar="US", help="a change of fewer microseconds does not fail")
+    command.add_argument(
+        "--detect", type=float, metavar="SHARE", help="slow-down that must be detectable, else exit code 3"
+    )
+    command.add_argument(
+        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+    )
+
+
+def _gate_options(gate: argparse.ArgumentParser) -> None:
+    _add_sweep_options(gate, config_required=False)
+    gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
+    gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
+    gate.add_argument(
+        "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after this long, sure or not (default 5)"
+    )
+    _add_rule_options(gate)
+    _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
+    gate.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
@@ -118,7 +162,30 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument("runs", nargs="+", metavar="RUN", help="records (run.jsonl) or folders of runs")
+    _add_only(plot)
     _add_out(plot, "default: results/plots", default=Path("results/plots"))
+
+
+def _export_options(export: argparse.ArgumentParser) -> None:
+    export.add_argument(
+        "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
+    )
+    form = export.add_mutually_exclusive_group(required=True)
+    form.add_argument("--csv", action="store_true", help="text, to stdout unless --out names a file")
+    form.add_argument("--parquet", action="store_true", help="into --out; needs pyarrow")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes")
+
+
+def _history_options(history: argparse.ArgumentParser) -> None:
+    history.add_argument(
+        "runs", nargs="+", metavar="RECORD", help="records, folders of runs, or folders of several records"
+    )
+    history.add_argument("--figure", metavar="NAME", help="gpu_us (default on a GPU), host_us, eager_us or cpu_us")
+    history.add_argument(
+        "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
+    )
+    _add_only(history)
+    _add_out(history, "where history.md and the plot go (default: results/history)", default=Path("results/history"))
 
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
@@ -145,6 +212,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, more than 0 and at most a day")
+    return minutes
+
+
 def _folder(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("names no folder")
@@ -153,6 +230,11 @@ def _folder(text: str) -> Path:
 
 def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> None:
     command.add_argument("--out", type=_folder, metavar="FOLDER", help=meaning, **more)
+
+
+def _add_only(command: argparse.ArgumentParser) -> None:
+    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
+    command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
 
 
 def _add_no_plots(command: argparse.ArgumentParser) -> None:
@@ -175,8 +257,7 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
     command.add_argument(
         "config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/"
     )
-    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
-    command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
+    _add_only(command)
     command.add_argument(
         "--set",
         action="append",
@@ -194,21 +275,33 @@ def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) 
 #: Every command, in the order of the help. A new one is a line here and a function NAME_command in
 #: harness/cli/commands.py.
 COMMANDS = {
-    "run": Command({"configs/mtp3.yaml": "verify, measure, table, record, plots (the default command)"}, _run_options),
+    "run": Command({"configs/mtp3.yaml": "verify, measure, record, tables, plots (the default)"}, _run_options),
     "verify": Command(
         {
-            "verify configs/mtp3.yaml": "hard points, points at capacity, random batches, defects; no timing",
+            "verify configs/mtp3.yaml": "checks on many more points; nothing is timed",
             "verify --defects": "which check rejects which historic defect",
         },
         _verify_options,
     ),
-    "compare": Command({"compare BASE HEAD": "two runs: verdicts, markdown, plot"}, _compare_options),
+    "compare": Command(
+        {
+            "compare BASE HEAD": "several runs a side: verdicts, markdown, plot, page",
+            "compare RUN --variants A B": "two variants of the same runs",
+        },
+        _compare_options,
+    ),
+    "gate": Command(
+        {"gate CONFIG --base REV": "is this tree slower than REV? in turns, until sure"},
+        _gate_options,
+    ),
     "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
     "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "export": Command({"export RUN --csv": "a table for pandas: a row per figure and cell"}, _export_options),
+    "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
     "list": Command(
         {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
     ),
-    "doctor": Command({"doctor": "calibrate the timer on this machine and print its errors"}, _doctor_options),
+    "doctor": Command({"doctor": "calibrate the timer and print its errors"}, _doctor_options),
 }
 
 

@@ -16,6 +16,7 @@ from os.path import relpath
 from pathlib import Path
 from types import ModuleType
 
+from baselines.workloads.engine_state import LoopBinding
 from harness.contract import COMPILER, GPU, Operator, Variant
 from harness.wording import did_you_mean, first_line
 
@@ -31,11 +32,14 @@ class DiscoveryError(Exception):
 
 @dataclass
 class Catalog:
-    """operators: by name. variants: in the order of the tables, defects included. broken: file -> what is wrong."""
+    """operators: by name. variants: in the order of the tables, defects included. broken: file -> what is wrong.
+    bindings: operator -> how it takes part in a decode loop.
+    """
 
     operators: dict[str, Operator] = field(default_factory=dict)
     variants: list[Variant] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
+    bindings: dict[str, LoopBinding] = field(default_factory=dict)
 
     def of(self, operator: str) -> list[Variant]:
         return [v for v in self.variants if v.operator == operator]
@@ -111,6 +115,8 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the operators that a module knows, its own or imported; what is wrong with them."""
     found = [value for value in vars(module).values() if isinstance(value, Operator)]
     catalog.operators |= {operator.name: operator for operator in found}
+    bindings = [value for value in vars(module).values() if isinstance(value, LoopBinding)]
+    catalog.bindings |= {binding.operator: binding for binding in bindings}
     return [problem for operator in found if (problem := _unknown_axis(operator) or _without_hard_points(operator))]
 
 

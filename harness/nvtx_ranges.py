@@ -10,5 +10,5 @@ DOMAIN = "spec-decode-metadata"
 
 
 def nvtx_range(name: str, phase: str) -> AbstractContextManager:
-    """A range around one phase (verify, warmup, measure, ramp, calibrate) of a cell. Free without a profiler."""
+    """A range around one phase (verify, warmup, measure, loop, ramp, calibrate) of a cell. Free without a profiler."""
     return nvtx.annotate(name, domain=DOMAIN, category=phase)

@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 os.environ["MPLBACKEND"] = "agg"  # figures go into files only, and matplotlib refuses to load with an unknown one
 
 #: The figures of a set of runs. plots.regression draws a comparison of two.
-FIGURES = ("latency", "speedup", "itl_tpot", "calibration")
+FIGURES = (
+    "latency",
+    "speedup",
+    "itl_tpot",
+    "calibration",
+    "loop_delta",
+    "loop_itl",
+    "loop_model_step",
+    "loop_timeline",
+)
 
 
 def draw_all(runs: Sequence[Run], folder: Path) -> list[Path]:

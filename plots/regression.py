@@ -1,4 +1,4 @@
-"""A comparison of two runs: a forest plot of head / base per cell, with intervals, threshold and verdicts.
+"""A comparison: a forest plot of head / base, first of each variant, then of the cells that changed or are unsure.
 
 The verdicts are those of harness/analysis/compare.py.
 """
@@ -6,7 +6,6 @@ The verdicts are those of harness/analysis/compare.py.
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
@@ -18,13 +17,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.analysis.compare import CORRELATED, VERDICTS, CellComparison, Comparison
-from harness.records.schema import Run
+from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Verdict
+from harness.analysis.stats import Interval
+from harness.records.schema import Run, axis_texts, label_parts
 from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
 
 #: 1170 px at the resolution of ``save``, the width of an image in a pull request.
 WIDTH_IN = 7.8
-MAX_CELLS = 40
+#: Rows at most, and the height: two screens of 900 px at a width of 880 px.
+MAX_CELLS, MAX_MEANS, MAX_IN = 40, 30, 15.0
 #: A larger change comes from a damaged record and would make the axis useless for the others.
 MAX_RATIO = 1e6
 LABEL_CHARACTERS = 50
@@ -54,14 +55,17 @@ MULTIPLES = tuple(
 
 @dataclass(frozen=True)
 class Line:
-    """An entry of the plot: a cell with its label, or the heading of an operator, without a cell.
+    """An entry of the plot: a variant or a cell with its change, or a heading, without one.
 
-    lines: number of text lines in the label.
+    lines: number of text lines in the label. right: text beside the plot.
     """
 
     label: str
     lines: int
-    cell: CellComparison | None
+    ratio: Interval | None = None
+    verdict: Verdict = "same"
+    right: str = ""
+    mean: bool = False
 
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
@@ -69,20 +73,24 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     cells = [cell for cell in comparison.gating_cells if 1 / MAX_RATIO <= cell.ratio.median <= MAX_RATIO]
     if not cells:
         return []
-    drawn = sorted(cells, key=lambda cell: (URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))))[:MAX_CELLS]
-    lines = _lines(drawn, several=len(comparison.gating) > 1)
+    several = len(comparison.gating) > 1
+    means = _summary_lines(comparison, several)
+    urgent = sorted(cells, key=lambda cell: (URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))))
+    drawn = _that_fit([cell for cell in urgent if cell.verdict != "same"], means, several)
+    lines = [*means, *_lines(drawn, several)]
     height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
     figure = Figure(figsize=(WIDTH_IN, height_in + AROUND_IN), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _forest(axes, lines, height_in, comparison.threshold)
+    _forest(axes, lines, height_in, comparison)
+    sides = "head against base" if comparison.pair is None else f"{comparison.pair[1]} against {comparison.pair[0]}"
     axes.set_xlabel(
-        f"change of {', '.join(comparison.gating)}, head against base, % (log scale; right is slower)", fontsize=TEXT_PT
+        f"change of {', '.join(comparison.gating)}, {sides}, % (log scale; right is slower)", fontsize=TEXT_PT
     )
     handles = [Line2D([], [], markersize=5, linewidth=1.2, label=verdict, **MARKS[verdict]) for verdict in VERDICTS]
     figure.legend(
         handles=handles,
-        title=_title(comparison),
+        title=textwrap.fill(_title(comparison), 95),
         loc="outside upper left",
         ncols=len(handles),
         alignment="left",
@@ -91,23 +99,59 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
         frameon=False,
     )
     caption(figure, _notes(comparison, cells, drawn))
-    mark_uncalibrated(figure, (comparison.base, comparison.head))
+    mark_uncalibrated(figure, (*comparison.base, *comparison.head))
     return save(figure, path_stem)
 
 
+def _summary_lines(comparison: Comparison, several: bool) -> list[Line]:
+    """A row for each variant, grouped by operator as the record has them; the larger changes where not all fit."""
+    found = [one for one in comparison.summaries if one.figure in comparison.gating]
+    found = [one for one in found if 1 / MAX_RATIO <= one.ratio.median <= MAX_RATIO]
+    kept = sorted(found, key=lambda one: (URGENCY.index(one.verdict), -abs(math.log(one.ratio.median))))[:MAX_MEANS]
+    more = f" ({len(found) - len(kept)} more variants changed less)" if len(found) > len(kept) else ""
+    lines = [Line(f"geometric mean of a variant{more}", 1)]
+    for one in found:
+        if one in kept:
+            words = [f"{one.operator} / {one.variant}", *([one.figure] if several else [])]
+            label = textwrap.wrap("  ".join(words), LABEL_CHARACTERS, break_on_hyphens=False)
+            right = f"{(one.ratio.median - 1) * 100:+z.1f} %".replace("-", "−")
+            cells = f"{right} · {one.cells} cell{'s' * (one.cells > 1)}"
+            lines.append(Line("\n".join(label), len(label), one.ratio, one.verdict, cells, mean=True))
+    return lines
+
+
+def _that_fit(cells: Sequence[CellComparison], means: Sequence[Line], several: bool) -> list[CellComparison]:
+    """As many of the first cells as stay within MAX_IN together with the variants, at most MAX_CELLS."""
+
+    def height(count: int) -> float:
+        lines = [*means, *_lines(cells[:count], several)]
+        return sum(line.lines * LINE_IN + GAP_IN for line in lines) + AROUND_IN
+
+    count = min(len(cells), MAX_CELLS)
+    while count and height(count) > MAX_IN:
+        count -= 1
+    return list(cells[:count])
+
+
 def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
-    """Operators by their worst cell, and their cells from worst to best. Axis values that all cells of an operator
-    share are in its heading. several: whether labels name the figure.
+    """Operators by their most urgent cell, and their cells likewise. Axis values that all cells of an operator share
+    are in its heading. several: whether labels name the figure.
     """
+
+    def urgency(cell: CellComparison) -> tuple[int, float]:
+        return URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))
+
     operators: dict[str, list[CellComparison]] = {}
-    for cell in sorted(cells, key=lambda cell: -cell.ratio.median):
+    for cell in sorted(cells, key=urgency):
         operators.setdefault(cell.operator, []).append(cell)
     lines = []
     for operator, members in operators.items():
-        parts = [re.split(r",(?=\w+=)", cell.point) for cell in members]
+        named = dict.fromkeys(axis for cell in members for axis in label_parts(cell.point))
+        texts = [axis_texts(cell.point, cell.axes) or label_parts(cell.point) for cell in members]
+        parts = [[f"{axis}={one[axis]}" for axis in named if axis in one] for one in texts]
         shared = [part for part in parts[0] if all(part in others for others in parts)]
         heading = [operator, *textwrap.wrap(", ".join(shared), LABEL_CHARACTERS, break_on_hyphens=False)]
-        lines.append(Line("\n".join(heading), len(heading), None))
+        lines.append(Line("\n".join(heading), len(heading)))
         for cell, own in zip(members, parts, strict=True):
             words = [
                 cell.variant,
@@ -115,60 +159,65 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
                 ", ".join(part for part in own if part not in shared),
             ]
             label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
-            lines.append(Line("\n".join(label), len(label), cell))
+            below = " (small)" if cell.below_floor and cell.verdict in ("slower", "faster") else ""
+            right = " → ".join(cell.texts) + below
+            lines.append(Line("\n".join(label), len(label), cell.ratio, cell.verdict, right))
     return lines
 
 
-def _forest(axes: Axes, lines: Sequence[Line], height_in: float, threshold: float) -> None:
+def _forest(axes: Axes, lines: Sequence[Line], height_in: float, comparison: Comparison) -> None:
     """y: inches from the top, since labels differ in their number of lines. x: logarithm of the ratio."""
+    threshold = comparison.threshold
+    sides = "base → head, µs" if comparison.pair is None else f"{' → '.join(comparison.pair)}, µs"
     axes.axvspan(math.log(1 - threshold), math.log(1 + threshold), color="#E4E4E4", linewidth=0, zorder=0)
     axes.axvline(0, color="#999999", linewidth=0.8, zorder=1)
     text = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": TEXT_PT}
+    small = text | {"fontsize": NOTE_PT, "color": "#555555"}
     top = 0.0
+    named = False
     for line in lines:
         middle = top + (line.lines * LINE_IN + GAP_IN) / 2
-        if line.cell is None:
+        if line.ratio is None:
             axes.axhline(top, color="#BBBBBB", linewidth=0.6, zorder=1)
-            operator, *shared = line.label.split("\n")
-            axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, operator, ha="right", weight="bold", **text)
-            axes.text(
-                -0.015,
-                middle + LINE_IN / 2,
-                "\n".join(shared),
-                ha="right",
-                **(text | {"fontsize": NOTE_PT, "color": "#555555"}),
-            )
+            heading, *shared = line.label.split("\n")
+            axes.text(-0.015, top + (LINE_IN + GAP_IN) / 2, heading, ha="right", weight="bold", **text)
+            axes.text(-0.015, middle + LINE_IN / 2, "\n".join(shared), ha="right", **small)
+            if top and not named:
+                axes.text(1.015, top + (LINE_IN + GAP_IN) / 2, sides, ha="left", **small)
+                named = True
         else:
             axes.text(-0.015, middle, line.label, ha="right", **text)
-            axes.text(1.015, middle, " → ".join(line.cell.texts), ha="left", **text)
-            _mark(axes, line.cell, middle)
+            axes.text(1.015, middle, line.right, ha="left", **text)
+            _mark(axes, line, middle)
         top += line.lines * LINE_IN + GAP_IN
-    axes.text(
-        1.015,
-        (LINE_IN + GAP_IN) / 2,
-        "base → head, µs",
-        ha="left",
-        **(text | {"fontsize": NOTE_PT, "color": "#555555"}),
-    )
     axes.set_ylim(height_in, 0)
     axes.set_yticks([])
     axes.spines[["left", "right", "top"]].set_visible(False)
-    _percent_axis(axes, [line.cell for line in lines if line.cell], threshold)
+    _percent_axis(axes, [line.ratio for line in lines if line.ratio], threshold)
 
 
-def _mark(axes: Axes, cell: CellComparison, y: float) -> None:
-    style = MARKS[cell.verdict]
-    if not math.isnan(cell.ratio.low):
-        bounds = [math.log(cell.ratio.low), math.log(cell.ratio.high)]
-        axes.plot(bounds, [y, y], color=style["color"], linewidth=1.4, zorder=2)
-    axes.plot([math.log(cell.ratio.median)], [y], linestyle="", markersize=5, zorder=3, **style)
+def _mark(axes: Axes, line: Line, y: float) -> None:
+    style = MARKS[line.verdict]
+    width = 3.0 if line.mean else 1.4
+    if not math.isnan(line.ratio.low):
+        bounds = [math.log(line.ratio.low), math.log(line.ratio.high)]
+        axes.plot(bounds, [y, y], color=style["color"], linewidth=width, zorder=2, solid_capstyle="butt")
+    axes.plot([math.log(line.ratio.median)], [y], linestyle="", markersize=6 if line.mean else 5, zorder=3, **style)
 
 
-def _percent_axis(axes: Axes, cells: Sequence[CellComparison], threshold: float) -> None:
-    """The range of all intervals, and at least twice the band, so that small changes look small."""
-    bounds = [bound for cell in cells for bound in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
-    ratios = [bound for bound in bounds if not math.isnan(bound)]
-    low, high = math.log(min(*ratios, 1 - 2 * threshold)), math.log(max(*ratios, 1 + 2 * threshold))
+def _percent_axis(axes: Axes, ratios: Sequence[Interval], threshold: float) -> None:
+    """The range of all changes, and at least twice the band, so that small changes look small. An interval much longer
+    than that is cut at the frame.
+    """
+    changes = [math.log(one.median) for one in ratios]
+    least = 2 * max(math.log1p(threshold), -math.log1p(-threshold))
+    low, high = min(*changes, -least), max(*changes, least)
+    room = 0.5 * (high - low)
+    bounds = [bound for one in ratios if not math.isnan(one.low) for bound in (math.log(one.low), math.log(one.high))]
+    low, high = (
+        min([low, *(max(bound, low - room) for bound in bounds)]),
+        max([high, *(min(b, high + room) for b in bounds)]),
+    )
     low, high = low - (high - low) * 0.04, high + (high - low) * 0.04
     axes.set_xlim(low, high)
     ticks = _even_ticks(low, high) if high - low < SHORT else _round_ticks(low, high)
@@ -198,11 +247,15 @@ def _round_ticks(low: float, high: float) -> list[float]:
 def _title(comparison: Comparison) -> str:
     counts = comparison.counts(*comparison.gating)
     broken = [f"{len(comparison.broken)} broken"] if comparison.broken else []
-    return ", ".join([*broken, *(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)])
+    outcome = {"regression": "Regression", "fine": "No regression", "could not tell": "Could not tell"}
+    words = ", ".join([*broken, *(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)])
+    subject = outcome[comparison.outcome] if comparison.pair is None else " against ".join(reversed(comparison.pair))
+    return f"{subject}: {words}"
 
 
 def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Sequence[CellComparison]) -> str:
     left_out = Counter(cell.verdict for cell in cells) - Counter(cell.verdict for cell in drawn)
+    left_out.pop("same", None)
     cannot_be_drawn = {
         "broken": len(comparison.broken),
         "no longer timed": len(comparison.untimed),
@@ -210,17 +263,25 @@ def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Seque
     }
     not_drawn = [f"{number} more {verdict}" for verdict, number in left_out.items()]
     not_drawn += [f"{number} {what}" for what, number in cannot_be_drawn.items() if number]
-    band = f"±{comparison.threshold * 100:g} %"
+    observation = "round" if comparison.unit == "round" else "process"
+    floor = f"{comparison.rule.floor_us:g} µs"
+    small = any(cell.below_floor and cell.verdict in ("slower", "faster") for cell in drawn)
     return "\n".join(
         [
+            *(f"{why[0].upper()}{why[1:]}." for why in comparison.unclear if comparison.outcome == "could not tell"),
             *([f"Not drawn: {', '.join(not_drawn)}."] if not_drawn else []),
-            f"Point: ratio of medians. Bar: 95 % bootstrap interval. Band: {band}. {CORRELATED}",
-            _described("base", comparison.base),
-            _described("head", comparison.head),
+            f"Bar: interval that holds for all cells together; a {observation} is one observation. "
+            f"Band: ±{comparison.threshold * 100:.3g} %." + (f" Small: below {floor}." if small else ""),
+            *(
+                [_described("base", comparison.base), _described("head", comparison.head)]
+                if comparison.pair is None
+                else [_described("run", comparison.head)]
+            ),
         ]
     )
 
 
-def _described(side: str, run: Run) -> str:
-    environment = run.header.environment
-    return f"{side}: {run.header.name} · {machine(environment)} · {commit(environment)}"
+def _described(side: str, runs: Sequence[Run]) -> str:
+    environment = runs[0].header.environment
+    several = f" · {len(runs)} processes" if len(runs) > 1 else ""
+    return f"{side}: {runs[0].header.name} · {machine(environment)} · {commit(environment)}{several}"

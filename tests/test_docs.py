@@ -1,12 +1,14 @@
 """The documents: measured parts are those of the records, links lead somewhere, the example runs."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import bench
 from tools import splice
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,20 @@ def test_links_lead_somewhere(path):
         if "://" not in link and (not file.exists() or (anchor and anchor not in anchors(file))):
             broken.append(link)
     assert broken == []
+
+
+COMMAND = re.compile(r"^ *python bench\.py (\S[^`\n]*)$", re.MULTILINE)
+SHOWN = [*DOCUMENTS, ROOT / ".github" / "workflows" / "gate.yml"]
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_commands_shown_are_understood(path):
+    """Lines that are a whole command: their flags exist."""
+    for shown in COMMAND.findall(path.read_text(encoding="utf-8").replace("\\\n", " ")):
+        words = shlex.split(shown.split(" || ")[0].split(" > ")[0], comments=True)
+        words = words if words[0] in bench.COMMANDS or words[0].startswith("-") else ["run", *words]
+        if "--help" not in words:
+            bench.parser().parse_args(words)
 
 
 def test_the_readme_is_one_page():

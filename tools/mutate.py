@@ -1,14 +1,18 @@
 """Mutation test of ``verify``: breaks kernels and operator chains on purpose, and looks whether they are rejected.
 
-    python -m tools.mutate                          # every mutant, takes minutes
+    python -m tools.mutate                          # every mutant: minutes on a GPU, hours on a CPU
     python -m tools.mutate decode_flatten --jobs 2  # of one operator; also 'decode_*' or '*/triton_fused'
     python -m tools.mutate --list                   # what would be broken, and what should notice
-    python -m tools.mutate --out mutants.json       # every result, for a table
+    python -m tools.mutate --out mutants.json       # every result, for tools/splice.py
 
 A mutant is a line of ``tools/mutants/<operator>.toml``: a file, its text and what stands there instead, what that
-breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the tree, and a process of
-its own runs there what ``verify`` runs for one variant: hard points and sequences, then the points of a sweep. A
-process that crashes or hangs has rejected its mutant, too. First of all every variant must pass as it is.
+breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the operators' files, and a
+process of its own runs there what ``verify`` runs for one variant: hard points and sequences, points at capacity,
+random batches, then the points of a sweep. A process that crashes or hangs has rejected its mutant, too. Every variant
+must also pass as it is.
+
+Each operator has a process that loads torch, finds the points at capacity and computes the reference there once. It
+never touches the device; the processes of its mutants are forked from it.
 
 Mutants of CUDA C++ need a GPU and are counted apart where there is none. ``equivalent`` mutants are wrong on no legal
 input; they stand in the table so that nobody tries them again.
@@ -20,38 +24,54 @@ variant does not pass as it is. 130: interrupted.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import queue
+import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib.util import cache_from_source
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from harness import interpreter
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.report.console import make_console, print_rows, progress_bar
 from harness.wording import did_you_mean
 
+if TYPE_CHECKING:
+    from harness.config.sweep import Group
+    from harness.contract import Operator, Point
+    from harness.discover import Catalog
+
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"
-#: What a copy of the tree consists of.
-COPIED = ("baselines", "kernels", "harness", "configs", "tools")
-#: Configurations whose points a survivor of the hard points is put to: the first that has the operator.
+#: Folders of the operators' files, of which every mutant gets a copy.
+FOLDERS = ("baselines", "kernels")
+#: Configurations whose points a survivor of all other parts is put to: the first that has the operator.
 SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml", "configs/step.yaml")
 SEED = 0
+#: Outputs of a sweep's point. Many processes at a time have no room for the gigabytes of a few of them.
+MOST_BYTES = 256 << 20
+#: As many as ``verify`` tries by default.
+RANDOM_BATCHES = 25
 #: Seconds after which a mutant counts as hanging: many times what the slowest healthy variant takes.
 TIMEOUT_S = 300.0
+#: Characters of a place or a message that are written to a file.
+SHORT = 100
 
 #: Exceptions of NVRTC and Triton. What does not compile proves nothing.
 COMPILE_ERRORS = ("CompileError", "CompilationError")
@@ -59,6 +79,8 @@ COMPILE_ERRORS = ("CompileError", "CompilationError")
 #: The part of ``verify`` that rejects a mutant; "hard point" includes sequences. Of a process that died: "no_crash".
 Killer = Literal["hard point", "capacity", "random", "sweep"]
 KILLERS: tuple[Killer, ...] = ("hard point", "capacity", "random", "sweep")
+#: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
+LONGEST_FIRST = ("equivalent", "sweep", "random", "capacity", "hard point")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,12 +123,17 @@ class Case(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """killer: the part of ``verify`` that rejected it; None where it passed, or was not run, as it does not compile or
-    cannot be imported. where, message: of the rejection, or of that error.
+    cannot be imported. where, message: of the rejection, or of that error. seconds: that its process took.
     """
 
     killer: Killer | Literal["no_crash"] | None
     where: str | None = None
     message: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.killer is None and self.message is None
 
 
 class TableError(Exception):
@@ -152,105 +179,323 @@ def chosen(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
 # --- one mutant, in a process of its own ------------------------------------------------------------------------------
 
 
-@contextmanager
-def copy_of_the_tree() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        for name in COPIED:
-            shutil.copytree(ROOT / name, Path(folder) / name, ignore=shutil.ignore_patterns("__pycache__"))
-        yield Path(folder)
+@dataclass
+class Prepared:
+    """What all mutants of an operator share.
+
+    capacity, sweep: the points of these parts, the latter with their variants.
+    inputs, expected: (point, seed) -> batch; identity of a batch -> the reference's answer.
+    kept: modules of operators that a process need not import again.
+    """
+
+    operator: Operator
+    capacity: list[Point]
+    sweep: list[Group]
+    kept: frozenset[str]
+    inputs: dict[tuple[str, int], Any] = field(default_factory=dict)
+    expected: dict[int, Any] = field(default_factory=dict)
+
+    def answer(self, point: Point, seeds: Iterable[int]) -> None:
+        """Make the batches of these seeds at a point, and compute what is right."""
+        with suppress(Exception):  # then it is raised again where a variant is verified
+            for seed in seeds:
+                inputs = self.operator.make_inputs(point, seed)
+                self.expected[id(inputs)] = self.operator.reference(point, inputs)
+                self.inputs[self.operator.spelt_out(point), seed] = inputs
+
+    def answering(self) -> Operator:
+        """The operator with these batches and answers."""
+        operator = self.operator
+
+        def make_inputs(point: Point, seed: int) -> Any:
+            known = self.inputs.get((operator.spelt_out(point), seed))
+            return operator.make_inputs(point, seed) if known is None else known
+
+        def reference(point: Point, inputs: Any) -> Any:
+            known = self.expected.get(id(inputs))
+            return operator.reference(point, inputs) if known is None else known
+
+        return replace(operator, make_inputs=make_inputs, reference=reference)
 
 
-def run_case(case: Case, tree: Path, device: str, seed: int = SEED, timeout_s: float = TIMEOUT_S) -> Result:
-    """Verify a case in a copy of the tree, which is left as it was."""
-    file = tree / case.path
-    original = file.read_bytes()
-    compiled = Path(cache_from_source(file))
-    command = [sys.executable, "-m", "tools.mutate", "--verify", case.id, device, str(seed)]
-    if case.mutant is not None:
-        file.write_text(mutated(case, tree), encoding="utf-8")
-        # Python takes two versions of one size and second for the same.
-        compiled.unlink(missing_ok=True)
-    try:
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=timeout_s)
-        return msgspec.json.decode(done.stdout.rpartition("result ")[2], type=Result)
-    except subprocess.TimeoutExpired:
-        return Result("no_crash", "process", f"no end within {timeout_s:g} s")
-    except msgspec.DecodeError:
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
-        return Result("no_crash", "process", f"exit code {done.returncode}: {last}")
-    finally:
-        file.write_bytes(original)
-        compiled.unlink(missing_ok=True)
-
-
-def verify(operator_name: str, variant_name: str, device: str, seed: int) -> Result:
-    """What ``verify`` does for one variant, up to the first rejection. Runs in the copy."""
+def prepare(name: str, seed: int) -> Prepared:
+    """Load all that the processes of an operator's mutants need, and compute what they share."""
     import torch
 
-    from harness import interpreter
-    from harness.config.load import Measure, load
+    torch.set_num_threads(1)
+    import harness.cuda_graph
+    import harness.runner.evaluator
+    import harness.verify.random_batches  # noqa: F401
+    from harness.discover import discover
+    from harness.verify.capacity import capacity_points
+
+    for path in sorted((ROOT / "baselines").glob("*/operator.py")):
+        importlib.import_module(f"baselines.{path.parent.name}.operator")
+    kept = frozenset(_operator_modules())
+    catalog = discover()
+    operator = catalog.operators[name]
+    capacity = capacity_points(operator, catalog.of(name), seed)
+    prepared = Prepared(operator, capacity, _sweep(catalog, name), kept)
+    for point in capacity:
+        prepared.answer(point, [seed])
+        prepared.inputs[operator.spelt_out(point), seed + 1] = operator.make_inputs(point, seed + 1)
+    return prepared
+
+
+def _sweep(catalog: Catalog, name: str) -> list[Group]:
+    from harness.config.load import load
     from harness.config.sweep import plan
+    from harness.verify.points import tensor_bytes
+
+    source = next(source for source in (load(ROOT / path) for path in SWEEPS) if name in source.config.operators)
+    groups = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
+    return [group for group in groups if tensor_bytes(group.operator.make_outputs(group.point)) <= MOST_BYTES]
+
+
+def _operator_modules() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in FOLDERS]
+
+
+def use_tree(tree: Path, kept: Iterable[str]) -> None:
+    """Import operators' files from a copy of them from now on, but for the modules that are kept."""
+    from harness import discover
+
+    for name in _operator_modules():
+        if name not in kept:
+            package, _, attribute = name.rpartition(".")
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(attribute, None)
+            del sys.modules[name]
+    for name in _operator_modules():
+        if hasattr(sys.modules[name], "__path__"):
+            sys.modules[name].__path__ = [str(tree.joinpath(*name.split(".")))]
+    sys.path.insert(0, str(tree))
+    discover.ROOT = tree
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+
+
+def mutated_tree(case: Case, folder: Path) -> Path:
+    """A copy of the operators' files with the mutation, compiled files included."""
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    if case.mutant is not None:
+        (folder / case.path).write_text(mutated(case), encoding="utf-8")
+        # Python takes two versions of one size and second for the same.
+        Path(cache_from_source(folder / case.path)).unlink(missing_ok=True)
+    return folder
+
+
+def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, sweep: bool) -> Result:
+    """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
+
+    Replays of graphs at every hard point come last, as they take long and reject few mutants.
+    """
+    module = case.path.removesuffix(".py").replace("/", ".")
+    shared = case.mutant is None or module not in prepared.kept
+    use_tree(tree, prepared.kept if shared else ())
+
+    from harness.config.load import Measure
     from harness.records.schema import Cell
     from harness.runner.evaluator import Evaluator
-    from harness.runner.protocol import Job, Task
+    from harness.runner.protocol import Job, RandomRequest, Task
+    from harness.verify import random_batches
+    from harness.verify.hard_points import far_rows
 
-    interpreter.choose(device)
-    torch.set_num_threads(1)
-    evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False, compiled=False))
+    random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
+    job = Job(device, (), seed, Measure(), timed=False)
+    evaluator = Evaluator(job)
     catalog = evaluator._catalog
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
-    operator, variant = catalog.operators[operator_name], catalog.find(operator_name, variant_name)
-    for finding in evaluator.check_variant(operator.name, variant.name):
-        if finding.check in COMPILE_ERRORS:
-            return Result(None, finding.name, finding.message)
+
+    def rejected_at_hard_points(thorough: bool) -> Result | None:
+        evaluator._job = replace(job, timed=not thorough)
+        evaluator._states[case.id].findings = None
+        for finding in evaluator.check_variant(case.operator, case.variant):
+            if finding.check in COMPILE_ERRORS:
+                return Result(None, finding.name, finding.message)
+            if finding.outcome in ("rejected", "failed"):
+                return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
+        evaluator._job = job
+        return None
+
+    if result := rejected_at_hard_points(thorough=False):
+        return result
+    plain = catalog.operators[case.operator]
+    if shared:
+        catalog.operators[case.operator] = prepared.answering()
+
+    def rejected_at(part: Killer, points: Iterable[Point], at_capacity: bool) -> Result | None:
+        for point in points:
+            task = Task(case.operator, dict(point), (case.variant,), 0.0, at_capacity)
+            for cell in (event for event in evaluator.group(task) if isinstance(event, Cell)):
+                if cell.status.is_bad:
+                    return Result(part, cell.point, cell.reason)
+        return None
+
+    if result := rejected_at("capacity", prepared.capacity, True):
+        return result
+    for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
         if finding.outcome in ("rejected", "failed"):
-            return Result(part_of_verify(finding.name), finding.name, f"{finding.check}: {finding.message}")
-    source = next(source for source in map(load, SWEEPS) if operator.name in source.config.operators)
-    for group in plan(source, catalog.operators, catalog.variants, [variant.id]):
-        task = Task(operator.name, dict(group.point), (variant.name,), 0.0)
-        for cell in (event for event in evaluator.group(task) if isinstance(event, Cell)):
-            if cell.status.is_bad:
-                return Result("sweep", cell.point, cell.reason)
-    return Result(None)
+            return Result("random", finding.name, f"{finding.check}: {finding.message}")
+    for finding in far_rows(plain, evaluator._catalog.find(case.operator, case.variant), device, seed):
+        if finding.outcome in ("rejected", "failed"):
+            return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
+    if not sweep:
+        return Result(None)
+    mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
+    if result := rejected_at("sweep", mine, False):
+        return result
+    catalog.operators[case.operator] = plain
+    return (device == "cuda" and rejected_at_hard_points(thorough=True)) or Result(None)
 
 
-def part_of_verify(finding: str) -> Killer:
-    """By the first word of a finding's name; hard points and sequences have names of their own."""
-    return next((part for part in ("capacity", "random") if finding.startswith(part)), "hard point")
+def _case_process(
+    case: Case,
+    prepared: Prepared,
+    tree: Path,
+    device: str,
+    seed: int,
+    sweep: bool,
+    output: Path,
+    answer: Connection,
+    parent: int,
+) -> None:
+    from harness.runner.worker import die_with_parent
+
+    die_with_parent(parent)
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    answer.send(verify(case, prepared, tree, device, seed, sweep))
+    answer.close()
+    os._exit(0)  # without the clean-up of libraries that were loaded before the fork
+
+
+@dataclass
+class _Running:
+    """A case in its process. folder: its copy of the files, and what it prints."""
+
+    number: int
+    process: Any
+    answer: Connection
+    folder: tempfile.TemporaryDirectory
+    began: float = field(default_factory=time.monotonic)
+
+    def result(self, timeout_s: float) -> Result | None:
+        """None while it runs."""
+        seconds = time.monotonic() - self.began
+        ended = not self.process.is_alive()
+        with suppress(EOFError, OSError):
+            if self.answer.poll():
+                return msgspec.structs.replace(self.answer.recv(), seconds=seconds)
+        if ended:
+            printed = Path(self.folder.name, "output").read_text(errors="replace").strip() or "no output"
+            message = f"exit code {self.process.exitcode}: {printed.splitlines()[-1]}"
+            return Result("no_crash", "process", message, seconds)
+        if seconds > timeout_s:
+            return Result("no_crash", "process", f"no end within {timeout_s:g} s", seconds)
+        return None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.answer.close()
+        self.folder.cleanup()
+
+
+def _operator_process(
+    name: str,
+    cases: Mapping[int, Case],
+    device: str,
+    seed: int,
+    sweep: bool,
+    timeout_s: float,
+    slots: Any,
+    results: Connection,
+    parent: int,
+) -> None:
+    """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
+    from harness.runner.worker import die_with_parent
+
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
+    interpreter.choose(device)
+    with slots:
+        prepared = prepare(name, seed)
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(cases), []
+    while waiting or running:
+        if waiting and slots.acquire(timeout=0.02):
+            number = waiting.pop(0)
+            folder = tempfile.TemporaryDirectory(prefix="mutant-")
+            answer, theirs = context.Pipe(duplex=False)
+            tree, output = mutated_tree(cases[number], Path(folder.name)), Path(folder.name, "output")
+            of_case = (cases[number], prepared, tree, device, seed, sweep, output, theirs, os.getpid())
+            process = context.Process(target=_case_process, args=of_case)
+            process.start()
+            theirs.close()
+            running.append(_Running(number, process, answer, folder))
+        elif running:
+            wait([one.answer for one in running], timeout=0.02)
+        for one in list(running):
+            if (result := one.result(timeout_s)) is not None:
+                one.close()
+                running.remove(one)
+                slots.release()
+                results.send((one.number, result))
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
 def run_all(
-    cases: Sequence[Case], device: str, jobs: int, seed: int, update: Callable[[int, str], None]
-) -> list[Result]:
-    """The results in the order of the cases. Raises KeyboardInterrupt."""
-    results: dict[int, Result] = {}
-    trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    cases: Sequence[Case],
+    device: str,
+    jobs: int,
+    seed: int = SEED,
+    sweep: bool = True,
+    timeout_s: float = TIMEOUT_S,
+) -> Iterator[tuple[int, Result]]:
+    """(number of the case, result) of each, as it becomes known. Raises TableError where a healthy variant fails."""
+    context = multiprocessing.get_context("spawn")
+    slots, processes, names = context.Semaphore(jobs), [], {}
+    left = dict(sorted(enumerate(cases), key=lambda one: _order(one[1])))
+    try:
+        for name in dict.fromkeys(case.operator for case in cases):
+            mine = {number: case for number, case in left.items() if case.operator == name}
+            ours, theirs = context.Pipe(duplex=False)
+            of_operator = (name, mine, device, seed, sweep, timeout_s, slots, theirs, os.getpid())
+            processes.append(context.Process(target=_operator_process, args=of_operator))
+            processes[-1].start()
+            theirs.close()
+            names[ours] = name
+        while names:
+            for connection in wait(names):
+                try:
+                    number, result = connection.recv()
+                except EOFError:
+                    name = names.pop(connection)
+                    if any(case.operator == name for case in left.values()):
+                        raise TableError(f"the process of {name} ended early; its error stands above") from None
+                    continue
+                case = left.pop(number)
+                if case.mutant is None and not result.passed:
+                    raise TableError(f"{case.id} does not pass as it is: {result.where!r}: {result.message}")
+                yield number, result
+    finally:
+        for process in processes:
+            process.kill()  # which ends its mutants, too
+            process.join()
 
-    def run(i: int) -> None:
-        tree = trees.get()
-        try:
-            results[i] = run_case(cases[i], tree, device, seed)
-        finally:
-            trees.put(tree)
-        update(len(results), cases[i].id)
 
-    with ExitStack() as copies, ThreadPoolExecutor(jobs) as pool:
-        for _ in range(jobs):
-            trees.put(copies.enter_context(copy_of_the_tree()))
-        try:
-            list(pool.map(run, range(len(cases))))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [results[i] for i in range(len(cases))]
+def _order(case: Case) -> int:
+    return -1 if case.mutant is None else LONGEST_FIRST.index(case.mutant.killer)
 
 
 def unexpected(case: Case, result: Result) -> bool:
-    return result != Result(None) if case.mutant.killer == "equivalent" else result.killer is None
+    return not result.passed if case.mutant.killer == "equivalent" else result.killer is None
 
 
 def print_table(
@@ -290,11 +535,34 @@ def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[
 
 
 def as_json(case: Case, result: Result | None) -> dict:
-    """result: None where it needs a GPU."""
+    """result: None where it needs a GPU. The message of a rejection is cut to its check."""
     outcome = "needs a GPU" if result is None else "survived" if result.killer is None else "killed"
-    place = {"operator": case.operator, "variant": case.variant, "file": case.path}
-    expected = {"expected": case.mutant.killer, "breaks": case.mutant.breaks}
-    return {**place, **expected, "outcome": outcome, **(msgspec.to_builtins(result) if result else {})}
+    of_case = {"operator": case.operator, "variant": case.variant}
+    of_case |= {"breaks": case.mutant.breaks, "expected": case.mutant.killer, "outcome": outcome}
+    if result is not None and not result.passed:
+        message = result.message if result.killer in (None, "no_crash") else result.message.partition(":")[0]
+        of_case |= {"killer": result.killer, "where": result.where[:SHORT], "message": message[:SHORT]}
+    return of_case | ({"seconds": round(result.seconds)} if result else {})
+
+
+def write(path: Path, machine: str, seed: int, cases: Sequence[Case], results: Sequence[Result | None]) -> None:
+    """A mutant a line."""
+    head = json.dumps({"machine": machine, "seed": seed})[:-1]
+    lines = [json.dumps(as_json(case, result)) for case, result in zip(cases, results, strict=True)]
+    path.write_text(f'{head}, "mutants": [\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+
+
+def machine_of(device: str | None) -> tuple[str, str]:
+    """("cuda" or "cpu", its name). device: None for the GPU where there is one. Another process looks, as forks of one
+    that has initialised CUDA cannot use it.
+    """
+    if device == "cpu":
+        return "cpu", "CPU"
+    look = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    name = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout.strip()
+    if device == "cuda" and not name:
+        raise TableError("there is no GPU; use --device cpu")
+    return ("cuda", name) if name else ("cpu", "CPU")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -302,6 +570,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="*", metavar="OPERATOR", help="globs over operator or operator/variant")
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default 1)")
+    parser.add_argument(
+        "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every hard point"
+    )
     parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"of all inputs (default {SEED})")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write every result")
@@ -323,32 +594,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
-    import torch
-
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device, machine = machine_of(options.device)
     console, began = make_console(), time.monotonic()
     without_gpu = [case for case in cases if device == "cpu" and case.needs_gpu]
     cases = [case for case in cases if case not in without_gpu]
     healthy = [Case(*key, path, None) for key, path in {(c.operator, c.variant): c.path for c in cases}.items()]
-    with progress_bar(console, len(healthy) + len(cases)) as update:
-        for case, result in zip(healthy, run_all(healthy, device, options.jobs, options.seed, update), strict=True):
-            if result != Result(None):
-                raise TableError(f"{case.id} does not pass as it is: {result.where!r}: {result.message}")
-        past_healthy = lambda done, doing: update(len(healthy) + done, doing)  # noqa: E731
-        results = run_all(cases, device, options.jobs, options.seed, past_healthy)
-    if options.out is not None:
-        lines = [as_json(case, result) for case, result in zip(cases, results, strict=True)]
-        lines += [as_json(case, None) for case in without_gpu]
-        options.out.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
-    console.print(Text(f"device {device}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
+    known: dict[int, Result] = {}
+    try:
+        with progress_bar(console, len(cases) + len(healthy)) as update:
+            for number, result in run_all([*cases, *healthy], device, options.jobs, options.seed, not options.no_sweep):
+                known[number] = result
+                update(len(known), (cases + healthy)[number].id)
+    finally:  # what is known is not lost where it is interrupted
+        cases = [case for number, case in enumerate(cases) if number in known]
+        results = [known[number] for number in sorted(known)][: len(cases)]
+        if options.out is not None:
+            write(options.out, machine, options.seed, [*cases, *without_gpu], [*results, *([None] * len(without_gpu))])
+    console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
     print_table(console, cases, results, without_gpu)
     print_unexpected(console, cases, results)
     return BAD if any(map(unexpected, cases, results)) else OK
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--verify"]:
-        name, device, seed = sys.argv[2:]
-        print("result " + msgspec.json.encode(verify(*name.split("/"), device, int(seed))).decode())
-    else:
-        sys.exit(main())
+    sys.exit(main())

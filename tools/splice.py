@@ -16,16 +16,18 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import copy_bandwidth, floor_us, interval
 from harness.records.file import read_run
 from harness.records.schema import Cell, RecordError, Run
+from harness.report.decode_loop import loop_tables
 from harness.report.escape import as_text
-from harness.report.tables import point_columns
+from harness.report.tables import markdown, point_columns
 from harness.wording import did_you_mean, significant
 
 ROOT = Path(__file__).parents[1]
@@ -191,13 +193,19 @@ def agreement() -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
-def timers() -> list[str]:
-    """The timers of tools/compare_timers.py on kernels of known duration."""
-    path = REFERENCE / GPU / "compare_timers.json"
+@cache
+def read_json(name: str) -> Any:
+    """name: a file in results/reference. Raises SpliceError."""
+    path = REFERENCE / name
     try:
-        found = json.loads((ROOT / path).read_text(encoding="utf-8"))
+        return json.loads((ROOT / path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpliceError(f"{path} cannot be read: {error}") from None
+
+
+def timers() -> list[str]:
+    """The timers of tools/compare_timers.py on kernels of known duration."""
+    found = read_json(f"{GPU}/compare_timers.json")
     rows = []
     for name, measured_us in found["measured_us"].items():
         differences = [measured - true for true, measured in zip(found["true_us"], measured_us, strict=True)]
@@ -209,8 +217,122 @@ def timers() -> list[str]:
     return [*markdown_table(head, rows), "", versions]
 
 
+def mutants() -> list[str]:
+    """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
+    found = read_json(f"{GPU}/mutants.json")
+    parts = ("hard point", "capacity", "random", "sweep", "no_crash")
+
+    def row(name: str, mine: list[dict]) -> list[str]:
+        killers = Counter(mutant.get("killer") for mutant in mine)
+        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
+        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
+        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+
+    operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
+    rows = [
+        row(f"`{name}`", [one for one in found["mutants"] if one["operator"] == name]) for name in sorted(operators)
+    ]
+    head = ["operator", "mutants", "hard points", "capacity", "random", "sweep", "crash", "survived", "equivalent"]
+    survivors = [
+        f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
+        for one in found["mutants"]
+        if one["outcome"] == "survived" and one["expected"] != "equivalent"
+    ]
+    lines = [
+        *markdown_table(head, [*rows, row("all", found["mutants"])]),
+        "",
+        f"{found['machine']}, seed {found['seed']}.",
+    ]
+    return lines + (["", "Survivors:", "", *survivors] if survivors else [])
+
+
+#: Written by tools/error_rates.py.
+ERROR_RATES = "error_rates.json"
+#: Rule of tools/error_rates.py -> what the documents call it.
+RULES = {
+    "suite": "**this suite**",
+    "before": "bootstrap of one process a side, 2 % and 0.1 µs (this suite before)",
+    "mann_whitney": "Mann-Whitney at 0.05",
+    "criterion": "as Criterion.rs",
+    "best_of_five": "best of five, ±5 %",
+    "nvbench": "as nvbench-compare, robust",
+}
+#: Slow-downs in the tables, per cent.
+SLOWED = ("1", "2", "3", "5", "10")
+
+
+def _mean(rows: Iterable[Mapping[str, Any]], name: str, digits: int = 1) -> str:
+    """Mean of a share over machines or models, in per cent."""
+    return f"{100 * statistics.mean(row[name] for row in rows):.{digits}f}"
+
+
+def _rates(rule: str, processes: int, kind: str = "recorded") -> list[dict[str, Any]]:
+    """The rows of a rule; those of other rules have the one size that the rule looks at."""
+    rows = [row for row in read_json(ERROR_RATES)["rows"] if row["rule"] == rule and row["kind"] == kind]
+    return [row for row in rows if rule != "suite" or row["processes"] == processes]
+
+
+def error_rates_of_rules() -> list[str]:
+    """All rules on the recorded processes, the mean over the machines."""
+    rows = []
+    for rule, name in RULES.items():
+        found = _rates(rule, 4)
+        failed = _mean(found, "exit_1")
+        rows.append([name, failed, _mean(found, "exit_0"), *(_mean(found, f"found_{share}", 0) for share in SLOWED)])
+    head = ["rule", "unchanged: fails, %", "unchanged: passes, %", *(f"+{share} % found, %" for share in SLOWED)]
+    return markdown_table(head, rows, 1)
+
+
+def error_rates_by_processes() -> list[str]:
+    """This suite by machine and by the number of processes."""
+    rows = []
+    for row in (row for row in read_json(ERROR_RATES)["rows"] if row["rule"] == "suite" and row["kind"] == "recorded"):
+        rates = [_mean([row], name) for name in ("exit_1", "exit_0", "exit_3")]
+        found = [_mean([row], f"found_{share}", 0) for share in SLOWED]
+        rows.append([row["corpus"], f"{row['processes']} + {row['processes']}", *rates, *found])
+    head = ["machine", "processes", "unchanged: exit 1, %", "exit 0, %", "exit 3, %"]
+    return markdown_table([*head, *(f"+{share} % found, %" for share in SLOWED)], rows, 2)
+
+
+def error_rates_of_models() -> list[str]:
+    """Unchanged comparisons that fail under made-up noise, and 5 % found, by rule."""
+    models = dict.fromkeys(row["corpus"] for row in read_json(ERROR_RATES)["rows"] if row["kind"] == "model")
+    rows = []
+    for rule, name in RULES.items():
+        found = {row["corpus"]: row for row in _rates(rule, 4, "model")}
+        rows.append(
+            [name, *(f"{_mean([found[one]], 'exit_1')} · {_mean([found[one]], 'found_5', 0)}" for one in models)]
+        )
+    return markdown_table(["fails unchanged, % · +5 % found, %", *models], rows, 1)
+
+
+def error_rate_machines() -> list[str]:
+    """The records that the rates come from."""
+    found = read_json(ERROR_RATES)
+    rows = [
+        [name, one["gpu"], str(one["processes"]), str(one["cells"]), f"{100 * one['median_sd']:.2f}",
+         f"{100 * one['greatest_sd']:.2f}"]
+        for name, one in found["machines"].items()
+    ]  # fmt: skip
+    head = ["machine", "GPU", "processes", "cells", "deviation between processes, median cell, %", "worst cell, %"]
+    lines = markdown_table(head, rows, 2)
+    for row in (row for row in found["rows"] if row["kind"] == "two machines"):
+        lines += [
+            "",
+            f"One side on each of {row['corpus']}, {row['processes']} + {row['processes']} processes, with the wider "
+            f"band: unchanged comparisons fail in {_mean([row], 'exit_1')} % and pass in {_mean([row], 'exit_0')} %; "
+            f"+10 % is found in {_mean([row], 'found_10', 0)} %.",
+        ]
+    return [*lines, "", f"{found['comparisons']} comparisons a row."]
+
+
 def tables(run: Run) -> list[str]:
-    """Every operator of a record: a row per point, a column per variant."""
+    """Every operator of a record: a row per point, a column per variant. Of decode loops: the changes of ITL and TPOT,
+    and those of the ITL beside the modelled ones.
+    """
+    if run.loops:
+        itl, tpot, *_, against_model = loop_tables(run)
+        return markdown([itl, tpot, against_model]).splitlines()
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}
@@ -235,6 +357,11 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "runs": runs,
     "agreement": agreement,
     "timers": timers,
+    "mutants": mutants,
+    "error-rates": error_rates_of_rules,
+    "error-rates-by-processes": error_rates_by_processes,
+    "error-rates-of-models": error_rates_of_models,
+    "error-rate-machines": error_rate_machines,
 }
 
 

@@ -86,6 +86,11 @@ HARD_POINTS = [
         _rows_over_segments,
     ),
     HardPoint("a row of 300 tokens", _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600}),
+    HardPoint(
+        "a row of 300 tokens, seq_len < decode_len",
+        _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600},
+        seq_len_below_decode_len,
+    ),
     HardPoint("token padding, T > A", _SMALL | {"batch_size": 5, "token_padding": 3}),
     HardPoint("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
     HardPoint("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),

@@ -72,6 +72,7 @@ HARD_POINTS = [
     *(HardPoint(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),
     HardPoint("B = 1024", {"batch_size": 1024, "chunk_tokens": 1500, "max_model_len": 512}),
     HardPoint("B > N", {"batch_size": 40, "chunk_tokens": 9}),
+    HardPoint("slack past the last table column", {"batch_size": 2, "chunk_tokens": 96, "slack": 64, "block_size": 4, "table_columns": 12}),  # noqa: E501
     HardPoint("a token per request", _UNIFORM | {"batch_size": 40, "chunk_tokens": 40}),
     # Around the token counts at which kernels change their tile size.
     *(

@@ -128,6 +128,7 @@ HARD_POINTS = [
     HardPoint("padding rows", _SMALL | {"batch_size": 5, "padding": 0.4}),
     HardPoint("padding rows hold stale inputs", _SMALL | _HALF_PADDING, stale_padding_rows),
     HardPoint("padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | _HALF_PADDING, stale_padding_rows),
+    HardPoint("hundreds of padding rows hold stale inputs", _SMALL | {"batch_size": 600, "padding": 0.5, "crossing": 0.1, "num_layers": 1, "max_num_seqs": 600}, stale_padding_rows),  # noqa: E501
     HardPoint("all rows padding", _SMALL, _all_padding),
     HardPoint("BS = 1, k = 5", _SMALL | _BS1),
     HardPoint("k = 1", _SMALL | {"num_speculative_blocks": 1}),

@@ -129,7 +129,7 @@ DECODE_LEN_FITS = Rule(
     "max_decode_len ({max_decode_len}) must not exceed next_n ({next_n})", lambda p: p.max_decode_len <= p.next_n
 )
 CONTEXT_FITS = Rule(
-    "context_len {context_len} must not exceed max_model_len ({max_model_len})",
+    "context_len ({context_len}) must not exceed max_model_len ({max_model_len})",
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
 ROW_FITS = Rule(

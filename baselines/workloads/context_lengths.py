@@ -124,6 +124,15 @@ def draw_lengths(value: Any, count: int, rng: np.random.Generator) -> np.ndarray
     return drawn[chosen, np.arange(count)]
 
 
+def requests_of_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt tokens and output tokens, each >= 1, of all requests of a trace in its order; int64 [requests].
+
+    Raises ValueError.
+    """
+    prompts, outputs = _read_trace(path)
+    return prompts, np.maximum(outputs, 1)
+
+
 @lru_cache(maxsize=8)
 def _read_trace(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Prompt tokens and output tokens of all requests of a trace, both int64 [requests]. Raises ValueError."""

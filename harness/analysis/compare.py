@@ -1,52 +1,89 @@
-"""Compares two runs cell by cell: slower, faster, same or unsure. Never imports torch.
+"""Compares two sides, each the records of several processes, cell by cell: slower, faster, same or unsure.
 
-Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. ``unsure`` is a separate verdict and never
-counts as ``same``.
+Times are in microseconds. A ratio is head / base: 1.05 is 5 % slower. The unit of evidence is the process: one median
+per process and cell. docs/comparison.md explains the rule and shows its error rates. Never imports torch.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 from msgspec.structs import asdict
 
-from harness.analysis import stats
+from harness.analysis import moderated, stats
+from harness.analysis.moderated import Spread
 from harness.analysis.stats import Interval
+from harness.analysis.warnings import (
+    abbreviated,
+    audit_warnings,
+    calibration_warnings,
+    disagreeing_cells,
+    throttling_warnings,
+)
 from harness.exit_codes import BAD, OK, UNSURE
+from harness.records.choose import chosen
 from harness.records.schema import Cell, Run, Status
-from harness.wording import did_you_mean, significant
+from harness.wording import counted, did_you_mean, significant
 
 Verdict = Literal["slower", "faster", "same", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")
-#: Relative change, and change in microseconds, beyond which a cell can be slower or faster.
-THRESHOLD = 0.02
-FLOOR_US = 0.1
 #: Significant digits of a time that is shown beside another.
 DIGITS = 4
-#: With fewer samples a percentile bootstrap gives far too narrow an interval, so none is given.
-MIN_SAMPLES = 5
+#: Processes a side with which a verdict is possible: of two, both can be in the rarer one of a kernel's two states.
+MIN_PROCESSES = 3
+#: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells.
+POWER = 0.95
 #: Device -> the figures that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
 GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
-CORRELATED = (
-    "Samples of one process are correlated: these intervals are evidence from one pair of processes only. "
-    "Repeat both runs in fresh processes before relying on a small change."
-)
+#: What two GPUs of one model differ by where their calibration kernels do not show more.
+MACHINE_SPREAD = 0.03
 
 
 class CompareError(Exception):
-    """The two runs cannot be compared as asked; the message says why. Exit code 2."""
+    """The sides cannot be compared as asked; the message says why. Exit code 2."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as a change.
+
+    threshold: relative change that matters.
+    floor_us:  change in microseconds that matters; a smaller one is named but does not fail.
+    detect:    slow-down that the comparison must be able to see; if it cannot, it does not pass.
+    rate:      share of false alarms among the cells called slower; on unchanged code the chance of any.
+    figures:   the figures that decide the exit code; None: GATING of the device.
+    only:      globs of the cells to compare; "!" in front excludes.
+    any_config: whether runs of different configurations are compared in the cells that they share.
+    """
+
+    threshold: float = 0.02
+    floor_us: float = 0.02
+    detect: float = 0.05
+    rate: float = 0.01
+    figures: tuple[str, ...] | None = None
+    only: tuple[str, ...] = ()
+    any_config: bool = False
+
+
+#: For --preset. strict: every change that can be told; pr: the default; nightly: what a service would notice.
+PRESETS = {
+    "strict": Rule(threshold=0.01, floor_us=0.0, detect=0.03),
+    "pr": Rule(),
+    "nightly": Rule(threshold=0.03, floor_us=0.1),
+}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A field of the environment or the header in which the runs differ. None: absent."""
+    """A field of the environment or the header in which the sides differ. None: absent."""
 
     name: str
     base: Any
@@ -65,10 +102,15 @@ class Transition:
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One figure of one cell. base_us, head_us: medians. ratio: head / base. change_us: head - base.
+    """One figure of one cell.
 
-    The bounds are NaN for fewer than MIN_SAMPLES samples or samples that are not positive; ``ratio.median`` is NaN
-    where a median is not positive.
+    axes:         of the point, all of them.
+    base_medians, head_medians: one median per process; of a paired comparison, per process or per round.
+    base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
+    The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
+    sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
+    power:        chance that a slow-down of Comparison.detect would have been called slower.
+    below_floor:  whether the change is smaller than Rule.floor_us.
     """
 
     operator: str
@@ -80,11 +122,53 @@ class CellComparison:
     ratio: Interval
     change_us: Interval
     verdict: Verdict
+    axes: Mapping[str, Any] = field(default_factory=dict)
+    base_medians: tuple[float, ...] = ()
+    head_medians: tuple[float, ...] = ()
+    sd: float = math.nan
+    power: float = 0.0
+    below_floor: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"{self.operator}/{self.variant}/{self.point}"
 
     @property
     def texts(self) -> tuple[str, str]:
         """base_us and head_us, with enough digits to show a change of the threshold."""
         return significant(self.base_us, DIGITS), significant(self.head_us, DIGITS)
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict == "slower" and not self.below_floor
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One figure over the cells of a variant: geometric mean of the ratios with its interval, least and greatest.
+
+    The interval comes from the geometric means of the processes, so that what all cells of a process share counts.
+    """
+
+    operator: str
+    variant: str
+    figure: str
+    cells: int
+    ratio: Interval
+    least: float
+    greatest: float
+    verdict: Verdict
+    counts: Counter[Verdict]
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The GPUs of the two sides. band: what is added to the threshold on their account, a share; why: a sentence."""
+
+    base: tuple[str, ...]
+    head: tuple[str, ...]
+    band: float
+    why: str | None
 
 
 @dataclass(frozen=True)
@@ -92,28 +176,52 @@ class Comparison:
     """The result of ``compare``.
 
     gating:    the figures that decide ``exit_code``.
-    cells:     every figure that both runs have of a cell.
+    cells:     every figure that both sides have of a cell.
     broken:    cells that passed in base and are a mismatch or failed in head; fixed: the reverse.
-    lost:      cells of both runs that base timed, without a comparable time in head.
-    base_only, head_only: cells of one run.
+    lost:      cells of both sides that base timed, without a comparable time in head.
+    base_only, head_only: cells of one side.
+    pair:      (base, head) names of the variants, where two variants of the same runs are compared.
+    unit:      what a median stands for: "process", or "round" of one process.
     """
 
-    base: Run
-    head: Run
-    threshold: float
-    floor_us: float
+    base: tuple[Run, ...]
+    head: tuple[Run, ...]
+    rule: Rule
     gating: tuple[str, ...]
     differences: list[Difference]
+    machines: Machines
     cells: list[CellComparison] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
     broken: list[Transition] = field(default_factory=list)
     fixed: list[Transition] = field(default_factory=list)
     lost: list[Transition] = field(default_factory=list)
     base_only: list[Transition] = field(default_factory=list)
     head_only: list[Transition] = field(default_factory=list)
+    pair: tuple[str, str] | None = None
+    unit: Literal["process", "round"] = "process"
+
+    @property
+    def threshold(self) -> float:
+        """The relative change that matters here: the rule's, and the band of the machines."""
+        return (1 + self.rule.threshold) * (1 + self.machines.band) - 1
+
+    @property
+    def detect(self) -> float:
+        """The slow-down that must be visible here, with the band of the machines as the threshold."""
+        return (1 + self.rule.detect) * (1 + self.machines.band) - 1
 
     @property
     def gating_cells(self) -> list[CellComparison]:
         return [cell for cell in self.cells if cell.figure in self.gating]
+
+    @property
+    def failing(self) -> list[CellComparison]:
+        return [cell for cell in self.gating_cells if cell.fails]
+
+    @property
+    def undecided(self) -> list[CellComparison]:
+        """Gating cells that more processes could still decide: unsure, or blind to a slow-down of ``detect``."""
+        return [cell for cell in self.gating_cells if not cell.fails and cell.power < POWER]
 
     @property
     def untimed(self) -> list[Transition]:
@@ -121,143 +229,514 @@ class Comparison:
         return [one for one in (*self.base_only, *self.lost) if one.timed]
 
     @property
+    def power(self) -> float:
+        """Chance that a slow-down of ``detect`` in any one gating cell would have been called slower, on average."""
+        cells = self.gating_cells
+        return float(np.mean([cell.power for cell in cells])) if cells else 0.0
+
+    @property
+    def unclear(self) -> list[str]:
+        """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
+        found = []
+        if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
+            found.append(
+                f"{len(self.base)} + {len(self.head)} processes: on fewer than {MIN_PROCESSES} a side nothing can fail "
+                "or pass, because two processes of the same code differ; record more"
+            )
+        elif self.gating_cells and self.power < POWER:
+            found.append(
+                f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
+                f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"
+            )
+        if self.untimed:
+            found.append(
+                f"{counted(len(self.untimed), 'cell')} timed in base {'is' if len(self.untimed) == 1 else 'are'} "
+                "not timed in head"
+            )
+        return found
+
+    @property
+    def outcome(self) -> Literal["regression", "fine", "could not tell"]:
+        if self.broken or self.failing:
+            return "regression"
+        return "could not tell" if self.unclear else "fine"
+
+    @property
     def exit_code(self) -> int:
-        """1: a gating figure is slower, or a cell broke. 3: one is unsure, or no longer timed. Else 0."""
-        verdicts = {cell.verdict for cell in self.gating_cells}
-        if self.broken or "slower" in verdicts:
-            return BAD
-        return UNSURE if self.untimed or "unsure" in verdicts else OK
+        return {"regression": BAD, "could not tell": UNSURE, "fine": OK}[self.outcome]
+
+    @property
+    def sides(self) -> list[tuple[str, tuple[Run, ...]]]:
+        """("base", records) and ("head", records); ("run", records) where two variants of one side are compared."""
+        return [("base", self.base), ("head", self.head)] if self.pair is None else [("run", self.head)]
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the records before relying on the verdicts."""
+        found = []
+        for side, runs in self.sides:
+            cells = [cell for run in runs for cell in run.cells]
+            disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
+            texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
+            if disagreeing:
+                named = ", ".join(abbreviated(disagreeing))
+                texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
+            found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+        return found
 
     def counts(self, *figures: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
 
 
-def compare(
-    base: Run, head: Run, threshold: float = THRESHOLD, floor_us: float = FLOOR_US, figures: Sequence[str] | None = None
-) -> Comparison:
-    """Join the cells of two runs by key, and judge every figure that both have.
+def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Comparison:
+    """Join the cells of two sides by key, and judge every figure that both have.
 
-    figures: the gating ones; by default GATING of the device. Where a file holds a key twice, the last line counts.
+    base, head: the records of a side, one for each process. Where a record holds a key twice, the last line counts.
 
-    Raises CompareError: a CPU run with a GPU run; runs in different cache states; no cell that both time, unless cells
-    broke; an unknown figure; a bad threshold or floor.
+    Raises CompareError: CPU against GPU; different models of GPU, configurations, seeds or cache states; a side of
+    several revisions; a record that stands twice on a side, or is incomplete; no cell that both sides time, unless
+    cells broke; an unknown figure; a bad threshold, floor or detect.
     """
-    devices = base.header.environment.device, head.header.environment.device
-    if devices[0] != devices[1]:
-        raise CompareError(
-            f"{base.path} was timed on {devices[0]} and {head.path} on {devices[1]}; "
-            "CPU and GPU times are never compared"
-        )
-    if base.cache != head.cache:
-        raise CompareError(
-            f"{base.path} was timed with a {base.cache} cache and {head.path} with a {head.cache} one; "
-            "record both with the same measure.cache"
-        )
-    if unknown := [figure for figure in figures or () if figure not in stats.FIGURES]:
-        raise CompareError(f"no figure named {unknown[0]}{did_you_mean(unknown[0], stats.FIGURES)}")
-    if not 0 < threshold < 1 or not floor_us >= 0:
-        raise CompareError(
-            f"threshold {threshold:g} must lie between 0 and 1 (2 % is 0.02) "
-            f"and floor {floor_us:g} must not be negative"
-        )
-    gating = tuple(figures or GATING[devices[0]])
-    result = Comparison(base, head, threshold, floor_us, gating, _differences(base, head))
-    _join(result)
+    base, head = (tuple(chosen(run, rule.only) for run in runs) for runs in (base, head))
+    _check_rule(rule)
+    _check_runs(base, head, rule)
+    gating = rule.figures or GATING[base[0].header.environment.device]
+    result = Comparison(base, head, rule, gating, _differences(base[0], head[0]), _machines(base, head))
+    rows = _join(result)
+    _judge_all(result, rows)
     if not result.gating_cells and not result.broken:
-        raise CompareError(f"{base.path} and {head.path} have no cell in common that both time by {', '.join(gating)}")
+        raise CompareError(
+            f"{base[0].path} and {head[0].path} have no cell in common that both time by {', '.join(gating)}"
+            + (f" and that matches {' '.join(rule.only)}" if rule.only else "")
+        )
     return result
 
 
-def judge(ratio: Interval, change_us: Interval, threshold: float, floor_us: float) -> Verdict:
-    """The verdict on one figure, from two 95 % intervals.
+def compare_variants(
+    runs: Sequence[Run],
+    head: str,
+    base: str,
+    rule: Rule = Rule(),
+) -> Comparison:
+    """Compare two variants of the same runs, at every point that both have; head against base.
 
-    slower: the whole ratio interval lies above 1 + threshold, and the medians differ by more than floor_us.
-    faster: it lies below 1 - threshold, and the medians differ by more than floor_us.
-    same:   it lies within 1 ± threshold.
-    unsure: anything else, such as +6 % of a 1 us kernel, which one pair of runs cannot establish. NaN bounds too, since
-            every comparison with NaN is false.
+    Variants of a point take turns, so samples are paired by round: a process gives one median of the ratios of its
+    rounds. Of a single process the rounds themselves are the evidence.
+
+    head, base: ``variant``, or ``operator/variant``.  Raises CompareError as ``compare``, and for an unknown variant.
     """
-    if ratio.low > 1 + threshold and change_us.median > floor_us:
-        return "slower"
-    if ratio.high < 1 - threshold and change_us.median < -floor_us:
-        return "faster"
-    return "same" if 1 - threshold <= ratio.low and ratio.high <= 1 + threshold else "unsure"
+    runs = tuple(chosen(run, rule.only) for run in runs)
+    _check_rule(rule)
+    _check_runs(runs, runs, rule, paired=True)
+    gating = rule.figures or GATING[runs[0].header.environment.device]
+    unit = "process" if len(runs) > 1 else "round"
+    names = dict.fromkeys(cell.variant for run in runs for cell in run.cells)
+    for name in (head, base):
+        if name.rpartition("/")[2] not in names:
+            raise CompareError(
+                f"no variant {name!r} in {runs[0].path}{did_you_mean(name.rpartition('/')[2], list(names))}"
+            )
+    result = Comparison(runs, runs, rule, gating, [], Machines((), (), 0.0, None), pair=(base, head), unit=unit)
+    _judge_all(result, _pairs(result))
+    if not result.gating_cells:
+        raise CompareError(f"no point at which {runs[0].path} times both {head} and {base} by {', '.join(gating)}")
+    return result
 
 
-def ratio_and_change(base: Sequence[float], head: Sequence[float], seed: int = 0) -> tuple[Interval, Interval]:
-    """Ratio and difference of the medians of two independent samples, with 95 % percentile-bootstrap intervals.
+# --- what may be compared ---------------------------------------------------------------------------------------------
 
-    Both come from the same resamples (scipy.stats.bootstrap, unpaired; Efron and Tibshirani, An Introduction to the
-    Bootstrap, 1993, ch. 13).
+
+def _check_rule(rule: Rule) -> None:
+    if unknown := [figure for figure in rule.figures or () if figure not in stats.FIGURES]:
+        raise CompareError(f"no figure named {unknown[0]}{did_you_mean(unknown[0], stats.FIGURES)}")
+    if not 0 < rule.threshold < 1:
+        raise CompareError(f"threshold {rule.threshold:g} must lie between 0 and 1 (2 % is 0.02)")
+    if not rule.threshold < rule.detect < 10:
+        raise CompareError(
+            f"detect {rule.detect:g} must be above the threshold {rule.threshold:g} (5 % is 0.05): "
+            "what is not slower than the threshold cannot be detected"
+        )
+    if not 0 <= rule.floor_us < math.inf:
+        raise CompareError(f"floor {rule.floor_us:g} must not be negative")
+    if not 0 < rule.rate < 1:
+        raise CompareError(f"rate {rule.rate:g} must lie between 0 and 1")
+
+
+def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired: bool = False) -> None:
+    first = base[0]
+    for run in (*base, *head):
+        if run.truncated:
+            raise CompareError(
+                f"{run.path}: the last line is incomplete, the run was killed; complete it with --resume, or leave it "
+                "out"
+            )
+        devices = first.header.environment.device, run.header.environment.device
+        if devices[0] != devices[1]:
+            raise CompareError(
+                f"{first.path} was timed on {devices[0]} and {run.path} on {devices[1]}; "
+                "CPU and GPU times are never compared"
+            )
+        if first.cache != run.cache:
+            raise CompareError(
+                f"{first.path} was timed with a {first.cache} cache and {run.path} with a {run.cache} one; "
+                "record both with the same measure.cache"
+            )
+        gpus = first.header.environment.gpu, run.header.environment.gpu
+        if gpus[0] != gpus[1]:
+            raise CompareError(
+                f"{first.path} was timed on {gpus[0]} and {run.path} on {gpus[1]}; "
+                "times of different models say nothing about a change of the code"
+            )
+        if first.header.seed != run.header.seed:
+            raise CompareError(
+                f"{first.path} has seed {first.header.seed} and {run.path} seed {run.header.seed}; the longest request "
+                "of a batch can decide its time, so record both with the same --seed"
+            )
+        settings = _configuration(first), _configuration(run)
+        if not rule.any_config and settings[0] != settings[1]:
+            name = next(n for n in settings[0] | settings[1] if settings[0].get(n) != settings[1].get(n))
+            raise CompareError(
+                f"{first.path} and {run.path} have different configurations: {name} is {settings[0].get(name)} and "
+                f"{settings[1].get(name)}; record both with the same one, or compare the cells that they share with "
+                "--any-config"
+            )
+    for side, runs in (("base", base), ("head", head)):
+        seen: dict[tuple[Any, ...], str] = {}
+        for run in runs:
+            if (earlier := seen.setdefault(identity(run), run.path)) is not run.path:
+                raise CompareError(
+                    f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
+                    "remove one"
+                )
+        commits = dict.fromkeys(run.header.environment.commit for run in runs)
+        if len(commits) > 1 and not paired:
+            named = " and ".join(str(commit or "unknown") for commit in list(commits)[:2])
+            raise CompareError(
+                f"{side} holds records of several revisions ({named}); give each revision its own folder"
+            )
+
+
+def identity(run: Run) -> tuple[Any, ...]:
+    """What two copies of a record share and two processes do not."""
+    timed = next((cell.metrics for cell in run.cells if cell.metrics), None)
+    return run.header.started, timed and (tuple(timed.host_us), tuple(timed.cpu_us)), len(run.cells)
+
+
+def _configuration(run: Run) -> dict[str, Any]:
+    """What decides which cells are measured and how. Not the seed, which the header holds, and the model of ITL."""
+    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name")}
+    leaves = dict(_leaves("config", config))
+    leaves.pop("config.measure.seed", None)
+    return leaves
+
+
+def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
+    """Whether the sides were timed on the same GPUs, and how much wider the threshold becomes if not."""
+    sides = [tuple(dict.fromkeys(run.header.environment.gpu_id for run in runs)) for runs in (base, head)]
+    known = [tuple(one for one in side if one is not None) for side in sides]
+    if base[0].header.environment.device == "cpu":
+        return Machines((), (), 0.0, None)
+    if known != sides:
+        return Machines(*known, 0.0, "Records do not say on which GPU they were timed; taken as one and the same.")
+    if set(sides[0]) == set(sides[1]):
+        several = f"Both sides were timed on the same {len(set(sides[0]))} GPUs." if len(set(sides[0])) > 1 else None
+        return Machines(*known, 0.0, several)
+    measured = _calibration_spread(base, head)
+    band = max(MACHINE_SPREAD, measured)
+    return Machines(
+        *known,
+        band,
+        f"Base and head were timed on different GPUs of one model, whose calibration kernels differ by up to "
+        f"{measured * 100:.1f} %: {band * 100:.1f} % are added to the threshold and to what must be visible.",
+    )
+
+
+def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
+    """The greatest relative difference of a calibration kernel's graph slope between the sides: none depends on the
+    code that is compared.
     """
-    base_us, head_us = float(np.median(base)), float(np.median(head))
-    point = (head_us / base_us if min(base_us, head_us) > 0 else math.nan, head_us - base_us)
-    if min(len(base), len(head)) < MIN_SAMPLES or min(*base, *head) <= 0:
-        return Interval(point[0], math.nan, math.nan), Interval(point[1], math.nan, math.nan)
 
-    def statistic(base: np.ndarray, head: np.ndarray, axis: int = -1) -> np.ndarray:
-        base_us, head_us = np.median(base, axis=axis), np.median(head, axis=axis)
-        return np.stack([head_us / base_us, head_us - base_us])
+    def slope_of(runs: tuple[Run, ...], name: str) -> float:
+        found = [run.header.calibration.own.get(name) for run in runs if run.header.calibration]
+        slopes = [float(np.median(stats.slopes(one.graph_us))) for one in found if one and len(one.graph_us) > 1]
+        return float(np.median(slopes)) if slopes else math.nan
 
-    bounds = scipy.stats.bootstrap(
-        (np.asarray(base, float), np.asarray(head, float)),
-        statistic,
-        n_resamples=stats.RESAMPLES,
-        method="percentile",
-        confidence_level=stats.CONFIDENCE,
-        vectorized=True,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    ratio, change_us = (Interval(point[i], float(bounds.low[i]), float(bounds.high[i])) for i in range(2))
-    return ratio, change_us
+    names = {name for run in (*base, *head) if run.header.calibration for name in run.header.calibration.own}
+    pairs = [(slope_of(base, name), slope_of(head, name)) for name in names]
+    ratios = [abs(math.log(after / before)) for before, after in pairs if before > 0 and after > 0]
+    return math.expm1(min(max(ratios), 1.0)) if ratios else 0.0
 
 
-def _join(result: Comparison) -> None:
-    """Fill the lists of ``result``."""
-    base_cells, head_cells = ({cell.key: cell for cell in run.cells} for run in (result.base, result.head))
+# --- the join ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A figure of a cell with its evidence. paired: head and base medians belong together one by one."""
+
+    cell: Cell
+    variant: str
+    figure: str
+    base: tuple[float, ...]
+    head: tuple[float, ...]
+    paired: bool = False
+
+
+def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
+    """Key -> its cell in every run that has it."""
+    found: dict[str, list[Cell]] = {}
+    for run in runs:
+        for key, cell in {cell.key: cell for cell in run.in_order}.items():
+            found.setdefault(key, []).append(cell)
+    return found
+
+
+def _join(result: Comparison) -> list[_Row]:
+    """Fill the lists of transitions; the figures that can be judged."""
+    base_cells, head_cells = (_by_key(runs) for runs in (result.base, result.head))
+    rows = []
     for key in base_cells | head_cells:
-        base, head = base_cells.get(key), head_cells.get(key)
+        base, head = base_cells.get(key, []), head_cells.get(key, [])
         base_times, head_times = _times(base), _times(head)
         wanted = [figure for figure in result.gating if figure in base_times]
         transition = Transition(key, _state(base), _state(head), timed=bool(wanted))
-        if base is None or head is None:
-            (result.head_only if base is None else result.base_only).append(transition)
-        elif base.status == Status.PASSED and head.status.is_bad:
+        was_bad, is_bad = (any(cell.status.is_bad for cell in cells) for cells in (base, head))
+        if not base or not head:
+            (result.head_only if not base else result.base_only).append(transition)
+        elif is_bad and not was_bad and any(cell.status == Status.PASSED for cell in base):
             result.broken.append(transition)
-        elif moved := _moved_axes(base, head):
+        elif moved := _moved_axes(base[0], head[0]):
             result.lost.append(replace(transition, head=f"another point now: {moved}"))
         else:
-            if base.status.is_bad and head.status == Status.PASSED:
+            if was_bad and all(cell.status == Status.PASSED for cell in head):
                 result.fixed.append(transition)
             if gone := [figure for figure in wanted if figure not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
-            for figure in (figure for figure in base_times if figure in head_times):
-                ratio, change_us = ratio_and_change(base_times[figure], head_times[figure])
-                medians = float(np.median(base_times[figure])), float(np.median(head_times[figure]))
-                verdict = judge(ratio, change_us, result.threshold, result.floor_us)
-                result.cells.append(
-                    CellComparison(base.operator, base.variant, base.point, figure, *medians, ratio, change_us, verdict)
-                )
+            rows += [
+                _Row(base[0], base[0].variant, figure, tuple(base_times[figure]), tuple(head_times[figure]))
+                for figure in base_times
+                if figure in head_times
+            ]
+    return rows
 
 
-def _times(cell: Cell | None) -> dict[str, list[float]]:
-    """Figure -> samples, for the figures that the cell has, in the order of stats.FIGURES."""
-    if cell is None or cell.status != Status.PASSED or cell.metrics is None:
-        return {}
-    return {figure: samples for figure in stats.FIGURES if (samples := stats.samples(cell.metrics, figure))}
+def _pairs(result: Comparison) -> list[_Row]:
+    """The figures of both variants of ``result.pair``, paired by round."""
+    found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
+    names = [name if "/" in name else f"*/{name}" for name in result.pair or ()]
+    for run in result.base:
+        variants = [
+            {
+                cell.point_key: cell
+                for cell in run.in_order
+                if fnmatch.fnmatchcase(f"{cell.operator}/{cell.variant}", name)
+            }
+            for name in names
+        ]
+        for point, cell in variants[1].items():
+            if point in variants[0]:
+                found.setdefault(point, []).append((variants[0][point], cell))
+    rows = []
+    for cells in found.values():
+        for figure in stats.FIGURES:
+            by_process = [rounds for pair in cells if (rounds := _rounds(*pair, figure)) is not None]
+            if not by_process:
+                continue
+            if result.unit == "process":
+                base = [float(np.median(base)) for base, _ in by_process]
+                # What the ratio of a process is, is decided by its pairs; its base median only sets the scale.
+                head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
+            else:
+                base, head = (list(map(float, side)) for side in by_process[0])
+            rows.append(_Row(cells[0][1], cells[0][1].variant, figure, tuple(base), tuple(head), paired=True))
+    return rows
 
 
-def _state(cell: Cell | None) -> str:
-    if cell is None:
+def _rounds(base: Cell, head: Cell, figure: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """The samples of the rounds that both took; None where there are none, or one is not plausible."""
+    if not (stats.is_timed(base, figure) and stats.is_timed(head, figure)):
+        return None
+    sides = [np.array(stats.samples(cell.metrics, figure)) for cell in (base, head)]
+    count = min(map(len, sides))
+    base_us, head_us = sides[0][:count], sides[1][:count]
+    return (base_us, head_us) if count and min(base_us.min(), head_us.min()) >= stats.MIN_PLAUSIBLE_US else None
+
+
+def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
+    """Figure -> plausible medians, one for each process that has the figure, in the order of stats.FIGURES."""
+    found: dict[str, list[float]] = {}
+    for figure in stats.FIGURES:
+        for cell in cells:
+            samples = stats.samples(cell.metrics, figure) if stats.is_timed(cell, figure) else []
+            if samples and stats.is_plausible(median := float(np.median(samples))):
+                found.setdefault(figure, []).append(median)
+    return found
+
+
+def _state(cells: Sequence[Cell]) -> str:
+    """Of the first cell that is bad, else of the first; with the number of processes where not all agree."""
+    if not cells:
         return "absent"
+    cell = next((one for one in cells if one.status.is_bad), cells[0])
     reason = cell.reason or (cell.metrics and cell.metrics.no_graph)
-    return f"{cell.status}: {reason}" if reason else cell.status
+    like = sum(one.status == cell.status for one in cells)
+    share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
+    return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
 
 
 def _moved_axes(base: Cell, head: Cell) -> str:
     """Axes that differ although the label of the point is the same: a label leaves out defaults, which may change."""
     shared = [name for name in base.axes if name in head.axes and base.axes[name] != head.axes[name]]
     return ", ".join(f"{name} {base.axes[name]} → {head.axes[name]}" for name in shared)
+
+
+# --- the judgement ----------------------------------------------------------------------------------------------------
+
+
+def _judge_all(result: Comparison, rows: Sequence[_Row]) -> None:
+    """Fill ``cells`` and ``summaries``; the cells of a figure are judged together."""
+    for figure in dict.fromkeys(row.figure for row in rows):
+        members = [row for row in rows if row.figure == figure]
+        evidence = [_evidence(row.base, row.head, row.paired) for row in members]
+        judged = _judged(result, evidence)
+        result.cells.extend(_compared(result, *each) for each in zip(members, judged, strict=True))
+        result.summaries.extend(_summaries(result, members))
+    order = {row.cell.key: i for i, row in enumerate(rows)}
+    result.cells.sort(key=lambda cell: (order[cell.key], stats.FIGURES.index(cell.figure)))
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """change: log ratio. variance: of a log median between processes, with its degrees of freedom. factor: variance of
+    change in units of it. log_time: logarithm of the time of a call. enough: whether a verdict is possible.
+    """
+
+    change: float
+    variance: float
+    df: int
+    factor: float
+    log_time: float
+    enough: bool
+
+
+def _evidence(base: Sequence[float], head: Sequence[float], paired: bool) -> _Evidence:
+    before, after = np.log(base), np.log(head)
+    if paired:
+        differences = after - before
+        count = len(differences)
+        variance = float(np.var(differences, ddof=1)) if count > 1 else 0.0
+        change, df, factor = float(np.median(differences)), count - 1, math.pi / 2 / count  # variance of a median
+        if count < 5:
+            change, factor = float(np.mean(differences)), 1 / count
+        return _Evidence(change, variance, df, factor, float(before.mean()), count >= MIN_PROCESSES)
+    df = len(before) + len(after) - 2
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
+    return _Evidence(
+        float(after.mean() - before.mean()),
+        squares / df if df else 0.0,
+        df,
+        1 / len(before) + 1 / len(after),
+        float((before.mean() + after.mean()) / 2),
+        min(len(before), len(after)) >= MIN_PROCESSES,
+    )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A cell's change as a logarithm with its bounds."""
+
+    change: float
+    low: float
+    high: float
+    verdict: Verdict
+    sd: float
+    power: float
+
+
+def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
+    change, variance, df, factor, log_time = (
+        np.array([getattr(one, name) for one in evidence], float)
+        for name in ("change", "variance", "df", "factor", "log_time")
+    )
+    spread: Spread = moderated.moderate(variance, df, log_time)
+    found = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
+    judged = []
+    for i, one in enumerate(evidence):
+        verdict: Verdict = "unsure"
+        if one.enough:
+            verdict = next((name for name in ("slower", "faster", "same") if getattr(found, name)[i]), "unsure")
+        judged.append(
+            _Judged(
+                one.change,
+                float(found.low[i]),
+                float(found.high[i]),
+                verdict,
+                math.sqrt(float(spread.variance[i])),
+                float(found.power[i]) if one.enough else 0.0,
+            )
+        )
+    return judged
+
+
+def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
+    base_us = float(np.exp(np.mean(np.log(row.base))))
+    ratio = _ratio(judged)
+    change_us = Interval(*(base_us * (one - 1) for one in (ratio.median, ratio.low, ratio.high)))
+    cell = row.cell
+    return CellComparison(
+        cell.operator,
+        row.variant,
+        cell.point,
+        row.figure,
+        base_us,
+        base_us * ratio.median,
+        ratio,
+        change_us,
+        judged.verdict,
+        cell.axes,
+        row.base,
+        row.head,
+        judged.sd,
+        judged.power,
+        abs(change_us.median) < result.rule.floor_us,
+    )
+
+
+def _ratio(judged: _Judged) -> Interval:
+    return Interval(*(math.exp(min(max(one, -700.0), 700.0)) for one in (judged.change, judged.low, judged.high)))
+
+
+def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
+    """Of one figure. A process counts with the geometric mean over the cells that every process timed."""
+    groups: dict[tuple[str, str], list[_Row]] = {}
+    for row in rows:
+        groups.setdefault((row.cell.operator, row.variant), []).append(row)
+    evidence, kept = [], []
+    for group, members in groups.items():
+        sides = []
+        for side in ("base", "head"):
+            medians = [getattr(row, side) for row in members]
+            count = (min if members[0].paired else max)(map(len, medians))
+            sides.append(np.exp(np.mean([np.log(one[:count]) for one in medians if len(one) >= count], axis=0)))
+        evidence.append(_evidence(*sides, members[0].paired))
+        kept.append((group, members))
+    cells = {(cell.key, cell.figure): cell for cell in result.cells}
+    found = []
+    for (group, members), judged in zip(kept, _judged(result, evidence), strict=True):
+        of_group = [cells[row.cell.key, row.figure] for row in members]
+        ratios = [cell.ratio.median for cell in of_group]
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        ratio = Interval(
+            mean, *(mean / math.exp(judged.change) * bound for bound in (_ratio(judged).low, _ratio(judged).high))
+        )
+        counts = Counter(cell.verdict for cell in of_group)
+        found.append(
+            Summary(*group, rows[0].figure, len(members), ratio, min(ratios), max(ratios), judged.verdict, counts)
+        )
+    return found
+
+
+# --- what differs -----------------------------------------------------------------------------------------------------
 
 
 def _differences(base: Run, head: Run) -> list[Difference]:
@@ -270,10 +749,11 @@ def _differences(base: Run, head: Run) -> list[Difference]:
 
 
 def _described(run: Run) -> dict[str, Any]:
-    """Environment, name, seed and configuration. Not the commit, in which compared runs are meant to differ."""
-    environment = {
-        name: value for name, value in asdict(run.header.environment).items() if name not in ("commit", "dirty")
-    }
+    """Environment, name, seed and configuration. Not the commit, in which compared runs are meant to differ, nor the
+    clocks at the start of a process.
+    """
+    left_out = ("commit", "dirty", "gpu_id", "sm_clock_mhz")
+    environment = {name: value for name, value in asdict(run.header.environment).items() if name not in left_out}
     config = dict(_leaves("config", run.header.config))
     config.pop("config.measure.seed", None)  # the header holds the seed that was used
     return {**environment, "name": run.header.name, "seed": run.header.seed, **config}

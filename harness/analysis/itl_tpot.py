@@ -9,7 +9,11 @@ ITL is the inter-token latency of a request, TPOT its time per output token. A d
 
 * ``sync`` scheduling: the host must read the accepted counts of a step before it can submit the next one. The GPU is
   idle then, and the step waits from submission to completion: cost = eager_us.
-* ``async`` scheduling: the host runs a step ahead. Only device time delays the step: cost = gpu_us.
+* ``async`` scheduling: the host runs a step ahead. Only device time delays the step: cost = queued_us, the time of a
+  call in a stream. gpu_us would be too little, because the gaps between kernels are wider in a stream than in a graph.
+
+``eager_us`` is taken from a host that does nothing else. In a decode loop (docs/decode-loop.md) the same launches take
+it longer, so the model says less than a chain costs there.
 
 A request receives all tokens of a step at once, so ITL = step. With k = max_decode_len - 1 drafts, each accepted with
 probability p if all drafts before it were, a step yields the drafts before the first rejected one, and one token of the
@@ -55,7 +59,7 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def cost_figure(self) -> str:
         """The figure of a cell that delays a step."""
-        return "eager_us" if self.scheduling == "sync" else "gpu_us"
+        return "eager_us" if self.scheduling == "sync" else stats.QUEUED
 
     def tokens_per_step(self, max_decode_len: int) -> float:
         """E, the expected output tokens of a request in one step with max_decode_len - 1 drafts."""

@@ -84,8 +84,15 @@ GPU_FIGURES = ("gpu_us", "host_us", "eager_us")
 FIGURES = (*GPU_FIGURES, "cpu_us")
 
 
+#: Device time of one more call in a stream in which all of them are queued: what it costs where the host runs ahead.
+#: Not a figure of the tables: it cross-checks gpu_us, and the model of ITL and TPOT needs it.
+QUEUED = "queued_us"
+
+
 def samples(metrics: Metrics, figure: str) -> list[float]:
-    """Samples of one of FIGURES; empty where the cell has none."""
+    """Samples of one of FIGURES, or QUEUED; empty where the cell has none."""
+    if figure == QUEUED:
+        return slopes(metrics.stream_us)
     return _gpu_us(metrics) if figure == "gpu_us" else list(getattr(metrics, figure))
 
 
@@ -113,9 +120,11 @@ def is_plausible(us: float) -> bool:
 
 
 def is_timed(cell: Cell, figure: str) -> bool:
-    """Whether the cell passed and has samples of ``figure``; gpu_us, a slope, needs graphs of two sizes."""
+    """Whether the cell passed and has samples of ``figure``; a slope needs calls of two sizes."""
     if cell.status != Status.PASSED or cell.metrics is None:
         return False
+    if figure == QUEUED:
+        return len(cell.metrics.stream_us) > 1
     return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
 
 

@@ -20,18 +20,22 @@ from harness.analysis.compare import CompareError
 from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from harness.config.loops import miniature, operators_of, plan_loops
 from harness.config.sweep import Group, cell_keys, parse_shard, plan, shard_of
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
-from harness.exit_codes import BAD, OK, USAGE
+from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
+from harness.records.choose import chosen
 from harness.records.file import is_empty_record, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run
+from harness.records.sides import read_side
 from harness.report.console import make_console
 from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
+from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError, Worker
 from harness.wording import counted, did_you_mean, printable
 
@@ -87,7 +91,11 @@ def _load(options: argparse.Namespace) -> Source:
 
 
 def _plan(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
-    groups = plan(source, catalog.operators, catalog.variants, options.only)
+    if source.config.decode_loop is not None:  # to verify what its stacks are made of
+        loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+        groups = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+    else:
+        groups = plan(source, catalog.operators, catalog.variants, options.only)
     for operator in {group.operator.name: group.operator for group in groups}.values():
         if (problem := wrong_with(operator, catalog.variants)) is not None:
             raise DiscoveryError(problem)
@@ -106,7 +114,9 @@ def run_command(options: argparse.Namespace) -> int:
     source = _load(options)
     if options.plan:
         return _run(options, source, resumed, None)
-    roles = ("evaluate", "compare", "audit") if source.config.measure.audit else ("evaluate", "compare")
+    measure, loops = source.config.measure, source.config.decode_loop is not None
+    audit = measure.audit and not loops and options.verified_by is None
+    roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
     with early_workers(options.device, roles) as start:
         return _run(options, source, resumed, start)
 
@@ -116,12 +126,15 @@ def _run(
 ) -> int:
     from harness.cli.recording import record
 
+    proof = _proof(options, source.config.measure)
     device, catalog = _prepare(options, source.config.measure.timeout_s)
+    if source.config.decode_loop is not None:
+        return _run_loops(options, source, resumed, start, device, catalog)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, groups)
+        check_same_sweep(resumed, source.config, cell_keys(groups))
     if options.plan:
         return _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
     if options.shard is not None and not resumed and source.config.measure.seed is None:
@@ -132,7 +145,54 @@ def _run(
     job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    return record(make_console(), job, source, groups, options.out, options.no_plots, options.shard, resumed, start)
+    if proof:
+        job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
+    console, more = make_console(), (options.shard, resumed, start, proof)
+    return record(console, job, source, groups, options.out, options.no_plots, *more)
+
+
+def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
+    """The record of --verified-by."""
+    if options.verified_by is None:
+        return None
+    if options.resume is not None:
+        raise ConfigError("--verified-by and --resume exclude each other; measure anew, with --verified-by only")
+    proof = _read(options.verified_by)
+    check_proof(proof, measure)
+    return proof
+
+
+def _run_loops(
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    start: Callable[[Job], Worker] | None,
+    device: str,
+    catalog: Catalog,
+) -> int:
+    from harness.cli.loop_recording import loop_keys, missing_loops, record_loops
+
+    if options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if device == "cpu":  # planned in full before, so that a mistake is found without a GPU
+        source = miniature(source)
+        groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+    if resumed:
+        check_same_sweep(resumed, source.config, loop_keys(groups))
+    if options.plan:
+        keys = loop_keys(missing_loops(groups, resumed.loops) if resumed else groups)
+        for key in keys:
+            print(printable(key))
+        size = ", the miniature for a CPU" if device == "cpu" else ""
+        print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}{size}", file=sys.stderr)
+        return OK
+    _print_broken(catalog)
+    operators = _plan(options, source, catalog)
+    job = _job(options, source.config.measure, device, timed=True)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed, start)
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:
@@ -206,21 +266,50 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from harness.analysis.compare import compare
-    from harness.report.comparison import comparison_console, comparison_markdown
-    from plots.regression import draw
+    from harness.cli.comparing import compare_sides, compare_two_variants, default_folder, publish, rule_of
 
-    base, head = _read(options.base), _read(options.head)
-    comparison = compare(base, head, threshold=options.threshold, figures=options.figure)
-    folder = options.out or Path(head.path).parent
+    rule = replace(rule_of(options), any_config=options.any_config)
+    if options.variants is None and options.head is None:
+        raise ConfigError(
+            "compare needs BASE and HEAD, or one RUN and --variants A B; see python bench.py compare --help"
+        )
+    if options.variants is not None and options.head is not None:
+        raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
+    if options.variants is not None:
+        comparison = compare_two_variants(options.base, *options.variants, rule)
+    else:
+        comparison = compare_sides(options.base, options.head, rule)
+    folder = options.out or default_folder(options.head or options.base)
     with _writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "comparison.md").write_text(comparison_markdown(comparison), encoding="utf-8")
-        drawn = draw(comparison, folder / "regression")
+        return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
+
+
+def gate_command(options: argparse.Namespace) -> int:
+    from harness.cli.comparing import publish
+    from harness.cli.gate import begin, resume
+
     console = make_console()
-    comparison_console(comparison, console)
-    console.print(Text(f"written: {', '.join(str(path) for path in [folder / 'comparison.md', *drawn])}"))
-    return comparison.exit_code
+    given = (options.config, options.base, options.head, options.out)
+    if options.resume is not None:
+        if any(one is not None for one in given):
+            raise ConfigError("gate --resume FOLDER goes on as it was begun; only --minutes can be given beside it")
+        gate = resume(options.resume, console)
+    elif options.config is None or options.base is None:
+        raise ConfigError(
+            "gate needs a configuration and a revision to compare with, such as `bench.py gate configs/mtp3.yaml "
+            "--base main`, or --resume FOLDER"
+        )
+    else:
+        gate = begin(options, _load(options), console)
+    try:
+        gate.measure(options.minutes)
+        comparison = gate.comparison()
+    except KeyboardInterrupt:
+        text = f"interrupted: what is complete is kept in {gate.folder}; go on with gate --resume {gate.folder}"
+        _print_to_stderr(text)
+        return INTERRUPTED
+    with _writing_to(gate.folder):
+        return publish(console, comparison, gate.folder, html=True, json=True)
 
 
 def merge_command(options: argparse.Namespace) -> int:
@@ -257,13 +346,51 @@ def doctor_command(options: argparse.Namespace) -> int:
 def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
-    runs = [_read(path) for path in options.runs]
+    runs = [chosen(_read(path), options.only) for path in options.runs]
+    if options.only and not any(run.cells for run in runs):
+        raise ConfigError(f"--only {' '.join(options.only)} matches no cell of these records")
     with _writing_to(options.out):
         drawn = draw_all(runs, options.out)
     for path in drawn:
         print(printable(str(path)))
     if not drawn:
         print("nothing to draw: no cell of these records was timed", file=sys.stderr)
+    return OK
+
+
+def export_command(options: argparse.Namespace) -> int:
+    from harness.report.export import table, write_csv, write_parquet
+
+    if options.parquet and options.out is None:
+        raise ConfigError("--parquet writes a file; name it with --out cells.parquet")
+    columns = table([run for path in options.runs for run in read_side(path)])
+    if options.out is None:
+        write_csv(columns, sys.stdout)
+        return OK
+    with _writing_to(options.out):
+        if options.parquet:
+            write_parquet(columns, options.out)
+        else:
+            with open(options.out, "w", encoding="utf-8", newline="") as file:
+                write_csv(columns, file)
+    return OK
+
+
+def history_command(options: argparse.Namespace) -> int:
+    from harness.analysis.history import history
+    from harness.report.history import history_console, history_markdown
+    from plots.history import draw
+
+    runs = [chosen(run, options.only) for path in options.runs for run in read_side(path)]
+    found = history(runs, options.figure, options.threshold)
+    with _writing_to(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+        drawn = draw(found, options.out / "history")
+        text = history_markdown(found, drawn[0].name)
+        (options.out / "history.md").write_text(text, encoding="utf-8")
+    console = make_console()
+    history_console(found, console)
+    console.print(Text(f"written: {', '.join(str(path) for path in [options.out / 'history.md', *drawn])}"))
     return OK
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
@@ -35,10 +36,14 @@ from harness.report.console import (
 from harness.report.tables import Table, markdown, result_tables
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources, missing_groups
-from harness.runner.run import RunError, Runner, WallTime, header, segment, utc_now
+from harness.runner.run import Progress, RunError, Runner, WallTime, header, segment, utc_now
 from harness.runner.sources import changed_source, source_hashes
+from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
 from harness.runner.worker import Worker
 from harness.wording import counted
+
+if TYPE_CHECKING:
+    from harness.runner.loop_run import LoopRunner
 
 REFERENCE = ROOT / "results" / "reference"
 #: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
@@ -46,7 +51,7 @@ TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.js
 
 
 @dataclass
-class _Outcome:
+class Outcome:
     """How the measuring of a run ended.
 
     begun:       whether the record has a header, so that there is something to report and to complete.
@@ -71,22 +76,31 @@ def record(
     shard: str | None = None,
     resumed: Run | None = None,
     start: Callable[[Job], Worker] | None = None,
+    proof: Run | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
+    proof: the run that has verified them; cells that it did not pass and time are taken from it as they are.
+
     Ctrl-C keeps and reports what there is.
     """
-    folder = Path(resumed.path).parent if resumed else out or _default_folder(source.config.name, job.device, shard)
+    folder = Path(resumed.path).parent if resumed else out or default_folder(source.config.name, job.device, shard)
     missing = missing_groups(groups, resumed.cells) if resumed else list(groups)
     sources = source_hashes(groups, job.variant_files)
     if resumed and missing:
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
             _warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
+    known: list[Cell] = []
+    if proof:
+        check_same_code(proof, sources)
+        missing, known = split(groups, proof)
 
     def first_line(ready: Ready) -> Header | Segment:
+        if proof:
+            check_proof_of_machine(proof, ready.environment)
         if resumed is None:
-            return _header(source, job, groups, ready, shard, sources)
+            return _header(source, job, groups, ready, shard, sources, proof)
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
@@ -97,13 +111,15 @@ def record(
     lines = lines_of(resumed) if resumed else []
 
     def keep(line: Header | Segment | Cell) -> None:
-        if isinstance(line, Segment) and (changed := changed_source(sources, source_hashes(groups, job.variant_files))):
-            raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+        if isinstance(line, Segment):
+            check_sources_unchanged(sources, groups, job)
         lines.append(line)
         writer.write(line)
 
     try:
-        outcome = _measure(console, job, missing, keep, first_line, start) if missing else _Outcome(begun=True)
+        total = len(cell_keys(missing))
+        make_runner = lambda seen: Runner(job, keep, seen, start)  # noqa: E731
+        outcome = measured(console, total, keep, first_line, make_runner, missing, known)
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
@@ -123,32 +139,50 @@ def record(
             outcome.error = unplanned
         else:
             return exit_code(run)
+    return ended_early(outcome, f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}", path)
+
+
+def check_sources_unchanged(sources: dict[str, str], groups: Sequence[Group], job: Job) -> None:
+    """Before a worker is replaced. Raises RunError where a file differs from when the run began."""
+    if changed := changed_source(sources, source_hashes(groups, job.variant_files)):
+        raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+
+
+def ended_early(outcome: Outcome, kept: str, path: Path) -> int:
+    """Say on stderr why a run is not complete and what is kept of it; the exit code."""
     ended = "interrupted" if outcome.interrupted else f"stopped: {outcome.error}"
-    kept = f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}"
     text = f"{ended}: {kept}; complete them with --resume {path}"
     make_console(stderr=True).print(Text(text), soft_wrap=True)
     return INTERRUPTED if outcome.interrupted else BAD
 
 
-def _measure(
+def measured(
     console: Console,
-    job: Job,
-    groups: Sequence[Group],
-    keep: Callable[[Header | Segment | Cell], None],
+    total: int,
+    keep: Callable[[Any], None],
     first_line: Callable[[Ready], Header | Segment],
-    start: Callable[[Job], Worker] | None,
-) -> _Outcome:
-    """Keep the first line and a line for every cell, however the run ends. Raises RunError and KeyboardInterrupt where
-    it cannot begin.
+    make_runner: Callable[[Callable[[Progress], None]], Runner | LoopRunner],
+    groups: Sequence[Any],
+    known: Sequence[Cell] = (),
+) -> Outcome:
+    """Keep the first line and a line for everything that is measured, however the run ends. Raises RunError and
+    KeyboardInterrupt where it cannot begin.
+
+    total: lines to come. make_runner: from what is told of progress. groups: what it has to run. known: cells that need
+    no measuring.
     """
-    outcome, runner = _Outcome(), None
+    outcome, runner = Outcome(), None
     finished = False
-    with progress_bar(console, len(cell_keys(groups))) as update:
+    if not groups:
+        return Outcome(begun=True)
+    with progress_bar(console, total) as update:
         try:
-            runner = Runner(job, keep, lambda progress: update(progress.done, progress.doing), start)
+            runner = make_runner(lambda progress: update(progress.done, progress.doing))
             outcome.wall_time = runner.wall_time
             keep(first_line(runner.ready))
             outcome.begun = True
+            for cell in known:
+                keep(cell)
             runner.run(groups)
             finished = True
         except KeyboardInterrupt:
@@ -180,16 +214,25 @@ def exit_code(run: Run) -> int:
     return OK if fine else BAD
 
 
-def _default_folder(name: str, device: str, shard: str | None) -> Path:
+def default_folder(name: str, device: str, shard: str | None = None) -> Path:
+    return new_folder(f"{name}-{device}", f"-{shard.replace('/', 'of')}" if shard else "")
+
+
+def new_folder(name: str, piece: str = "") -> Path:
     """A new folder: two array tasks may begin in the same second."""
-    piece = f"-{shard.replace('/', 'of')}" if shard else ""
-    stem = f"{name}-{device}-{utc_now():%Y%m%dT%H%M%S}{piece}"
+    stem = f"{name}-{utc_now():%Y%m%dT%H%M%S}{piece}"
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(folder for one in names if not (folder := Path("results") / one).exists())
 
 
 def _header(
-    source: Source, job: Job, groups: Sequence[Group], ready: Ready, shard: str | None, sources: dict[str, str]
+    source: Source,
+    job: Job,
+    groups: Sequence[Group],
+    ready: Ready,
+    shard: str | None,
+    sources: dict[str, str],
+    proof: Run | None,
 ) -> Header:
     return header(
         ready,
@@ -200,6 +243,7 @@ def _header(
         command=shlex.join(["python", "bench.py", *sys.argv[1:]]),
         variants=tuple(dict.fromkeys(variant.id for group in groups for variant in group.variants)),
         sources=sources,
+        verified_by=record_hash(proof) if proof else None,
     )
 
 

@@ -21,7 +21,7 @@ from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_ou
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
 from harness.verify.capacity import capacity_points
-from harness.verify.hard_points import UNALIGNED, Finding, check_results, is_unverified
+from harness.verify.hard_points import FAR, UNALIGNED, Finding, check_results, is_unverified
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -340,7 +340,7 @@ def _print_failure(
     if len(told) > 1:
         console.print(Text(f"and {counted(len(told) - 1, 'further failure')}"))
     if first.name != DIED:
-        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED)}", seed)
+        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED).removesuffix(FAR)}", seed)
         console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
 
 
@@ -353,7 +353,9 @@ def _where(operator: Operator, finding: Finding) -> str:
     """``hard point 'L = 1' (batch_size=3,max_decode_len=1)``, ``sequence 'shrinks'``, ``batch_size=3``."""
     if finding.name in operator.sequences:
         return f"sequence {finding.name!r}"
-    hard = next((h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED)), None)
+    hard = next(
+        (h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED).removesuffix(FAR)), None
+    )
     if hard is not None:
         return f"hard point {finding.name!r} ({operator.label(operator.complete(hard.point))})"
     return finding.name

@@ -18,6 +18,7 @@ import yaml
 
 from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
+from harness.config.decode_loop import DecodeLoop
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -84,23 +85,27 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole configuration.
+    """A whole configuration: of a sweep, or of decode loops.
 
-    operators: names.
-    variants:  "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
-    sweep:     a union of grids, each a mapping of axes to values.
+    operators:   names; required for a sweep.
+    variants:    "all", or globs over variant or operator/variant; ``!`` in front of a glob excludes.
+    sweep:       a union of grids, each a mapping of axes to values; required unless there is a decode_loop.
+    decode_loop: ITL and TPOT of stacks of variants, measured in a loop of decode steps.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
-    operators: Annotated[list[str], msgspec.Meta(min_length=1)]
-    sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    operators: Annotated[list[str], msgspec.Meta(min_length=1)] = []
+    sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] = []
     variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
     measure: Measure = Measure()
     itl_tpot: ServingModel | None = None
+    decode_loop: DecodeLoop | None = None
 
 
 #: Key of a section of a configuration -> its schema.
-SECTIONS = {"measure": Measure, "itl_tpot": ServingModel}
+SECTIONS = {"measure": Measure, "itl_tpot": ServingModel, "decode_loop": DecodeLoop}
+#: Keys that belong to a sweep, and have no meaning for decode loops.
+OF_A_SWEEP = ("operators", "sweep")
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     for key, value in (overrides or {}).items():
         _override(path, data, lines, key, value)
     _check_names(path, lines, data, Config, "")
-    for i, grid in enumerate(data["sweep"] if isinstance(data["sweep"], list) else []):
+    _check_kind(path, lines, data)
+    for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
         for name in grid if isinstance(grid, dict) else []:
             if not isinstance(name, str):
                 raise located(path, lines, f"sweep[{i}].{name}", "an axis is a name, not a number")
@@ -152,6 +158,15 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     if config.measure.min_rounds > config.measure.max_rounds:
         raise located(path, lines, "measure.min_rounds", "must not exceed measure.max_rounds")
     return Source(path, config, lines)
+
+
+def _check_kind(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a configuration that is neither a sweep nor a decode loop, or both."""
+    for name in OF_A_SWEEP:
+        if "decode_loop" not in data and name not in data:
+            raise located(path, lines, "", f"the key {name} is missing")
+        if "decode_loop" in data and name in data:
+            raise located(path, lines, name, f"a decode_loop names its operators in its stacks; drop {name}")
 
 
 def _in_words(message: str) -> str:

@@ -14,11 +14,12 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import structs
 
+from harness.records.decode_loop import Loop
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
 from harness.records.valid import check
 from harness.wording import printable
 
-Line = Header | Segment | Cell
+Line = Header | Segment | Cell | Loop
 #: What decoding a line may raise; the last comes from brackets nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(Line)
@@ -152,7 +153,7 @@ def write_run(run: Run, path: Path) -> None:
 
 def lines_of(run: Run) -> list[Line]:
     """The lines of a run's file, in order."""
-    lines: list[Line] = list(run.cells)
+    lines: list[Line] = [*run.cells, *run.loops]
     for start, segment in reversed(run.segments):
         lines.insert(start, segment)
     return [run.header, *lines]
@@ -249,13 +250,16 @@ def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> 
     if lines[0].schema != SCHEMA_VERSION:
         raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; record the run again")
     cells: list[Cell] = []
+    loops: list[Loop] = []
     segments: list[tuple[int, Segment]] = []
     for line in lines[1:]:
         if isinstance(line, Cell):
             cells.append(line)
+        elif isinstance(line, Loop):
+            loops.append(line)
         elif isinstance(line, Segment):
-            segments.append((len(cells), line))
-    return Run(str(path), _with_present_names(lines[0]), cells, truncated, segments)
+            segments.append((len(cells) + len(loops), line))
+    return Run(str(path), _with_present_names(lines[0]), cells, truncated, segments, loops)
 
 
 def _with_present_names(header: Header) -> Header:

@@ -20,6 +20,9 @@ def merge(runs: Sequence[Run]) -> Run:
     Each shard keeps its own calibration, as a segment. Cells are in shard order, their keys in the header in sweep
     order. If shards are missing, the header names those present.
     """
+    for run in runs:
+        if run.loops:
+            raise RecordError(f"{run.path} holds decode loops, which are not cut into shards; plot takes several runs")
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
         _check_same_sweep(first, run)

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+
+if TYPE_CHECKING:
+    from harness.records.decode_loop import Loop
 
 SCHEMA_VERSION = 2
 
@@ -54,7 +57,10 @@ class RecordGone(RecordError):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The machine and the software of a run. ``device`` is "cuda" or "cpu"."""
+    """The machine and the software of a run. ``device`` is "cuda" or "cpu".
+
+    gpu_id: hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    """
 
     device: Literal["cuda", "cpu"]
     processor: str
@@ -63,6 +69,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     triton: str | None = None
     cuda_core: str | None = None
     gpu: str | None = None
+    gpu_id: str | None = None
     generation: str | None = None
     sm: str | None = None
     sm_count: int | None = None
@@ -145,6 +152,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     shard:            "2/8" where this run is one part of a sweep.
     sources:          file -> hash, of everything that the cells depend on (harness/runner/sources.py); empty in records
                       from before it was noted.
+    verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
     """
 
     schema: int
@@ -161,6 +169,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     cells: tuple[str, ...] = ()
     shard: str | None = None
     sources: dict[str, str] = {}
+    verified_by: str | None = None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
@@ -247,6 +256,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
 
     truncated: whether the last line was incomplete, because the run was killed, and was dropped.
     segments:  (number of cells before it, segment), in order.
+    loops:     decode loops, in a run that measured them; such a run has no cells.
     """
 
     path: str
@@ -254,6 +264,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     cells: list[Cell]
     truncated: bool = False
     segments: list[tuple[int, Segment]] = []
+    loops: list[Loop] = []
 
     @property
     def in_order(self) -> list[Cell]:

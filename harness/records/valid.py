@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from harness.records.decode_loop import Loop
 from harness.records.schema import Calibration, Cell, Header, Segment
 
 #: How deep values of a configuration or an axis may be nested.
@@ -15,10 +16,14 @@ MAX_INTEGER = 2**63
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
-def check(line: Header | Segment | Cell) -> None:
+def check(line: Header | Segment | Cell | Loop) -> None:
     """Raises ValueError, with a sentence that begins with the field."""
     if isinstance(line, Cell):
         _check_value("axes", line.axes)
+        return
+    if isinstance(line, Loop):
+        _check_value("axes", line.axes)
+        _check_blocks(line)
         return
     if line.calibration is not None:
         _check_calibration(line.calibration)
@@ -29,6 +34,18 @@ def check(line: Header | Segment | Cell) -> None:
             raise ValueError("config.measure is not a mapping of settings")
         if line.shard is not None:
             _check_shard(line.shard)
+
+
+def _check_blocks(loop: Loop) -> None:
+    """Statistics index the samples of a block by the intervals of its requests."""
+    for block in loop.blocks:
+        intervals = len(block.itl_us)
+        if not intervals or {len(block.host_itl_us), len(block.gap_us), len(block.host_busy_us)} != {intervals}:
+            raise ValueError("blocks hold different numbers of samples, or none")
+        if any(one.steps < 1 or one.first + one.steps > intervals for one in block.requests):
+            raise ValueError("blocks.requests names intervals that the block does not have")
+    if len({block.number for block in loop.blocks}) != len(loop.blocks):
+        raise ValueError("blocks holds one block twice")
 
 
 def _check_value(name: str, value: Any, depth: int = 0) -> None:

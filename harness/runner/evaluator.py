@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,16 +22,30 @@ from harness import interpreter
 from harness.config.sweep import Group
 from harness.contract import COMPILER, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
-from harness.discover import discover, unavailable
+from harness.discover import Catalog, discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.runner.measure import Measuring, check_context, is_context_lost, rejection_of
-from harness.runner.protocol import INTERPRETER_SPENT, Heartbeat, Job, Outputs, RandomRequest, Ready, Rejection, Task
+from harness.runner.protocol import (
+    INTERPRETER_SPENT,
+    Heartbeat,
+    Job,
+    LoopTask,
+    Outputs,
+    RandomRequest,
+    Ready,
+    Rejection,
+    Task,
+)
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, verify_cell
 from harness.verify.hard_points import Finding, LeftOut, check_variant, is_unverified, reason_to_skip
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.records.decode_loop import Loop
+    from harness.timing.cuda_timer import CudaTimer
 
 #: Seconds of full load before the first sample of a run.
 RAMP_S = 1.0
@@ -101,13 +115,13 @@ class Evaluator:
         self._catalog = discover(job.variant_files, check_import)
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self._catalog.variants}
         self._interpreter = interpreter.LaunchCounter()
-        self._timer = self._clocks = None
+        self._timer = self._clocks = self._loops = None
 
     def ready(self) -> Ready:
         """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
         calibration, compiled = None, {}
         if self._job.device == "cuda":
-            from harness.timing.calibrate import calibrate
+            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
 
@@ -116,7 +130,7 @@ class Evaluator:
                 self._timer.ramp(RAMP_S)
             self._clocks.set_run_clock()
             if self._job.timed:
-                calibration = calibrate(self._timer, self._clocks)
+                calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
             torch.cuda.profiler.start()
         else:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
@@ -166,7 +180,7 @@ class Evaluator:
             yield group.cell(variant.name, Status.SKIPPED, reason)
             return
 
-        if not state.hard_points_done:
+        if not (state.hard_points_done or self._job.verified):
             yield from self._check_hard_points(variant)
         if state.rejection is None and (reason := self._out_of_time(variant, at.kind)):
             yield group.cell(variant.name, Status.SKIPPED, reason)
@@ -217,7 +231,8 @@ class Evaluator:
                 return Rejection(Status.FAILED, f"no inputs at this point: {first_line(error)}")
             try:
                 with self._counting(variant, at.kind):
-                    return verify_cell(at.fixture, variant, once=state.interpreted or at.at_capacity)
+                    once = state.interpreted or at.at_capacity or self._job.verified
+                    return verify_cell(at.fixture, variant, once=once)
             except LeftOut as reason:
                 return Rejection(Status.SKIPPED, str(reason))
             except Exception as error:  # a variant may raise anything
@@ -225,8 +240,9 @@ class Evaluator:
 
     @contextmanager
     def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
-        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile
-        on a CPU, beside the points of a sweep. A point at capacity and a random batch may take a share of it.
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
+        which compiles again for other sizes, beside the points of a sweep. A point at capacity and a random batch may
+        take a share of it.
         """
         state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
         began, launches_before = time.perf_counter(), self._interpreter.launches
@@ -240,7 +256,7 @@ class Evaluator:
         finally:
             interpreted = self._interpreter.launches > launches_before
             state.interpreted = state.interpreted or interpreted
-            compiled = self._job.device == "cpu" and COMPILER in variant.requires and kind != SWEEP
+            compiled = COMPILER in variant.requires and kind != SWEEP
             if interpreted or compiled:
                 state.slow_s[kind] += time.perf_counter() - began
 
@@ -249,6 +265,35 @@ class Evaluator:
         budget_s = self._job.measure.interpreter_budget_s
         spent = self._states[variant.id].slow_s[kind] > budget_s
         return INTERPRETER_SPENT.format(budget_s) if spent else None
+
+    # --- decode loops -------------------------------------------------------------------------------------------------
+
+    def loop(self, task: LoopTask) -> Iterator[Heartbeat | Loop]:
+        """All stacks of a decode loop. Raises ContextLost."""
+        from harness.runner.loop_evaluator import LoopEvaluator
+
+        self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
+        return self._loops.loop(task)
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    @property
+    def timer(self) -> CudaTimer | None:
+        """None on a CPU."""
+        return self._timer
+
+    def check_at(self, group: Group, variant: Variant) -> Iterator[Heartbeat | Cell]:
+        """Check a variant at its hard points and at the point of the group. Yields its cell only if it must not be
+        timed.
+        """
+        return self._check(_PointState(group, redundant=None, at_capacity=False), variant)
+
+    def ramp(self, seconds: float) -> None:
+        """Bring the clock of a GPU up."""
+        if self._timer is not None:
+            self._timer.ramp(seconds)
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 

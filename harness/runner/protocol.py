@@ -1,8 +1,9 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
 The parent sends one Job, then messages, then None. A worker answers the Job with Ready, AuditReady, Done or Fatal, and
-each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared), then Done. Messages
-and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this one's.
+each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared, Loop), then Done.
+Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this
+one's.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config.load import Measure
+from harness.config.loops import LoopGroup
 from harness.records.schema import Calibration, Environment, Status
 
-#: Reason of a point or batch that is left out because Triton's interpreter is slow.
+#: Reason of a point or batch that is left out because Triton's interpreter or torch.compile is slow.
 INTERPRETER_SPENT = (
-    "Triton's interpreter has used its {:g} s for this variant (measure.interpreter_budget_s); "
+    "Triton's interpreter or torch.compile has used its {:g} s for this variant (measure.interpreter_budget_s); "
     "it passed all hard points and earlier batches"
 )
 
@@ -39,6 +41,7 @@ class Job:
               the outputs of timed launches and imports no variant.
     compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
               worker.
+    verified: whether another run has verified every cell that will be asked for (harness/runner/verified_by.py).
     """
 
     device: str
@@ -48,6 +51,7 @@ class Job:
     timed: bool
     role: Role = "evaluate"
     compiled: tuple[Path, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,13 @@ class RandomRequest:
     operator: str
     variant: str
     count: int
+
+
+@dataclass(frozen=True)
+class LoopTask:
+    """One decode loop: verify its stacks, let them take turns, and answer with a line for each of them."""
+
+    group: LoopGroup
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ class Outputs:
 
 
 #: What the parent sends after the job.
-Message = Task | CheckRequest | RandomRequest | Outputs
+Message = Task | CheckRequest | RandomRequest | LoopTask | Outputs
 
 
 @dataclass(frozen=True)

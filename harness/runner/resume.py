@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.config.load import Config, ConfigError
-from harness.config.sweep import Group, cell_keys
+from harness.config.sweep import Group
 from harness.records.file import as_recorded
 from harness.records.merge import SAME_ENVIRONMENT
 from harness.records.schema import Cell, Environment, RecordError, Run
@@ -27,8 +27,10 @@ def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group
     return [group for group in missing if group.variants]
 
 
-def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
-    """Raises ConfigError where the command describes another sweep than the record that it should complete.
+def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:
+    """Raises ConfigError where the command describes another run than the record that it should complete.
+
+    keys: of all its cells, or lines of decode loops.
 
     The seed may be left out, since it is in the record, but must not be another one.
     """
@@ -38,7 +40,7 @@ def check_same_sweep(run: Run, config: Config, groups: Sequence[Group]) -> None:
     where = f"--resume {run.path}: it was recorded with"
     if changed := [name for name in given | recorded if given.get(name) != recorded.get(name)]:
         raise ConfigError(f"{where} another {', '.join(changed)}; give the same configuration")
-    if set(run.header.cells) != set(cell_keys(groups)):
+    if set(run.header.cells) != set(keys):
         raise ConfigError(f"{where} other cells; give the same --only, --shard and --variants")
     if seed not in (None, run.header.seed):
         raise ConfigError(f"{where} seed {run.header.seed}, not {seed}; leave the seed out")
@@ -66,7 +68,15 @@ def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
 
 def check_same_machine(run: Run, environment: Environment) -> None:
     """Raises RecordError where cells of this process must not be in the same record."""
+    if (difference := different_machine(run, environment)) is not None:
+        name, before, now = difference
+        raise RecordError(f"{run.path} was recorded with {name} {before}, this is {now}; record the run again")
+
+
+def different_machine(run: Run, environment: Environment) -> tuple[str, Any, Any] | None:
+    """The first field of SAME_ENVIRONMENT that differs: its name, and its values in the record and here."""
     for name in SAME_ENVIRONMENT:
         before, now = getattr(run.header.environment, name), getattr(environment, name)
         if before != now:
-            raise RecordError(f"{run.path} was recorded with {name} {before}, this is {now}; record the run again")
+            return name, before, now
+    return None

@@ -19,7 +19,7 @@ from harness.config.sweep import Group
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.output_check import OutputCheck
-from harness.runner.protocol import CheckRequest, Fatal, Job, Outputs, RandomRequest, Ready, Rejection, Task
+from harness.runner.protocol import CheckRequest, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import RunError, Worker, WorkerDied
 
@@ -83,7 +83,7 @@ class Runner:
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         self._at_capacity = False
-        audited = job.timed and job.device == "cuda" and job.measure.audit
+        audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)
@@ -220,13 +220,10 @@ class Runner:
         """Raises RunError."""
         began = time.monotonic()
         try:
-            ready = self._worker.wait_until_ready()
-        except WorkerDied as death:
+            ready = self._worker.started()
+        except RunError:
             self.close(wait_s=0)
-            raise RunError(f"the worker could not start: {death}") from None
-        if isinstance(ready, Fatal):
-            self.close(wait_s=0)
-            raise RunError(f"the device cannot be used: {ready.reason}")
+            raise
         if self._audit_client:
             ready = self._audit_client.joined(ready)
         self.wall_time.starting += time.monotonic() - began

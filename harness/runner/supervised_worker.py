@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.runner.fault_attribution import FaultAttribution
 from harness.runner.protocol import AuditReady, Done, Fatal, Job, Message, Ready
-from harness.runner.worker import Worker, WorkerDied, WorkerSilent
+from harness.runner.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
 MAX_DEATHS = 2
@@ -55,6 +55,16 @@ class SupervisedWorker:
                 self._worker.close(wait_s=0)
                 self._worker = self._start(self._job)
                 starts += 1
+
+    def started(self) -> Any:
+        """The answer of a process that a run cannot do without. Raises RunError."""
+        try:
+            answer = self.wait_until_ready()
+        except WorkerDied as death:
+            raise RunError(f"the worker could not start: {death}") from None
+        if isinstance(answer, Fatal):
+            raise RunError(f"the device cannot be used: {answer.reason}")
+        return answer
 
     def ask(self, message: Message) -> Iterator[Any]:
         """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator; ``attribution`` then

@@ -23,6 +23,7 @@ from harness.runner.protocol import (
     Done,
     Fatal,
     Job,
+    LoopTask,
     Message,
     Outputs,
     RandomRequest,
@@ -117,6 +118,8 @@ def _events(owner: Any, message: Message) -> Iterator[Any]:
         return owner.check_variant(message.operator, message.variant, message.at)
     if isinstance(message, RandomRequest):
         return owner.check_random(message)
+    if isinstance(message, LoopTask):
+        return owner.loop(message)
     if isinstance(message, Outputs):
         return owner.compare(message)
     return owner.group(message)

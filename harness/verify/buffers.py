@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,14 +41,31 @@ def any_of(flags: Iterable[Tensor]) -> bool:
     return any(bool(torch.stack(there).any()) for there in by_device.values())
 
 
+def row_length(tensor: Tensor) -> int:
+    """Elements from the start of a row to the end of its last element."""
+    inner = zip(tensor.shape[1:], tensor.stride()[1:], strict=True)
+    return sum((size - 1) * stride for size, stride in inner) + 1
+
+
 class Guarded:
     """One tensor in its own storage between canaries. ``tensor`` has shape, strides and content of ``source``.
 
     shift:  elements between an aligned address and its start, as for a view of a larger buffer.
     pinned: in page-locked host memory, as engines hold the host tensors that they copy to the device.
+    row_stride: instead of that of ``source``, and no canaries, for rows that lie gigabytes apart.
     """
 
-    def __init__(self, source: Tensor, device: str, shift: int = 0, pinned: bool = False) -> None:
+    def __init__(
+        self, source: Tensor, device: str, shift: int = 0, pinned: bool = False, row_stride: int | None = None
+    ) -> None:
+        self._unguarded = row_stride is not None
+        if row_stride is not None:
+            span = (len(source) - 1) * row_stride + row_length(source)
+            self.tensor = torch.empty(span, dtype=source.dtype, device=device).as_strided(
+                source.shape, (row_stride, *source.stride()[1:])
+            )
+            self.fill(source)
+            return
         span = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
         span = span if source.numel() else 0
         offset = GUARD_BYTES // source.element_size() + shift
@@ -82,6 +100,8 @@ class Guarded:
 
     def _zones(self) -> list[tuple[int, Tensor]]:
         """(byte offset of a zone of canaries from the tensor's start, mask of its changed bytes), in memory order."""
+        if self._unguarded:
+            return []
         before, rest = self._bytes[: self._start], self._bytes[self._start :]
         zones = [(-self._start, before != CANARY), (self._span, rest[self._span :] != CANARY)]
         if self._gaps is not None:
@@ -101,9 +121,14 @@ class Guarded:
 
 
 class Guard:
-    """A dataclass of tensors (inputs or outputs) on a device, each between canaries. ``view`` is of the same type."""
+    """A dataclass of tensors (inputs or outputs) on a device, each between canaries. ``view`` is of the same type.
 
-    def __init__(self, source: Any, device: str, shift: int = 0) -> None:
+    row_strides: of tensors whose rows are not to lie as in ``source``.
+    """
+
+    def __init__(
+        self, source: Any, device: str, shift: int = 0, row_strides: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self.buffers: dict[str, Guarded] = {}
         replaced = {}
         for field in dataclasses.fields(source):
@@ -111,7 +136,9 @@ class Guard:
             if isinstance(value, Tensor):
                 host = bool(field.metadata.get("host"))
                 where = "cpu" if host else device
-                self.buffers[field.name] = Guarded(value, where, shift, pinned=host and device == "cuda")
+                self.buffers[field.name] = Guarded(
+                    value, where, shift, pinned=host and device == "cuda", row_stride=row_strides.get(field.name)
+                )
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)
 

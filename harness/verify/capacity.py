@@ -3,7 +3,8 @@
 Hard points name the batches that broke implementations, and they are small. What goes wrong at size (a loop that ends
 too early, a grid that is limited, an index of 16 bits, the third level of a search) is found here:
 
-* every size of an operator at one past each power of two, from the smallest legal value to the largest that fits;
+* every size of an operator at one past each power of two, from the smallest legal value to the largest that fits, with
+  examples of the other axes in turns, until every variant takes one of these points;
 * the sizes that its variants declare (``@variant(..., sizes=)``), one less and one more;
 * at the largest value of each size, and at a multiple of a large power of two, every example of every other axis
   (layouts, modes, paddings, context lengths);
@@ -18,6 +19,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.contract import Axis, Operator, Point, Variant
@@ -31,6 +33,8 @@ MOST_BYTES = 8 << 20
 GROWN = 12
 #: How often other examples are drawn where a point is redundant, and how often a point may fail to grow.
 ATTEMPTS = 8
+#: Points with one size, so that every variant takes one of them.
+TURNS = 4
 
 
 def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) -> list[Point]:
@@ -43,7 +47,9 @@ def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) 
     points: dict[str, Point] = {}
     for axis in search.sizes:
         declared = [size for variant in variants for size in variant.sizes.get(axis.name, ())]
-        for point in (*_one_size(search, axis, chosen), *_declared(search, axis, declared, chosen)):
+        healthy = [variant for variant in variants if variant.defect is None]
+        of_axis = search, axis, healthy, chosen
+        for point in (*_one_size(*of_axis), *_declared(*of_axis, declared)):
             points.setdefault(operator.label(point), point)
     for _ in range(GROWN):
         point = _grown(search, chosen)
@@ -76,13 +82,46 @@ def _fitting(
     """
     for _ in range(ATTEMPTS):
         picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
-        fitting = search.fitting(sizes, picks, frozenset({keep}), chosen.randrange(64))
+        fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
         if fitting is None:
             return None
         point = search.complete(fitting, picks)
         if reason_to_skip(search.operator, point) is None:
             return _Found(fitting, picks, point)
     return None
+
+
+def _fitting_all(
+    search: PointSearch, sizes: Mapping[str, int], keep: str, variants: Sequence[Variant], chosen: random.Random
+) -> Iterator[_Found]:
+    """What _fitting finds, until no variant is left that skips all of it; TURNS times at most.
+
+    The second time all other axes have their default, which most variants take.
+    """
+    left = list(variants)
+    for turn in range(TURNS):
+        found = _fitting(search, sizes, keep, chosen, _defaults(search) if turn == 1 else None)
+        if found is None:
+            return
+        skipping = [variant for variant in left if _skips(variant, found.point)]
+        if turn == 0 or len(skipping) < len(left):
+            yield found
+        left = skipping
+        if not left:
+            return
+
+
+def _skips(variant: Variant, point: Point) -> bool:
+    with suppress(Exception):  # reported where the variant is verified
+        return reason_to_skip(variant, point) is not None
+    return False
+
+
+def _defaults(search: PointSearch) -> dict[str, int]:
+    """Axis that is no size -> number of the example that is its default, where there is one."""
+    default = search.operator.complete({})
+    examples = {axis.name: list(axis.examples_at(default)) for axis in search.words}
+    return {name: values.index(default[name]) for name, values in examples.items() if default[name] in values}
 
 
 def _examples(search: PointSearch) -> dict[Axis, int]:
@@ -103,19 +142,21 @@ def _is_legal(search: PointSearch, axis: Axis, value: int) -> bool:
     return search.parses(axis, value) and search.legal({axis.name: value}, {}, frozenset({axis.name})) is not None
 
 
-def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterator[Point]:
+def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], chosen: random.Random) -> Iterator[Point]:
     """Points with this size on its ladder, and with every example of the other axes at the largest that fits."""
     name, default = axis.name, search.operator.complete({})
     # The sizes that were set for each value, from the default on. What had to move for one has to for a larger one.
     steps: list[Mapping[str, int]] = [{}]
     largest = None
     for value in _ladder(search, axis):
-        found = _fitting(search, {**steps[-1], name: value}, name, chosen)
-        if found is not None:
+        # From the last sizes on, or those before where they lead no further, as when a row has shrunk to one token.
+        tries = ({**sizes, name: value} for sizes in steps[:-3:-1])
+        founds = next(filter(None, (list(_fitting_all(search, one, name, variants, chosen)) for one in tries)), ())
+        yield from (found.point for found in founds)
+        if founds:
             largest = value
             if value >= default[name]:
-                steps.append(found.sizes)
-            yield found.point
+                steps.append(founds[0].sizes)
         elif largest is not None or value > default[name]:
             break
     if largest is None:
@@ -124,6 +165,7 @@ def _one_size(search: PointSearch, axis: Axis, chosen: random.Random) -> Iterato
     if end > largest and (found := _fitting(search, {**steps[-1], name: end}, name, chosen)):
         steps.append(found.sizes)
         largest = end
+        yield found.point
     # A multiple of a large power of two, too: kernels take wide accesses there.
     even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
     if search.parses(axis, even[name]) and (found := _fitting(search, even, name, chosen)):
@@ -155,10 +197,13 @@ def _last_legal(search: PointSearch, axis: Axis, low: int) -> int:
     return low
 
 
-def _declared(search: PointSearch, axis: Axis, sizes: Sequence[int], chosen: random.Random) -> Iterator[Point]:
+def _declared(
+    search: PointSearch, axis: Axis, variants: Sequence[Variant], chosen: random.Random, sizes: Sequence[int]
+) -> Iterator[Point]:
     for value in dict.fromkeys(near for size in sizes for near in (size - 1, size, size + 1)):
-        if search.parses(axis, value) and (found := _fitting(search, {axis.name: value}, axis.name, chosen)):
-            yield found.point
+        if search.parses(axis, value):
+            for found in _fitting_all(search, {axis.name: value}, axis.name, variants, chosen):
+                yield found.point
 
 
 def _grown(search: PointSearch, chosen: random.Random) -> Point | None:

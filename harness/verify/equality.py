@@ -21,14 +21,8 @@ def required(expected: Expected) -> Tensor:
     return must
 
 
-def compare(
-    name: str, got: Tensor, before: Tensor, expected: Expected, views: Callable[[], Sequence[View]] = tuple
-) -> None:
-    """Raise Mismatch("exact") unless every element of the buffer ``name`` is what ``expected`` allows.
-
-    before: what the buffer held before the launch. It may be larger than ``expected.value``, where the buffer belongs
-    to a larger step of a sequence; the elements outside must keep what they held. views: what consumers read of it.
-    """
+def wrong_elements(got: Tensor, before: Tensor, expected: Expected) -> tuple[Tensor, Tensor]:
+    """(bool mask of the elements that differ from what ``expected`` allows, what they must be); see compare."""
     inside = tuple(slice(size) for size in expected.value.shape)
     must_be = before.clone()
     must_be[inside] = expected.value
@@ -37,6 +31,18 @@ def compare(
     wrong = got != must_be
     if expected.slack is not None:
         wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
+    return wrong, must_be
+
+
+def compare(
+    name: str, got: Tensor, before: Tensor, expected: Expected, views: Callable[[], Sequence[View]] = tuple
+) -> None:
+    """Raise Mismatch("exact") unless every element of the buffer ``name`` is what ``expected`` allows.
+
+    before: what the buffer held before the launch. It may be larger than ``expected.value``, where the buffer belongs
+    to a larger step of a sequence; the elements outside must keep what they held. views: what consumers read of it.
+    """
+    wrong, must_be = wrong_elements(got, before, expected)
     if bool(wrong.any()):
         first = tuple(wrong.nonzero()[0].tolist())
         view = next((view for view in views() if view.index(got, first) is not None), View(name, got))

@@ -26,8 +26,8 @@ from harness.verify.fixture import Fixture, synchronize
 from harness.verify.mismatch import describe_differences
 from harness.wording import first_line
 
-#: Replays per check.
-STEPS = 200
+#: Replays of a long check, and of a short one, which sees stale contents and most reuse of memory.
+STEPS, FEW_STEPS = 200, 12
 #: Tensors allocated between the steps that are alive at a time, and the byte they are filled with.
 ALLOCATED, ALLOCATED_BYTE = 4, 0x2B
 
@@ -81,7 +81,8 @@ class Step:
 
 
 def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int = STEPS) -> None:
-    """Raise Mismatch unless graphs of the launches, replayed for ``steps`` steps, do what the launches do.
+    """Raise Mismatch unless graphs of the launches, replayed for ``steps`` steps, do what the launches do. Each launch
+    is replayed on each of its contents at least once.
 
     launches: in the order of a server's steps. All share the outputs of the first; a size that comes again is the same
     object.
@@ -91,6 +92,7 @@ def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int 
     period = [_run_eagerly(bound, batch, poison) for batch, poison in rounds for bound in launches]
     replays = {bound: _capture(bound, capture) for bound in dict.fromkeys(launches)}
     allocated: deque[Tensor] = deque(maxlen=ALLOCATED)
+    steps = max(steps, len(period))
     for number in range(steps):
         step = period[number % len(period)]
         step.prepare()
@@ -117,6 +119,7 @@ def replay_sequence(
     seed: int,
     capture: Capture,
     passed_checks: set[str],
+    steps: int = STEPS,
 ) -> None:
     """check_replays over steps of different sizes, through the outputs of the first, largest point."""
     launches: list[BoundLaunch] = []
@@ -127,7 +130,7 @@ def replay_sequence(
             fixture = Fixture(operator, point, device, seed, outputs=outputs, passed_checks=passed_checks)
             bound = BoundLaunch(fixture, fixture.setup(variant))
         launches.append(bound)
-    check_replays(launches, capture)
+    check_replays(launches, capture, steps)
 
 
 def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None) -> Step:

@@ -4,16 +4,21 @@ device.
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
+from torch import Tensor
+
 from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
+from harness.verify.buffers import row_length
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.graph_replay import BoundLaunch, Capture, check_replays, replay_sequence
+from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
 
@@ -22,8 +27,13 @@ from harness.wording import first_line
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 
 
+#: Hard points with far rows for each input.
+FAR_POINTS = 2
+
 #: Behind the name of a hard point that runs once more in such buffers.
 UNALIGNED = ", unaligned buffers"
+#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
+FAR = ", rows beyond 2^31"
 
 
 @dataclass(frozen=True)
@@ -79,13 +89,16 @@ def check_variant(
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
     accesses from some size on only.
 
-    thorough: make the checks that need a device everywhere. Otherwise allocations and waits are checked at the first
-              hard point only, and replays in the first sequence only.
+    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
+              the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
+              in the first sequence only.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     """
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    return _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
+    yield from _VariantChecks(operator, variant, device, seed, checks, thorough).findings()
+    if thorough:
+        yield from far_rows(operator, variant, device, seed)
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,7 @@ class _VariantChecks:
 
     def _hard_points(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
+        few = FEW_STEPS if thorough else 0
         taken: list[tuple[HardPoint, Point]] = []
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
@@ -115,25 +129,25 @@ class _VariantChecks:
             first = not taken
             taken.append((hard, point))
             # Sequences replay graphs too, so unless thorough the first of them is enough.
-            replays = thorough or (first and not operator.sequences)
+            replays = STEPS if first and (thorough or not operator.sequences) else few
             yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
         if taken:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
-                yield self._at(name, hard, point, alloc_sync=False, replays=thorough, shift=1)
+                yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
 
     def _sequences(self) -> Iterator[Finding]:
-        replays = True
+        replays = STEPS
         for name, steps in self.operator.sequences.items():
             points = [self.operator.complete(step) for step in steps]
             if found := skipped(name, self.variant, points):
                 yield found
             else:
                 yield self._through(name, points, replays)
-                replays = self.thorough
+                replays = FEW_STEPS if self.thorough else 0
 
-    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: bool, shift: int = 0) -> Finding:
+    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
             fixture = Fixture(
                 self.operator, point, self.device, self.seed, hard.edit, shift=shift, passed_checks=passed_checks
@@ -144,23 +158,53 @@ class _VariantChecks:
                 if self.device_checks and alloc_sync:
                     passed_checks |= self.device_checks.alloc_sync(self.variant, launch)
                 if replays and self._has_graph:
-                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture)
+                    check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
         return finding_of(name, check)
 
-    def _through(self, name: str, points: Sequence[Point], replays: bool) -> Finding:
+    def _through(self, name: str, points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             with unchanged_process(self.device):
                 verify_sequence(*of, passed_checks)
                 if replays and self._has_graph:
-                    replay_sequence(*of, self.device_checks.capture, passed_checks)
+                    replay_sequence(*of, self.device_checks.capture, passed_checks, replays)
 
         return finding_of(name, check)
 
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
+
+
+def far_rows(operator: Operator, variant: Variant, device: str, seed: int) -> Iterator[Finding]:
+    """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
+    the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
+    """
+    made: Counter[str] = Counter()
+    for hard in operator.hard_points:
+        point = operator.complete(hard.point)
+        if skipped(hard.name, variant, [point]):
+            continue
+        inputs = operator.make_inputs(point, seed)
+        for one in dataclasses.fields(inputs):
+            tensor = getattr(inputs, one.name)
+            padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
+            if not padded or len(tensor) == 1 or one.metadata.get("host") or made[one.name] == FAR_POINTS:
+                continue
+            # Half of the rows of a byte tensor, such as a cache whose last rows may be unused. As far from a multiple
+            # of 16 as the operator's, as variants take wide accesses by that.
+            reach = 2**32 if tensor.element_size() == 1 else 2**31
+            stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
+            if stride >= 2**31:  # no variant promises to take that
+                continue
+            try:
+                far = {one.name: stride}
+                fixture = Fixture(operator, point, device, seed, hard.edit, batches=2, row_strides=far)
+            except (RuntimeError, MemoryError):
+                return
+            made[one.name] += 1
+            yield finding_of(f"{hard.name}{FAR}", lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 
 def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:

@@ -129,9 +129,9 @@ class PointSearch:
         """
         key = self.operator.spelt_out(point)
         if key not in self._bytes:
-            count = _nbytes(self.operator.make_outputs(point))
+            count = tensor_bytes(self.operator.make_outputs(point))
             if count <= self.most_bytes:
-                count += _nbytes(self.operator.make_inputs(point, 0))
+                count += tensor_bytes(self.operator.make_inputs(point, 0))
             self._bytes[key] = count
         return self._bytes[key]
 
@@ -144,6 +144,7 @@ def _holds(rule: Rule, point: Point) -> bool:
         return False
 
 
-def _nbytes(tensors: Any) -> int:
+def tensor_bytes(tensors: Any) -> int:
+    """Of the storage of all tensors of a dataclass."""
     values = (getattr(tensors, field.name) for field in dataclasses.fields(tensors))
     return sum(value.untyped_storage().nbytes() for value in values if isinstance(value, torch.Tensor))

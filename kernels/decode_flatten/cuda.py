@@ -8,7 +8,7 @@ from pathlib import Path
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.decode_flatten.triton import request_grid
+from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
 
 SOURCE = Path(__file__).with_name("decode_flatten.cu")
 #: As in the CUDA source.
@@ -23,7 +23,7 @@ def access_width(x: Inputs, out: Outputs) -> int:
     return 4 if aligned else 1
 
 
-@variant("decode_flatten", requires=GPU, sources=SOURCE)
+@variant("decode_flatten", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     width = access_width(x, out)

@@ -31,6 +31,8 @@ COLUMNS_PER_PROGRAM = 512
 #: 2 % faster if all contexts are short, but one request of 134K tokens among 255 short ones then makes the
 #: launch 40 % slower, because one block copies its whole row strip after strip. Twice as many cost 4 % at B = 256.
 TARGET_BLOCKS = 528
+#: Batches from which on a row has at most two strips, and only one, and are more than the blocks.
+STRIP_SIZES = {"batch_size": (TARGET_BLOCKS // 3 + 1, TARGET_BLOCKS // 2 + 1, TARGET_BLOCKS + 1)}
 
 
 # --- one program per token, uniform batches ---------------------------------------------------------------------------
@@ -217,7 +219,7 @@ def _fused(
     )
 
 
-@variant("decode_flatten")
+@variant("decode_flatten", sizes=STRIP_SIZES)
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for uniform, ragged, padded and token-padded batches; copies used blocks only. Not recompiled for
     another batch size or table width; of row strides only divisibility by 16 matters.

@@ -11,14 +11,19 @@ from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.decode_flatten.cuda import access_width
-from kernels.decode_flatten.triton import request_grid
+from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
 
 SOURCE = Path(__file__).with_name("decode_step.cu")
 #: As in the CUDA source.
 THREADS = 256
 
 
-@variant("decode_step", requires=GPU, sources=SOURCE)
+@variant(
+    "decode_step",
+    requires=GPU,
+    sources=SOURCE,
+    sizes=STRIP_SIZES | {"num_sms": (THREADS - 1,)},  # from there on one more block writes the schedule
+)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
     size, width = point.batch_size, point.max_decode_len

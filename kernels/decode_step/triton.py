@@ -26,7 +26,7 @@ from baselines.decode_step.operator import Inputs, Outputs, schedule_point
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import Point, variant
 from kernels.decode_flatten import triton as decode_flatten
-from kernels.decode_flatten.triton import flatten_rows
+from kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
 from kernels.decode_native.triton import context_len
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.mla_tile_schedule.triton import tile_schedule
@@ -267,7 +267,7 @@ def _native_step(
         )
 
 
-@variant("decode_step")
+@variant("decode_step", sizes=STRIP_SIZES)
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch. The first program builds the tile schedule, the next ones the paged-MQA schedule, the rest lengths
     and rows.

@@ -20,7 +20,13 @@ WARP_BYTES = 4096
 MOST_WARPS, TARGET_BLOCKS = 4, 264
 
 
-@variant("k_quant_gather", requires=GPU, sources=SOURCE)
+@variant(
+    "k_quant_gather",
+    requires=GPU,
+    sources=SOURCE,
+    # Where the other axes have their defaults, 4 and 2 units per block begin there.
+    sizes={"batch_size": (32,), "chunk_tokens": (16384,)},
+)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch in CUDA C++; 16-byte copies where cache, its block stride and both workspaces are aligned for them."""
     unit = max(1, min(point.block_size, WARP_BYTES // point.head_dim))

@@ -11,7 +11,7 @@ from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, t
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.mamba_state_copy.triton import num_blocks
+from kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
 
 SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
 #: As in the source: threads of a block, and accesses that a thread has in flight.
@@ -23,7 +23,7 @@ def _vector(size: int, widest: int, *pools: Tensor) -> int:
     return widest if size % widest == 0 and all(pool.data_ptr() % 16 == 0 for pool in pools) else 1
 
 
-@variant("mamba_state_copy", requires=GPU, sources=SOURCE)
+@variant("mamba_state_copy", requires=GPU, sources=SOURCE, sizes=GRID_SIZES)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++: 16-byte accesses where sizes and addresses allow them, several in flight per thread."""
     words, after, sd = x.ssm_states.shape[2], point.phase == "after_sampling", point.conv_layout == "SD"

@@ -34,6 +34,8 @@ REQUESTS = 256
 SSM_WORDS, CHANNELS = 4096, 512
 #: At most four blocks per SM of a large GPU, and at most as many as have 16 KiB each to move when all requests cross.
 TARGET_BLOCKS, BYTES_PER_BLOCK = 528, 16384
+#: Layers of two pieces that reach TARGET_BLOCKS, so that blocks take several pieces each.
+GRID_SIZES = {"num_layers": (TARGET_BLOCKS // 2,)}
 
 
 def num_blocks(point: Point, pieces: int) -> int:
@@ -140,7 +142,7 @@ def _copy(
                     tl.store(written + (time + 1) * TIME_STRIDE, second, mask=more)
 
 
-@variant("mamba_state_copy")
+@variant("mamba_state_copy", sizes=GRID_SIZES)
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch; not recompiled for another batch size."""
     words, after = x.ssm_states.shape[2], point.phase == "after_sampling"

@@ -147,7 +147,7 @@ def tiling(batch_size: int, num_parts: int, layout: str) -> dict[str, int]:
     }
 
 
-@variant("mla_tile_schedule")
+@variant("mla_tile_schedule", sizes={"batch_size": (128, 1024)})  # full tiles
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One program; compiled for batches up to 128, 1024 and 4096 requests, and up to 32, 256 and 512 parts."""
     metadata, num_splits, batch_size = out.tile_scheduler_metadata, out.num_splits, len(x.seq_lens)

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
 THREADS = 256
 
 
-@variant("paged_mqa_schedule", requires=GPU, sources=SOURCE)
+@variant("paged_mqa_schedule", requires=GPU, sources=SOURCE, sizes={"num_sms": (THREADS - 1,)})
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, one block on any current GPU: a scan, one barrier and a binary search per row; any batch in 1 KB of
     shared memory.

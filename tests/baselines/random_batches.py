@@ -23,7 +23,7 @@ from harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy
 
 #: Random batches per operator; the environment variable RANDOM_BATCHES overrides it.
-EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "1000"))
+EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "300"))
 #: The seed of all draws; on a GPU tests/conftest.py chooses one. None: hypothesis decides, and remembers failures
 #: between sessions.
 SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None

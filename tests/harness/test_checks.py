@@ -46,6 +46,6 @@ def test_a_mismatch_names_a_listed_check():
 
 
 def test_the_document_lists_exactly_these_checks():
-    text = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8").partition("\n## One launch")[0]
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert documented == list(NAMES)

@@ -165,11 +165,11 @@ def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
         "while True:\n    pass\n"
     )
     (tmp_path / "tiny.yaml").write_text(
-        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 3}\n"
+        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 8}\n"
     )
     assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 3 s\n")
+    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 8 s\n")
     assert has_ended(int((tmp_path / "child").read_text()))
 
 

@@ -1,13 +1,11 @@
 """Contents of the figures: panels, slices, labels, ratios, and the reasons where there is no ratio."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 from matplotlib.text import Text
 
 import plots
-from harness.analysis.compare import VERDICTS, CellComparison, Comparison, compare
+from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from harness.analysis.stats import Interval
 from harness.records.schema import Metrics
 from plots import _style, regression, speedup
@@ -196,7 +194,7 @@ def test_a_damaged_record_is_drawn_without_the_damaged_point(value, damaged, tmp
     assert [len(point.timed("cpu_us")) for point in panel.points] == [1, 2]
     assert speedup_table(panel, 60).rows[0].reasons[damaged] == "no time"
     assert len(plots.draw_all([run], tmp_path)) == 4
-    assert len(regression.draw(compare(sound, run), tmp_path / "regression")) == 2
+    assert len(regression.draw(compare([sound], [run]), tmp_path / "regression")) == 2
 
 
 def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
@@ -218,27 +216,20 @@ def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():
 def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeypatch):
     def row(verdict, i):
         ratio = {"slower": 1.2, "faster": 0.9, "same": 1.0, "unsure": 2.0}[verdict] + i / 1000
-        return CellComparison(
-            "op",
-            f"{verdict}{i}",
-            "batch_size=1",
-            "gpu_us",
-            1.0,
-            ratio,
-            Interval(ratio, ratio, ratio),
-            Interval(0, 0, 0),
-            verdict,
-        )
+        interval = Interval(ratio, ratio, ratio)
+        change = Interval(0, 0, 0)
+        return CellComparison("op", f"{verdict}{i}", "batch_size=1", "gpu_us", 1.0, ratio, interval, change, verdict)
 
     run = one_variant_run()
     rows = [row(verdict, i) for i in range(20) for verdict in VERDICTS]
     drawn = []
-    monkeypatch.setattr(regression, "_lines", lambda rows, several: drawn.extend(rows) or [])
-    monkeypatch.setattr(regression, "_forest", lambda *_: None)
+    monkeypatch.setattr(regression, "_forest", lambda axes, lines, *_: drawn.extend(lines))
     monkeypatch.setattr(regression, "save", lambda *_: [])
     monkeypatch.setattr(regression, "MAX_CELLS", 45)
-    regression.draw(Comparison(run, run, 0.02, 0.1, ("gpu_us",), [], cells=rows), None)
-    assert Counter(one.verdict for one in drawn) == {"slower": 20, "faster": 20, "unsure": 5}
+    machines = Machines((), (), 0.0, None)
+    regression.draw(Comparison((run,), (run,), Rule(), ("gpu_us",), [], machines, cells=rows), None)
+    verdicts = [line.verdict for line in drawn if line.ratio]
+    assert verdicts == ["slower"] * 20 + ["faster"] * 20 + ["unsure"] * 5
 
 
 def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_file(monkeypatch):
@@ -246,7 +237,7 @@ def test_labels_of_a_comparison_lie_inside_the_frame_at_the_resolution_of_the_fi
     caught = []
     monkeypatch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
     run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1, 8))
-    regression.draw(compare(run, run), None)
+    regression.draw(compare([run], [run]), None)
     (figure,) = caught
     _style._freeze_layout(figure)
     frame = _style._bounds(figure)

@@ -21,7 +21,8 @@ from harness.discover import discover
 from plots import _axes, _style, itl_tpot, latency
 from tests import factory
 
-FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES}
+#: Of runs with cells; test_loops.py draws those of decode loops.
+FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")}
 #: Figure -> the cases that have nothing for it: without a GPU, or without a baseline beside another variant.
 ABSENT = {"itl_tpot": ("cpu", "one variant", "long labels"), "calibration": ("cpu", "long labels")}
 BLACKWELL = factory.gpu_environment("NVIDIA RTX PRO 6000 Blackwell Server Edition", "Blackwell", "sm_120", dirty=True)
@@ -233,7 +234,13 @@ def test_itl_tpot_names_the_model_and_keeps_models_apart():
     run, header = factory.sweep_run(batch_sizes=(1,)), factory.sweep_run().header
     assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
     other = {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
-    runs = [run, msgspec.structs.replace(run, header=msgspec.structs.replace(header, config=other))]
+    queued = factory.stream_us(5.0, np.random.default_rng(0))
+    cells = [
+        msgspec.structs.replace(cell, metrics=cell.metrics and msgspec.structs.replace(cell.metrics, stream_us=queued))
+        for cell in run.cells
+    ]
+    ahead = msgspec.structs.replace(run, header=msgspec.structs.replace(header, config=other), cells=cells)
+    runs = [run, ahead]
     titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure(runs).axes]
     assert len(titles) == 4
     assert sum("9.5 ms, acceptance 0.6, 2 calls per step, async" in title for title in titles) == 2

@@ -3,18 +3,13 @@
 import json
 from collections import Counter
 
+import msgspec
 import pytest
 
 from tools import mutate
-from tools.mutate import Case, Mutant, TableError, all_cases, chosen, copy_of_the_tree, main, mutated, run_case
+from tools.mutate import Case, Mutant, Result, TableError, all_cases, chosen, main, mutated, run_all
 
 CASES = all_cases()
-
-
-@pytest.fixture(scope="module")
-def tree():
-    with copy_of_the_tree() as copy:
-        yield copy
 
 
 @pytest.mark.parametrize("operator", sorted({case.operator for case in CASES}))
@@ -47,17 +42,26 @@ def test_operators_and_variants_are_chosen_by_globs():
 
 
 HANDFUL = [
-    ("decode_native/triton_fused", "an entry too many"),
-    ("mamba_state_gather/triton_fused", "the last request"),
+    ("decode_native/triton_fused", "an entry too many", "hard point"),
+    ("mamba_state_gather/triton_fused", "the last request", "hard point"),
+    ("decode_native/flat_view", "ratios that are no power of two", "capacity"),
 ]
 
 
-@pytest.mark.parametrize(("variant", "breaks"), HANDFUL)
-def test_a_mutant_is_rejected_by_a_hard_point(variant, breaks, tree, device):
-    case = next(case for case in CASES if (case.id, case.mutant.breaks) == (variant, breaks))
-    result = run_case(case, tree, device)
-    assert result.killer == case.mutant.killer == "hard point"
-    assert (tree / case.path).read_bytes() == (mutate.ROOT / case.path).read_bytes()
+def test_mutants_are_rejected_by_the_part_that_the_table_expects(device):
+    cases = [next(c for c in CASES if (c.id, c.mutant.breaks) == (variant, breaks)) for variant, breaks, _ in HANDFUL]
+    files = {case.path: (mutate.ROOT / case.path).read_bytes() for case in cases}
+    results = dict(run_all(cases, device, jobs=2))
+    assert [results[i].killer for i in range(len(cases))] == [killer for _, _, killer in HANDFUL]
+    assert [case.mutant.killer for case in cases] == [killer for _, _, killer in HANDFUL]
+    assert all((mutate.ROOT / path).read_bytes() == content for path, content in files.items())
+
+
+def test_a_helper_that_the_operator_itself_uses_is_mutated_for_both(device):
+    """The operator's modules are loaded anew, and nothing is taken from those of the healthy one."""
+    path, old = "baselines/decode_native/operator.py", 'name="decode_native",'
+    healthy_as_is = Case("decode_native", "flat_view", path, Mutant(old, f"{old} ", "nothing", "equivalent"))
+    assert [result.passed for _, result in run_all([healthy_as_is], device, jobs=1)] == [True]
 
 
 TABLE = """
@@ -93,10 +97,9 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
     ]
     row = next(line.split() for line in out.splitlines() if line.startswith("decode_native "))
     assert row == ["decode_native", "5", "2", "1", "0", "0", "0", "1", "2", "1", "1"]
-    results = {
-        one["breaks"]: (one["outcome"], one.get("killer"))
-        for one in json.loads((tmp_path / "results.json").read_text())
-    }
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert (written["machine"], written["seed"]) == ("CPU", 0)
+    results = {one["breaks"]: (one["outcome"], one.get("killer")) for one in written["mutants"]}
     assert results == {
         "padding rows": ("killed", "hard point"),
         "nothing": ("survived", None),
@@ -107,11 +110,34 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
     }
 
 
-def test_a_mutant_that_hangs_is_rejected(tree):
-    """As does anything within half a second, in which no process has imported torch."""
-    case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", None)
-    result = run_case(case, tree, "cpu", timeout_s=0.5)
-    assert (result.killer, result.message) == ("no_crash", "no end within 0.5 s")
+def test_a_mutant_that_hangs_is_rejected():
+    endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "hard point")
+    case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", endless)
+    ((_, result),) = run_all([case], "cpu", jobs=1, timeout_s=1.5)
+    assert (result.killer, result.message) == ("no_crash", "no end within 1.5 s")
+
+
+def test_a_variant_that_fails_as_it_is_ends_the_command(monkeypatch):
+    broken = Case("decode_native", "flat_view", "no/such/file.py", None)
+    absent = msgspec.structs.replace(broken, variant="absent")
+    with pytest.raises(TableError, match="decode_native/absent does not pass as it is"):
+        list(run_all([absent], "cpu", jobs=1))
+
+
+def test_an_interrupted_run_writes_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutate, "run_all", lambda cases, *more: iter_then_interrupt(cases))
+    assert main(["decode_native/flat_view", "--device", "cpu", "--out", str(tmp_path / "some.json")]) == 130
+    (one,) = json.loads((tmp_path / "some.json").read_text())["mutants"]
+    assert (one["breaks"], one["killer"], one["message"]) == (CASES_OF_FLAT_VIEW[1].mutant.breaks, "random", "exact")
+
+
+CASES_OF_FLAT_VIEW = chosen(CASES, ["decode_native/flat_view"])
+
+
+def iter_then_interrupt(cases):
+    yield 1, Result("random", "B=3", "exact: differs", 2.0)
+    yield len(cases) - 1, Result(None)
+    raise KeyboardInterrupt
 
 
 def test_the_list_runs_nothing(capsys):

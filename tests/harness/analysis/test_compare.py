@@ -1,10 +1,11 @@
-"""Exit codes follow the verdicts; what differs or is missing is reported; CPU is never compared with GPU."""
+"""Exit codes follow the verdicts; the process is the unit of evidence; what differs or is missing is reported."""
 
+import json
 import math
-import re
 import struct
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -13,26 +14,43 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from harness.analysis.compare import CORRELATED, CompareError, compare
+from harness.analysis.compare import PRESETS, CompareError, Rule, compare, compare_variants
+from harness.cli.comparing import rule_of
 from harness.records.schema import Metrics, Status
-from harness.report.comparison import COMMENT_CHARACTERS, comparison_console, comparison_markdown, summaries
+from harness.report.comparison import (
+    COMMENT_BYTES,
+    JSON_SCHEMA,
+    comparison_console,
+    comparison_json,
+    comparison_markdown,
+)
 from plots.regression import MAX_CELLS, draw
 from tests import factory
+from tests.sides import side, write_side
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
 ROOT = Path(__file__).parents[3]
 replace = msgspec.structs.replace
 
 
-def run_of(*gpu_us: float, seed: int = 0, noisy: bool = False):
-    """One cell per time; ``noisy``: the first is 5 us and too noisy for any verdict."""
+def cells_of(*gpu_us: float, seed: int = 0, spread: float = 0.002, **cell):
+    """One cell per time; a process shifts each by ``spread``, and its rounds scatter by 0.5 %."""
     rng = np.random.default_rng(seed)
-    cells = [
-        factory.cell("decode_native", "flat_view", {"batch_size": n}, gpu=us, rng=rng) for n, us in enumerate(gpu_us, 1)
+    return [
+        factory.cell(
+            "decode_native", "flat_view", {"batch_size": n}, gpu=us * math.exp(spread * rng.normal()), rng=rng, **cell
+        )
+        for n, us in enumerate(gpu_us, 1)
     ]
-    if noisy:
-        cells[0] = replace(cells[0], metrics=replace(cells[0].metrics, graph_us=factory.graph_us(5.0, rng, noise=0.3)))
-    return factory.run(GPU, cells)
+
+
+def side_of(*gpu_us: float, processes: int = 4, first: int = 0, **cell):
+    return side(lambda seed: factory.run(GPU, cells_of(*gpu_us, seed=seed, **cell)), processes, first)
+
+
+def sweep(processes: int = 3, first: int = 0, environment=GPU, scale: float = 1.0, batch_sizes=(8,)):
+    make = lambda seed: factory.sweep_run(environment, scale, seed, batch_sizes)  # noqa: E731
+    return side(make, processes, first)
 
 
 def with_cell(run, position: int, **changes):
@@ -43,185 +61,396 @@ def with_cell(run, position: int, **changes):
     return replace(run, cells=cells)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_whole_sweep_against_itself_again(seed):
-    comparison = compare(
-        factory.sweep_run(seed=2 * seed, batch_sizes=(8, 32)), factory.sweep_run(seed=2 * seed + 1, batch_sizes=(8, 32))
-    )
-    assert not {row.verdict for row in comparison.cells} & {"slower", "faster"}
-    assert comparison.exit_code in (0, 3)
+def everywhere(runs, position: int, **changes):
+    return tuple(with_cell(run, position, **changes) for run in runs)
 
 
-def test_ratios_are_averaged_geometrically():
-    (one,) = [
-        each
-        for each in summaries(compare(run_of(10.0, 10.0), run_of(20.0, 5.0, seed=1)).cells)
-        if each.figure == "gpu_us"
-    ]
-    assert one.cells == 2
-    assert one.ratio == pytest.approx(1.0, rel=0.01)
-    assert (one.least, one.greatest) == pytest.approx((0.5, 2.0), rel=0.01)
+TEN = (1.1, 1.3, 1.6, 2.0, 2.5, 3.2, 5.0, 8.0, 20.0, 40.0, 60.0, 80.0)
 
 
 # --- what decides the exit code ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_unchanged_code_passes(seed):
+    comparison = compare(side_of(*TEN, first=100 * seed), side_of(*TEN, first=100 * seed + 50))
+    assert (comparison.outcome, comparison.exit_code) == ("fine", 0)
+    assert comparison.counts("gpu_us")["slower"] == comparison.counts("gpu_us")["faster"] == 0
+    assert comparison.power > 0.95
+
+
+@pytest.mark.parametrize("position", range(len(TEN)))
+def test_a_single_slow_down_of_five_per_cent_is_found_and_nothing_else(position):
+    head = list(TEN)
+    head[position] *= 1.05
+    comparison = compare(side_of(*TEN), side_of(*head, first=50))
+    assert [cell.point for cell in comparison.failing] == [f"batch_size={position + 1}"]
+    (cell,) = comparison.failing
+    assert cell.ratio.low < 1.05 < cell.ratio.high
+    assert comparison.exit_code == 1
+
+
 def test_exit_codes():
-    base = run_of(5.0, 5.0)
-    assert compare(base, run_of(5.0, 5.0, seed=1)).exit_code == 0
-    assert compare(base, run_of(5.0, 4.0, seed=1)).exit_code == 0
-    assert compare(base, run_of(5.0, 6.0, seed=1)).exit_code == 1
-    assert compare(base, run_of(5.0, 6.0, seed=1, noisy=True)).exit_code == 1
-    assert compare(base, run_of(5.0, 5.0, seed=1, noisy=True)).exit_code == 3
-    assert compare(base, run_of(5.0, seed=1)).exit_code == 3
-    assert compare(run_of(5.0, seed=1), base).exit_code == 0
+    base = side_of(5.0, 5.0)
+    assert compare(base, side_of(5.0, 5.0, first=9)).exit_code == 0
+    assert compare(base, side_of(5.0, 4.0, first=9)).exit_code == 0
+    assert compare(base, side_of(5.0, 6.0, first=9)).exit_code == 1
+    assert compare(base, side_of(5.0, 5.0, first=9, spread=0.2)).exit_code == 3
+    assert compare(base, side_of(5.0, first=9)).exit_code == 3
+    assert compare(side_of(5.0, first=9), base).exit_code == 0
+
+
+@pytest.mark.parametrize(("base", "head"), [(1, 1), (1, 4), (2, 2), (2, 4)])
+def test_nothing_can_fail_or_pass_on_one_or_two_processes_a_side(base, head):
+    comparison = compare(side_of(5.0, 9.0, processes=base), side_of(50.0, 9.0, processes=head, first=9))
+    assert comparison.counts("gpu_us") == {"unsure": 2}
+    assert comparison.exit_code == 3
+    assert "fewer than 3 a side" in comparison.unclear[0]
+    assert f"{base} + {head} processes" in comparison_markdown(comparison)
+
+
+def test_samples_are_no_evidence():
+    """Any number of rounds in two processes say nothing about a third one."""
+    base, head = (side_of(5.0, processes=1, rounds=400), side_of(5.2, processes=1, rounds=400, first=3))
+    assert compare(base, head).exit_code == 3
 
 
 @pytest.mark.parametrize("status", ["mismatch", "failed"])
-def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status):
-    base = run_of(5.0)
-    head = with_cell(base, 0, status=status, reason="3 of 40 differ", metrics=None)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, processes):
+    base = side_of(5.0, processes=processes)
+    head = everywhere(base, 0, status=status, reason="3 of 40 differ", metrics=None)
     comparison = compare(base, head)
     assert comparison.exit_code == 1
     assert [(one.key, one.base, one.head) for one in comparison.broken] == [
-        (base.cells[0].key, "passed", f"{status}: 3 of 40 differ")
+        (base[0].cells[0].key, "passed", f"{status}: 3 of 40 differ")
     ]
 
 
+def test_a_cell_that_broke_in_one_process_is_broken():
+    base = side_of(5.0, 5.0)
+    head = (with_cell(base[0], 0, status="mismatch", reason="1 differs", metrics=None), *side_of(5.0, 5.0, first=9)[1:])
+    comparison = compare(base, head)
+    assert [one.head for one in comparison.broken] == ["mismatch (1 of 4 processes): 1 differs"]
+    assert comparison.exit_code == 1
+
+
 def test_a_cell_that_was_repaired_is_named():
-    head = run_of(5.0, 5.0)
-    comparison = compare(with_cell(head, 0, status="mismatch", metrics=None), head)
-    assert [one.key for one in comparison.fixed] == [head.cells[0].key]
+    head = side_of(5.0, 5.0)
+    comparison = compare(everywhere(head, 0, status="mismatch", metrics=None), head)
+    assert [one.key for one in comparison.fixed] == [head[0].cells[0].key]
     assert comparison.exit_code == 0
 
 
-def test_a_cell_that_is_no_longer_timed_is_unsure():
-    base = run_of(5.0, 5.0)
-    skipped = compare(base, with_cell(base, 0, status="unavailable", reason="no compiler", metrics=None))
+def test_a_cell_that_is_no_longer_timed_is_no_pass():
+    base = side_of(5.0, 5.0)
+    skipped = compare(base, everywhere(base, 0, status="unavailable", reason="no compiler", metrics=None))
     uncaptured = compare(
-        base, with_cell(base, 0, metrics=Metrics(bytes_moved=1, host_us=[20.0] * 9, no_graph="it synchronises"))
+        base, everywhere(base, 0, metrics=Metrics(bytes_moved=1, host_us=[20.0] * 9, no_graph="it synchronises"))
     )
-    moved = compare(base, with_cell(base, 0, axes={"batch_size": 64}))
+    moved = compare(base, everywhere(base, 0, axes={"batch_size": 64}))
     for comparison, why in ((skipped, "no compiler"), (uncaptured, "it synchronises"), (moved, "batch_size 1 → 64")):
         assert comparison.exit_code == 3
-        assert [one.key for one in comparison.untimed] == [base.cells[0].key]
+        assert [one.key for one in comparison.untimed] == [base[0].cells[0].key]
         assert why in comparison.lost[0].head
         assert len(comparison.gating_cells) == 1
 
 
-@pytest.mark.parametrize(("rounds", "verdict"), [(3, "unsure"), (4, "unsure"), (5, "slower")])
-def test_fewer_than_five_samples_give_no_verdict(rounds, verdict):
-    """Of four samples the bootstrap interval misses the true median every fourth time."""
-    base, head = (
-        factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=us, rounds=rounds)])
-        for us in (5.0, 50.0)
-    )
-    assert compare(base, head).counts("gpu_us") == {verdict: 1}
-
-
 def test_host_times_are_shown_and_gate_only_when_asked():
-    base = factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=5.0, host=20.0)])
-    head = factory.run(GPU, [factory.cell("decode_native", "flat_view", {"batch_size": 1}, gpu=5.0, host=40.0)])
+    base, head = side_of(5.0, host=20.0), side_of(5.0, host=40.0, first=9)
     assert compare(base, head).counts("host_us") == {"slower": 1}
     assert compare(base, head).exit_code == 0
-    asked = compare(base, head, figures=["host_us"])
+    asked = compare(base, head, Rule(figures=("host_us",)))
     assert asked.exit_code == 1
     assert "--figure host_us" in comparison_markdown(asked)
 
 
+def test_a_change_below_the_floor_is_named_and_does_not_fail():
+    base, head = side_of(*TEN), side_of(1.1 * 1.08, *TEN[1:], first=50)
+    comparison = compare(base, head, Rule(floor_us=0.1))
+    assert (comparison.counts("gpu_us")["slower"], comparison.exit_code) == (1, 0)
+    text = comparison_markdown(comparison)
+    assert "slower (below 0.1 µs)" in text
+    assert "1 slower (1 of them below 0.1 µs)" in text.splitlines()[0]
+    assert compare(base, head, Rule(floor_us=0.05)).exit_code == 1
+    faster = compare(head, base, Rule(floor_us=0.1))
+    assert "faster (below 0.1 µs)" in comparison_markdown(faster)
+
+
+def test_presets_and_detect_decide_what_passes():
+    base, head = side_of(*TEN), side_of(*TEN[:-1], TEN[-1] * 1.014, first=50)
+    assert compare(base, head, PRESETS["pr"]).exit_code == 0
+    assert compare(base, head, PRESETS["strict"]).exit_code == 1
+    noisy = [side_of(*TEN, first=first, spread=0.02) for first in (0, 50)]
+    assert compare(*noisy, Rule(detect=0.05)).exit_code == 3
+    assert compare(*noisy, Rule(detect=0.3)).exit_code == 0
+
+
+def test_a_cell_that_jumps_between_two_states_does_not_spoil_the_others():
+    """One cell has a second state, 6 % slower, in half of the processes; the others are judged as without it."""
+    rng = np.random.default_rng(4)
+    jumping = lambda first: side(  # noqa: E731
+        lambda seed: factory.run(GPU, cells_of(*TEN, 5.0 * (1.06 if rng.random() < 0.5 else 1), seed=seed)), 4, first
+    )
+    with_it, without = compare(jumping(0), jumping(50)), compare(side_of(*TEN), side_of(*TEN, first=50))
+    assert not with_it.failing
+    jumps = with_it.gating_cells[-1]
+    assert (jumps.verdict, jumps in with_it.undecided) == ("unsure", True)
+    assert "5 % would probably be missed there: decode_native/flat_view batch_size=13" in comparison_markdown(with_it)
+    widths = [
+        np.median([cell.ratio.high - cell.ratio.low for cell in one.gating_cells[:12]]) for one in (with_it, without)
+    ]
+    assert widths[0] < 1.4 * widths[1]
+
+
+# --- what may be compared ---------------------------------------------------------------------------------------------
+
+
 def test_refusals():
-    gpu, cpu = factory.sweep_run(batch_sizes=(8,)), factory.sweep_run(CPU, batch_sizes=(8,))
-    for base, head in ((gpu, cpu), (cpu, gpu)):
+    gpu, cpu = sweep(), sweep(environment=CPU)
+    for base, head in ((gpu, cpu), (cpu, gpu), ((gpu[0], cpu[1]), gpu)):
         with pytest.raises(CompareError, match="never compared"):
             compare(base, head)
     with pytest.raises(CompareError, match="no cell in common"):
-        compare(run_of(5.0), replace(gpu, cells=gpu.cells[:1]))
+        compare(side_of(5.0), tuple(replace(run, cells=run.cells[:1]) for run in gpu))
     with pytest.raises(CompareError, match="did you mean gpu_us"):
-        compare(gpu, gpu, figures=["gpu_u"])
+        compare(gpu, gpu, Rule(figures=("gpu_u",)))
     with pytest.raises(CompareError, match="no cell in common"):
-        compare(cpu, cpu, figures=["gpu_us"])
-    for threshold, floor_us in ((0, 0.1), (2, 0.1), (math.nan, 0.1), (0.02, -1)):
-        with pytest.raises(CompareError, match="threshold"):
-            compare(gpu, gpu, threshold, floor_us)
+        compare(cpu, cpu, Rule(figures=("gpu_us",)))
+    with pytest.raises(CompareError, match="matches nothing/at_all"):
+        compare(gpu, gpu, Rule(only=("nothing/at_all",)))
+    for wrong in ({"threshold": 0}, {"threshold": 2}, {"threshold": math.nan}, {"floor_us": -1}, {"detect": 0.01}):
+        with pytest.raises(CompareError, match="must"):
+            compare(gpu, gpu, Rule(**wrong))
+
+
+def of_header(runs, **changes):
+    return tuple(replace(run, header=replace(run.header, **changes)) for run in runs)
+
+
+def of_environment(runs, **changes):
+    return of_header(runs, environment=replace(runs[0].header.environment, **changes))
+
+
+def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
+    base = side_of(5.0)
+    measured = {"name": "mtp3", "measure": {"cache": "hot", "min_rounds": 10}}
+    cases = {
+        "seed 1": of_header(base, seed=1),
+        "a cold one": of_header(base, config={"measure": {"cache": "cold"}}),
+        "config.measure.min_rounds is 10 and 20": of_header(
+            base, config={"measure": {"cache": "hot", "min_rounds": 20}}
+        ),
+        "different models": of_environment(base, gpu="NVIDIA H100"),
+        "incomplete": (replace(base[0], truncated=True), *base[1:]),
+        "several revisions": (*base[:2], *of_environment(base[2:], commit="fffaaa")),
+        "the same record": (*base, replace(base[0], path="copy.jsonl")),
+    }
+    for words, head in cases.items():
+        with pytest.raises(CompareError, match=words):
+            compare(of_header(base, config=measured) if "config" in words else base, head)
+
+
+def test_different_configurations_are_compared_when_asked():
+    base, head = side_of(5.0, 6.0), of_header(side_of(5.0, 6.0, 7.0, first=9), config={"sweep": [{"batch_size": 3}]})
+    with pytest.raises(CompareError, match="--any-config"):
+        compare(base, head)
+    assert len(compare(base, head, Rule(any_config=True)).gating_cells) == 2
+
+
+def test_two_gpus_of_one_model_get_a_wider_band_and_a_sentence():
+    base = of_environment(side_of(*TEN), gpu_id="aaaa")
+    head = side_of(*(us * 1.035 for us in TEN), first=50)
+    same = compare(base, of_environment(head, gpu_id="aaaa"))
+    assert (same.exit_code, same.machines.band, same.machines.why) == (1, 0, None)
+    other = compare(base, of_environment(head, gpu_id="bbbb"))
+    assert other.exit_code == 0 or not other.failing
+    assert other.threshold > 0.05
+    assert "different GPUs of one model" in comparison_markdown(other)
+    unknown = compare(base, head)
+    assert "do not say on which GPU" in comparison_markdown(unknown)
+    assert unknown.exit_code == 1
+
+
+def test_the_band_follows_the_calibration_kernels():
+    base = of_environment(side_of(5.0), gpu_id="aaaa")
+    calibration = base[0].header.calibration
+    slower = {
+        name: replace(one, graph_us={k: [1.08 * us for us in all_us] for k, all_us in one.graph_us.items()})
+        for name, one in calibration.own.items()
+    }
+    head = of_header(of_environment(side_of(5.0, first=9), gpu_id="bbbb"), calibration=replace(calibration, own=slower))
+    assert compare(base, head).machines.band == pytest.approx(0.08, abs=0.02)
 
 
 def test_two_cpu_runs_are_compared_by_cpu_time():
-    base, head = factory.sweep_run(CPU, batch_sizes=(8,)), factory.run(CPU, [])
-    cells = [factory.cell("decode_native", "flat_view", base.cells[0].axes, cpu=500.0)]
-    comparison = compare(base, replace(head, cells=cells))
+    def make(us):
+        axes = {"batch_size": 8}
+        return lambda seed: factory.run(
+            CPU,
+            [factory.cell("decode_native", "flat_view", axes, cpu=us, rng=np.random.default_rng(seed))],
+        )
+
+    comparison = compare(side(make(500.0)), side(make(700.0), first=9))
     assert [(row.figure, row.verdict) for row in comparison.cells] == [("cpu_us", "slower")]
     assert comparison.exit_code == 1
+
+
+def test_cells_that_some_processes_lack_are_judged_by_the_others():
+    base, head = side_of(5.0, 6.0), side_of(5.0, 6.6, first=9)
+    comparison = compare((replace(base[0], cells=base[0].cells[:1]), *base[1:]), head)
+    assert [len(cell.base_medians) for cell in comparison.gating_cells] == [4, 3]
+    assert comparison.exit_code == 1
+
+
+def test_globs_choose_the_cells():
+    comparison = compare(sweep(), sweep(first=9), Rule(only=("decode_native", "*/cuda_fused", "!*next_n=4*padding=1*")))
+    assert {cell.variant for cell in comparison.cells} == {"cuda_fused"}
+    assert "--only" in comparison_markdown(comparison)
+
+
+# --- variant against variant ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_two_variants_of_one_run(processes):
+    runs = sweep(processes, batch_sizes=(1, 8, 32))
+    comparison = compare_variants(runs, head="triton_fused", base="cuda_fused")
+    assert {cell.operator: cell.verdict for cell in comparison.gating_cells} == {
+        "decode_flatten": "slower",
+        "decode_native": "slower",
+    }
+    assert comparison.unit == ("round" if processes == 1 else "process")
+    flatten = next(one for one in comparison.summaries if one.operator == "decode_flatten" and one.figure == "gpu_us")
+    assert flatten.ratio.median == pytest.approx(1.25, rel=0.02)
+    assert flatten.ratio.low < 1.25 < flatten.ratio.high
+    text = comparison_markdown(comparison)
+    assert "triton_fused against cuda_fused" in text
+    assert "--variants triton_fused cuda_fused" in text
+
+
+def test_pairing_by_round_cancels_what_both_variants_of_a_round_share():
+    rng = np.random.default_rng(0)
+    drift = 1 + 0.2 * rng.random(30)
+    cells = []
+    for name, us in (("a", 5.0), ("b", 5.3)):
+        graphs = {k: [us * k * d for d in drift] for k in factory.COPIES}
+        cell = factory.cell("decode_native", name, {"batch_size": 1}, gpu=us, rounds=30)
+        cells.append(replace(cell, metrics=replace(cell.metrics, graph_us=graphs)))
+    comparison = compare_variants((factory.run(GPU, cells),), head="b", base="a")
+    (cell,) = comparison.gating_cells
+    assert cell.ratio.median == pytest.approx(1.06)
+    assert cell.verdict == "slower"
+
+
+def test_a_variant_against_itself_is_the_same_and_an_unknown_one_is_named():
+    runs = sweep(1)
+    assert {cell.verdict for cell in compare_variants(runs, "cuda_fused", "cuda_fused").gating_cells} == {"same"}
+    with pytest.raises(CompareError, match="did you mean cuda_fused"):
+        compare_variants(runs, "cuda_fuse", "op_chain")
+    with pytest.raises(CompareError, match="no point"):
+        compare_variants(runs, "flat_view", "op_chain")
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
 def changed_pair():
-    base = factory.sweep_run(batch_sizes=(8,))
-    head = factory.sweep_run(
-        factory.gpu_environment(driver="590.2", commit="fffaaa", dirty=True), scale=1.5, seed=1, batch_sizes=(8,)
-    )
-    head = with_cell(head, 0, status="mismatch", reason="a | b\n`c` <d>", metrics=None)
-    return base, replace(
-        head, cells=[*head.cells[:-1], factory.cell("decode_native", "new_one", {"batch_size": 8}, gpu=1.0)]
-    )
+    base = sweep()
+    head = of_environment(sweep(first=9, scale=1.5), driver="590.2", commit="fffaaa", dirty=True)
+    head = everywhere(head, 0, status="mismatch", reason="a | b\n`c` <d>", metrics=None)
+    new = factory.cell("decode_native", "new_one", {"batch_size": 8}, gpu=1.0)
+    return base, tuple(replace(run, cells=[*run.cells[:-1], new]) for run in head)
 
 
 def test_everything_that_differs_is_named():
     base, head = changed_pair()
-    config = {"name": "mtp3", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
-    head = replace(head, header=replace(head.header, name="mtp5", config=config))
-    comparison = compare(base, head)
+    config = {"name": "mtp5", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
+    comparison = compare(base, of_header(head, name="mtp5", config=config), Rule(any_config=True))
     named = {one.name: (one.base, one.head) for one in comparison.differences}
     assert (
         named.items()
         >= {
             "driver": ("580.1", "590.2"),
             "name": ("mtp3", "mtp5"),
-            "seed": (0, 1),
             "config.itl_tpot.model_step_us": (12000.0, 9000.0),
             "config.itl_tpot.acceptance": (0.75, None),
             "config.sweep.0.next_n": (None, 5),
         }.items()
     )
     assert not {"commit", "dirty", "gpu"} & named.keys()
-    assert [one.key for one in comparison.base_only] == [base.cells[-1].key]
-    assert [one.key for one in comparison.head_only] == [head.cells[-1].key]
+    assert [one.key for one in comparison.base_only] == [base[0].cells[-1].key]
+    assert [one.key for one in comparison.head_only] == [head[0].cells[-1].key]
 
 
-def test_the_comment_says_the_verdict_first_and_then_what_is_wrong():
-    base, head = changed_pair()
-    text = comparison_markdown(compare(base, head))
-    verdicts = r"\*\*1 broken\*\*, \*\*\d+ slower\*\*, \d+ faster, \d+ same, \d+ unsure, 1 no longer timed"
-    assert re.fullmatch(rf"{verdicts} \(gpu_us, threshold 2 %\)", text.splitlines()[0])
+def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed():
+    text = comparison_markdown(compare(*changed_pair()), picture="regression.png")
+    assert text.splitlines()[0].startswith("🔴 **Regression**: **1 broken**, **")
+    assert text.splitlines()[0].endswith("1 no longer timed")
     wanted = [
+        "(regression.png)",
+        "geometric mean of change",
+        "### Slower",
+        "### Broken",
+        "### In base only",
+        "### In head only",
         "fffaaa",
-        CORRELATED,
         "| driver |",
-        "Broken",
-        "op_chain",
-        "In base only",
-        "Changed",
-        "<details>",
+        "next_n=4, max_decode_len=1",
+        "All cells and figures",
         "python bench.py compare",
     ]
-    places = [text.index(part) for part in wanted]
-    assert places == sorted(places)
-    assert "µs" in text
+    places = [text.find(part) for part in wanted]
+    assert -1 not in places
+    assert places[:6] == sorted(places[:6])
     tables = [token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.type == "table_open"]
     assert len(tables) == text.count("\n|--")
     assert r"a \| b \`c\` \<d>" in text
 
 
+def test_a_default_is_spelled_out_where_other_cells_differ_in_it(tmp_path):
+    def make(seed):
+        cells = cells_of(5.0, 6.0, seed=seed)
+        axes = [{"batch_size": 32, "next_n": 4}, {"batch_size": 2, "next_n": 4}]
+        return factory.run(GPU, [replace(cells[0], point="", axes=axes[0]), replace(cells[1], axes=axes[1])])
+
+    comparison = compare(side(make), side(make, first=9))
+    text = comparison_markdown(comparison)
+    assert "| flat_view | batch_size=32 |" in text
+    assert "| decode_native | next_n=4 |" in text
+
+
+def test_the_comment_names_no_absolute_path(tmp_path):
+    base, head = (write_side(side_of(5.0, first=first), tmp_path / name) for first, name in ((0, "base"), (9, "head")))
+    from harness.records.sides import read_side
+
+    comparison = compare(read_side(base), read_side(head), Rule())
+    for text in (comparison_markdown(comparison), comparison_json(comparison)):
+        assert str(tmp_path) not in text
+        assert f"{tmp_path.name}/base" in text or "base/run1.jsonl" in text
+
+
 def test_the_comment_of_a_huge_run_is_still_accepted():
     cells = [
-        factory.cell("decode_native", "flat_view", {"batch_size": n, "max_model_len": 163840}, cpu=50.0, rounds=5)
+        factory.cell("decode_native", f"variant{n}", {"batch_size": n, "max_model_len": 163840}, cpu=50.0, rounds=5)
         for n in range(600)
     ]
     run = factory.run(CPU, cells)
-    text = comparison_markdown(compare(run, run))
-    assert len(text) <= COMMENT_CHARACTERS
+    text = comparison_markdown(compare([run], [run]))
+    assert len(text.encode()) <= COMMENT_BYTES
     assert "left out" in text
+
+
+def test_json_holds_everything():
+    comparison = compare(*changed_pair())
+    document = json.loads(comparison_json(comparison), parse_constant=lambda name: pytest.fail(name))
+    assert (document["schema"], document["exit_code"], document["outcome"]) == (JSON_SCHEMA, 1, "regression")
+    assert len(document["cells"]) == len(comparison.cells)
+    first = document["cells"][0]
+    assert first["head_us"] / first["base_us"] == pytest.approx(first["ratio"]["median"])
+    assert len(first["base_medians"]) == 3
+    assert [one["key"] for one in document["broken"]] == [one.key for one in comparison.broken]
+    assert len(document["sides"]["head"]) == 3
 
 
 def test_the_terminal_gets_the_same_words_without_colour_in_a_hundred_columns():
@@ -235,41 +464,112 @@ def test_the_terminal_gets_the_same_words_without_colour_in_a_hundred_columns():
     )
 
 
-@pytest.mark.parametrize("batch_sizes", [(8,), (1, 8, 32)])
-def test_the_plot_is_written_at_a_readable_size(tmp_path, batch_sizes):
-    base, head = (
-        factory.sweep_run(batch_sizes=batch_sizes),
-        factory.sweep_run(seed=1, scale=1.3, batch_sizes=batch_sizes),
-    )
+@pytest.mark.parametrize("batch_sizes", [(8,), (1, 8, 32, 64, 128, 256)])
+def test_the_plot_is_at_most_two_screens(tmp_path, batch_sizes):
+    base, head = sweep(batch_sizes=batch_sizes), sweep(first=9, scale=1.3, batch_sizes=batch_sizes)
     png, svg = draw(compare(base, head), tmp_path / "regression")
     width, height = struct.unpack(">II", png.read_bytes()[16:24])
     assert 1000 <= width <= 1300
-    assert 300 <= height <= 2500
+    assert 300 <= height * 880 / width <= 1800
     drawing = svg.read_text(encoding="utf-8")
     assert drawing.startswith("<?xml")
-    assert "Not drawn" in drawing or len(base.cells) <= MAX_CELLS
+    assert len(base[0].cells) <= MAX_CELLS or "Not drawn" in drawing
 
 
 def test_nothing_to_draw_writes_nothing(tmp_path):
-    base = run_of(5.0)
-    assert draw(compare(base, with_cell(base, 0, status="failed", metrics=None)), tmp_path / "regression") == []
+    base = side_of(5.0)
+    assert draw(compare(base, everywhere(base, 0, status="failed", metrics=None)), tmp_path / "regression") == []
     assert not list(tmp_path.iterdir())
 
 
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def bench(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "bench.py", "compare", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
 ENDINGS = {
-    0: run_of(5.0, seed=1),
-    1: run_of(6.0),
-    2: factory.sweep_run(CPU, batch_sizes=(1,)),
-    3: run_of(5.0, noisy=True),
+    0: lambda: side_of(5.0, first=9),
+    1: lambda: side_of(6.0, first=9),
+    2: lambda: sweep(environment=CPU, batch_sizes=(1,)),
+    3: lambda: side_of(5.0, processes=1, first=9),
 }
 
 
 @pytest.mark.parametrize("code", ENDINGS)
 def test_the_command_line_ends_with_these_codes(tmp_path, code):
-    base, head = (
-        factory.write(run_of(5.0), tmp_path / "base.jsonl"),
-        factory.write(ENDINGS[code], tmp_path / "head.jsonl"),
-    )
-    command = [sys.executable, "bench.py", "compare", str(base), str(head), "--out", str(tmp_path)]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == code
-    assert (tmp_path / "comparison.md").exists() == (tmp_path / "regression.png").exists() == (code != 2)
+    base, head = write_side(side_of(5.0), tmp_path / "base"), write_side(ENDINGS[code](), tmp_path / "head")
+    out = tmp_path / "out"
+    done = bench(base, head, "--out", out, "--html", "--json")
+    assert done.returncode == code, done.stderr
+    names = {"comparison.md", "comparison.html", "comparison.json", "regression.png", "regression.svg"}
+    assert {path.name for path in out.glob("*")} == (names if code != 2 else set())
+
+
+def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):
+    base, head = side_of(5.0), side_of(5.0, first=9)
+    write_side(base, tmp_path / "base")
+    for i, run in enumerate(head):
+        factory.write(run, tmp_path / "head" / f"process{i}" / "run.jsonl")
+    done = bench(tmp_path / "base", tmp_path / "head")
+    assert done.returncode == 0, done.stderr
+    assert "4 + 4 processes" in done.stdout
+    assert (tmp_path / "head" / "comparison.md").exists()
+    done = bench(tmp_path / "base", tmp_path / "head")  # what was written is not read as a record
+    assert done.returncode == 0, done.stderr
+    assert "1 + 1 processes" in bench(tmp_path / "base" / "run1.jsonl", tmp_path / "head" / "process0").stdout
+    (tmp_path / "empty").mkdir()
+    done = bench(tmp_path / "base", tmp_path / "empty")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no record here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--threshold", "0"], "must lie between"),
+        (["--threshold", "0.1"], "must be above the threshold"),
+        (["--floor-us", "-1"], "must not be negative"),
+        (["--only", "none*"], "no cell in common"),
+        (["--variants", "a", "b"], "give one RUN"),
+    ],
+)
+def test_bad_flags_are_one_sentence(tmp_path, arguments, words):
+    base, head = write_side(side_of(5.0), tmp_path / "base"), write_side(side_of(5.0, first=9), tmp_path / "head")
+    done = bench(base, head, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_presets_of_the_command_line_are_those_of_the_rule():
+    import bench as entry
+
+    for preset, rule in PRESETS.items():
+        options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset])
+        assert rule_of(options) == rule
+        flags = ["--threshold", "0.04", "--detect", "0.2", "--floor-us", "1", "--only", "x", "--figure", "host_us"]
+        options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset, *flags])
+        assert rule_of(options) == Rule(0.04, 1.0, 0.2, rule.rate, ("host_us",), ("x",))
+    text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    for preset, rule in PRESETS.items():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{preset}`"))
+        assert f"| {rule.threshold * 100:g} % | {rule.floor_us:g} µs | {rule.detect * 100:g} % |" in row
+
+
+def test_one_side_needs_two_variants(tmp_path):
+    run = write_side(sweep(1), tmp_path / "run")
+    assert "needs BASE and HEAD" in bench(run).stderr
+    done = bench(run, "--variants", "triton_fused", "cuda_fused", "--preset", "nightly")
+    assert done.returncode == 1
+    assert "triton_fused against cuda_fused" in done.stdout
+
+
+def test_ratios_are_averaged_geometrically():
+    comparison = compare(side_of(10.0, 10.0), side_of(20.0, 5.0, first=9))
+    (one,) = [each for each in comparison.summaries if each.figure == "gpu_us"]
+    assert (one.cells, one.counts) == (2, Counter(slower=1, faster=1))
+    assert one.ratio.median == pytest.approx(1.0, rel=0.01)
+    assert (one.least, one.greatest) == pytest.approx((0.5, 2.0), rel=0.01)

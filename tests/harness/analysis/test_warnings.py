@@ -98,7 +98,7 @@ def drawn(module, runs):
     with pytest.MonkeyPatch.context() as patch:
         caught = []
         patch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
-        regression.draw(compare(*map(few, runs)), None)
+        regression.draw(compare(*([few(run)] for run in runs)), None)
     return caught[0]
 
 
@@ -184,11 +184,11 @@ def test_cells_without_an_audit_say_why():
 def test_a_comparison_warns_of_either_side(flawed, words):
     sound, flawed = few(factory.sweep_run(batch_sizes=(1,))), few(flawed)
     for runs, side in (((sound, flawed), "head"), ((flawed, sound), "base")):
-        comparison = compare(*runs)
+        comparison = compare(*([run] for run in runs))
         screen = shown(lambda console: comparison_console(comparison, console))  # noqa: B023 - called at once
         assert f"warning: {side}: {words}" in screen
         assert f"- ⚠️ {side}: {words}" in comparison_markdown(comparison)
-    assert "⚠️" not in comparison_markdown(compare(sound, sound))
+    assert "⚠️" not in comparison_markdown(compare([sound], [sound]))
     assert warnings(sound) == []
 
 

@@ -68,12 +68,12 @@ def test_pieces_merge_into_the_run_that_was_planned(bench):  # noqa: F811
 def test_pieces_that_begin_in_the_same_second_go_to_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(recording, "utc_now", lambda: datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC))
-    folders = [recording._default_folder("mtp3", "cuda", shard) for shard in ("1/2", "2/2", None)]
+    folders = [recording.default_folder("mtp3", "cuda", shard) for shard in ("1/2", "2/2", None)]
     assert [folder.name for folder in folders] == [
         f"mtp3-cuda-20260102T030405{piece}" for piece in ("-1of2", "-2of2", "")
     ]
     folders[2].mkdir(parents=True)
-    assert recording._default_folder("mtp3", "cuda", None).name == "mtp3-cuda-20260102T030405-2"
+    assert recording.default_folder("mtp3", "cuda", None).name == "mtp3-cuda-20260102T030405-2"
 
 
 def test_a_merged_run_with_missing_cells_says_so_and_is_completed_by_resume(bench):  # noqa: F811

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 from functools import cache
+from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import msgspec
@@ -11,12 +12,13 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from harness.analysis.compare import CompareError, compare
+from harness.analysis.compare import CompareError, Rule, compare, compare_variants
 from harness.cli.recording import print_run
 from harness.records.file import lines_of, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run, Segment
-from harness.report.comparison import comparison_console, comparison_markdown
+from harness.report.comparison import comparison_console, comparison_json, comparison_markdown
+from harness.report.comparison_page import comparison_html
 from harness.report.console import PrintableConsole
 from harness.report.tables import markdown, result_tables
 from harness.wording import printable
@@ -24,7 +26,8 @@ from plots import draw_all
 from plots.regression import draw
 from tests import factory
 
-SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much)
+SLOW = {"deadline": None, "suppress_health_check": CHECKS}
 #: Also lone surrogates; and what terminals, Markdown, XML and matplotlib take for more than text.
 LIVE = (
     "\x1b[31m",
@@ -152,6 +155,40 @@ def rendered_safely(text: str) -> None:
     assert html <= {"<br>", "<!-- -->"}
 
 
+def processes(run: Run) -> list[Run]:
+    """As if three processes had given the same samples."""
+    return [
+        msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, started=f"2026-01-0{i}"))
+        for i in (1, 2, 3)
+    ]
+
+
+def without_folds(text: str) -> str:
+    for tag in ("<details>", "</details>", "<summary>", "</summary>"):
+        text = text.replace(tag, "")
+    return text
+
+
+def refuse(name: str):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def page_safely(text: str) -> None:
+    """Nothing of a record becomes an element or an attribute of the page."""
+    attributes = {"style", "class", "data-fixed", "data-value", "data-verdict", "data-figure", "id", "title", "type"}
+    attributes |= {"value", "checked", "placeholder", "aria-label", "lang", "charset", "name", "content", "http-equiv"}
+    attributes |= {"viewbox", "width", "height", "role", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r"}
+    found: list[tuple[str, set[str]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, given: found.append((tag, {name for name, _ in given}))
+    parser.feed(text)
+    parser.close()
+    assert not {name for _, given in found for name in given} - attributes
+    tags = [tag for tag, _ in found]
+    assert tags.count("script") == tags.count("style") == tags.count("body") == 1
+    assert not set(tags) & {"b", "img", "a", "iframe", "object", "link"}
+
+
 @settings(max_examples=150, **SLOW)
 @given(lines=MUTATIONS, ascii_only=st.booleans())
 def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
@@ -165,13 +202,23 @@ def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
         rendered_safely(markdown(result_tables(run)))
     except RecordError:
         pass
-    for base, head in ((run, other), (other, run), (run, run)):
+    rule = Rule(any_config=True)
+    for compared in (
+        lambda: compare([run], [other], rule),
+        lambda: compare(processes(other), processes(run), rule),
+        lambda: compare(processes(run), processes(run), rule),
+        lambda: compare_variants(processes(run), "cuda_fused", "op_chain", rule),
+        lambda: compare_variants([run], "cuda_fused", "triton_fused", rule),
+    ):
         try:
-            comparison = compare(base, head)
-            comparison_console(comparison, screen)
-            rendered_safely(comparison_markdown(comparison).replace("<details>", "").replace("</details>", ""))
-        except CompareError:
-            pass
+            comparison = compared()
+        except CompareError as error:
+            shown_safely(str(error))
+            continue
+        comparison_console(comparison, screen)
+        rendered_safely(without_folds(comparison_markdown(comparison)))
+        page_safely(comparison_html(comparison))
+        json.loads(comparison_json(comparison), parse_constant=refuse)
     try:
         merged = merge([run, other])
         missing_shards([merged])
@@ -191,7 +238,7 @@ def test_any_record_that_is_read_is_drawn(lines, tmp_path):
     other = read_run(written(sound(), tmp_path / "other.jsonl", ascii_only=True))
     try:
         paths = draw_all([run, other], tmp_path)
-        paths += draw(compare(run, other), tmp_path / "regression")
+        paths += draw(compare([run], [other]), tmp_path / "regression")
     except (RecordError, CompareError):
         return
     for path in paths:

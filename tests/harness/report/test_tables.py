@@ -94,7 +94,7 @@ def test_variants_without_room_stand_in_a_part_of_their_own_with_all_rows():
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_no_terminal_cuts_a_number_of_a_comparison(width):
-    comparison = compare(long_run(), long_run(scale=1.5))
+    comparison = compare([long_run()], [long_run(scale=1.5)])
     draw = lambda console: comparison_console(comparison, console)  # noqa: E731
     text = shown(width, draw)
     assert max(map(len, text.splitlines())) <= width

@@ -145,6 +145,13 @@ def test_a_query_that_fails_later_is_not_an_error(nvml):
     assert (reader.read(), reader.throttle_reason(reader.read())) == (None, None)
 
 
+def test_gpus_are_told_apart_and_not_named():
+    first, second = "1a2b3c4d-0000-0000-0000-000000000001", "1a2b3c4d-0000-0000-0000-000000000002"
+    assert environment.gpu_id(first) == environment.gpu_id(first) != environment.gpu_id(second)
+    assert len(environment.gpu_id(first)) == 12
+    assert environment.gpu_id(first)[:8] not in first
+
+
 def test_the_environment_records_what_nvml_gives_and_names_what_it_refuses(nvml):
     assert environment._nvml() == (
         {

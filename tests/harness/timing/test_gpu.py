@@ -157,6 +157,7 @@ def test_a_run_on_the_gpu_records_everything(tmp_path):
     )
     run = read_run(out / "run.jsonl")
     assert run.header.environment.gpu
+    assert len(run.header.environment.gpu_id) == 12
     assert run.header.environment.driver
     assert run.header.calibration.copy_us
     for cell in run.cells:

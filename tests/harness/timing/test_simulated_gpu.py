@@ -3,6 +3,7 @@
 Simulated times are known to the nanosecond, so measured ones are compared with ``approx`` only for rounding.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -31,9 +32,9 @@ from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
+from harness.verify import hard_points
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
-from harness.verify.graph_replay import check_replays
 from harness.verify.hard_points import check_variant as prove_variant
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -446,7 +447,7 @@ def answers(evaluator, *names):
 def short_replays():
     """Fewer than the two hundred steps that are tested above."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_replays, "__defaults__", (12,))
+        patch.setattr(hard_points, "STEPS", 12)
         yield
 
 
@@ -567,6 +568,14 @@ def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short
     hot = 2 * (0.4 + 0.9)
     assert min(samples(cell.metrics, "gpu_us")) > hot + 0.1
     assert slopes(cell.metrics.graph_us) == pytest.approx([hot] * cell.metrics.rounds)
+
+
+def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
+    evaluator = Evaluator(replace(job(), verified=True))
+    evaluator.ready()
+    (cell,) = answers(evaluator, "flat_view")
+    assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * cell.metrics.rounds)
+    assert cell.metrics.stream_us == {}
 
 
 # --- the auditor ------------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ MUTANTS = [
     ),
     misread("columns_past_1023_wrap", hoisted_chain, "state_indices", _wrapped(1024)),
     unwritten("layers_past_4", masked_chain, lambda p, out: [out.ssm_states[4:]]),
-    unwritten("requests_past_512", masked_chain, lambda p, out: [out.num_accepted_tokens[512 : p.batch_size]]),
+    unwritten("requests_past_1024", masked_chain, lambda p, out: [out.num_accepted_tokens[1024 : p.batch_size]]),
     unwritten("columns_past_12", masked_chain, lambda p, out: [time_first(p, out.conv_states)[:, :, 12:]]),
     unwritten("padding_past_64", metadata_chain, _padding_past(64)),
     misread("requests_past_8192", schedule_chain, "context_lens", _first(8192)),

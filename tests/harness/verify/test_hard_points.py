@@ -5,12 +5,23 @@ import dataclasses
 import pytest
 import torch
 
+from baselines.decode_flatten.chains import merged_chain
+from baselines.decode_flatten.operator import copied_columns
+from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES, Mismatch
 from harness.contract import Variant
-from harness.verify.graph_replay import STEPS
-from harness.verify.hard_points import DeviceChecks, Finding, check_results, check_variant, is_unverified
+from harness.verify.graph_replay import FEW_STEPS, STEPS
+from harness.verify.hard_points import (
+    FAR,
+    DeviceChecks,
+    Finding,
+    check_results,
+    check_variant,
+    far_rows,
+    is_unverified,
+)
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
 from tests.harness.verify.test_fixture import right
@@ -28,7 +39,7 @@ def as_variant(setup, waives=()):
     )
 
 
-def results_of(setup, device="cpu", waives=(), integrity=None, **checks):
+def results_of(setup, device="cpu", waives=(), **checks):
     """(check -> result, findings); with ``checks`` as if there were a device."""
     variant = as_variant(setup, waives)
     device_checks = DeviceChecks(**checks) if checks else None
@@ -54,7 +65,8 @@ def test_with_a_device_everything_is_tested_but_what_needs_timing():
     left = {name: result for name, result in results.items() if result != "yes"}
     assert left == {"stream_ordered": "-", "same_work": "timed", "every_call": "timed", "one_thread": "CPU"}
     passed = [finding for finding in findings if finding.outcome == "passed"]
-    assert capture.replayed >= len(passed) * STEPS
+    long = 2  # the first hard point and the first sequence
+    assert capture.replayed >= long * STEPS + (len(passed) - long) * FEW_STEPS
     assert all("graph_safe" in finding.passed_checks for finding in passed)
 
 
@@ -179,3 +191,28 @@ def test_the_first_and_the_largest_hard_point_run_with_unaligned_buffers_too(dev
     rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
     both = [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")]
     assert rejected == both[wide_from > 1 :]
+
+
+def wraps_at_32_bits(point, x, out):
+    """Reads the table through offsets of 32 bits."""
+    source, columns = x.block_table, copied_columns(x, out)
+    flat = source.as_strided(((len(source) - 1) * source.stride(0) + columns,), (1,))
+    right = merged_chain(point, x, out)
+
+    def launch():
+        right()
+        offsets = torch.arange(len(source), dtype=torch.int32) * source.stride(0)
+        for b, offset in enumerate(offsets.tolist()):
+            first, end = x.query_start_loc[b : b + 2].tolist()
+            out.block_table[first:end, :columns] = flat[offset : offset + columns]
+
+    return launch
+
+
+def test_rows_beyond_32_bits_are_read():
+    for setup, outcomes in ((merged_chain, {"passed"}), (wraps_at_32_bits, {"rejected"})):
+        found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
+        if not found:
+            pytest.skip("no room for 8 GiB of addresses")
+        assert {finding.outcome for finding in found} == outcomes
+        assert all(finding.name.endswith(FAR) for finding in found)

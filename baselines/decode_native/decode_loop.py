@@ -1,0 +1,30 @@
+"""decode_native in a decode loop: (B, next_n) lengths, in place of flattened ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from baselines.decode_native.operator import Inputs, views
+from baselines.workloads.engine_state import Consumed, EngineShape, LoopBinding
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    return {
+        "batch_size": shape.batch_size,
+        "next_n": shape.next_n,
+        "context_len": shape.context_len,
+        "max_model_len": shape.max_model_len,
+        "padding": shape.padding,
+        "max_num_batched_tokens": shape.max_num_batched_tokens,
+    }
+
+
+BINDING = LoopBinding(
+    operator="decode_native",
+    axes=axes,
+    needs=("seq_lens",),
+    builds=lambda shape: ("lens",),
+    inputs=lambda point, state: Inputs(state.seq_lens[: point.batch_size], state.decode_lens),
+    consumed=lambda point, state, out: {"lens": Consumed(views(point, out)["context_lens"])},
+)

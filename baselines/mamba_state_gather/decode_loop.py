@@ -1,0 +1,43 @@
+"""mamba_state_gather in a decode loop: what each Mamba layer gathers again from the columns of mamba_spec_metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from baselines.mamba_state_gather.operator import Inputs, views
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from harness.contract import Point
+
+COLUMNS = (
+    "block_idx_last_scheduled_token",
+    "block_idx_last_scheduled_token_prev_step",
+    "block_idx_last_computed_token",
+)
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    return {
+        "batch_size": shape.batch_size,
+        "num_speculative_blocks": shape.num_drafts,
+        "context_len": shape.context_len,
+        "max_model_len": shape.max_model_len,
+        "padding": shape.padding,
+        "mamba_block_size": shape.mamba_block_size,
+        "max_num_seqs": shape.max_num_seqs,
+        "num_layers": shape.num_layers,
+    }
+
+
+def inputs(point: Point, state: EngineState) -> Inputs:
+    return Inputs(state.state_table, **{name: state.tables[name].values for name in COLUMNS})
+
+
+BINDING = LoopBinding(
+    operator="mamba_state_gather",
+    axes=axes,
+    needs=COLUMNS,
+    builds=lambda shape: ("input_slots", "output_slots"),
+    inputs=inputs,
+    consumed=lambda point, state, out: {name: Consumed(tensor) for name, tensor in views(point, out).items()},
+)

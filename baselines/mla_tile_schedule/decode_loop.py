@@ -1,0 +1,43 @@
+"""mla_tile_schedule in a decode loop: the split-KV schedule over the requests of the captured batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from baselines.mla_tile_schedule.operator import FIELDS, Inputs, Outputs, views
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from harness.contract import Point
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    return {
+        "batch_size": shape.batch_size,
+        "next_n": shape.next_n,
+        "context_len": shape.context_len,
+        "max_model_len": shape.max_model_len,
+        "padding": shape.padding,
+        "num_heads_q": shape.num_heads_q,
+        "num_sms": shape.num_sms,
+        "max_num_seqs": shape.max_num_seqs,
+    }
+
+
+def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
+    """A part without work, which starts behind the last request, reads only int 0 of its row."""
+    seen = views(point, out)
+    rows = seen["tile_scheduler_metadata"][:, : FIELDS[point.layout]]
+    return {
+        "tile_scheduler_metadata": Consumed(rows, idle=point.batch_size),
+        "num_splits": Consumed(seen["num_splits"]),
+    }
+
+
+BINDING = LoopBinding(
+    operator="mla_tile_schedule",
+    axes=axes,
+    needs=("seq_lens",),
+    builds=lambda shape: ("tile_scheduler_metadata", "num_splits"),
+    inputs=lambda point, state: Inputs(state.seq_lens[: point.batch_size]),
+    consumed=consumed,
+)

@@ -1,0 +1,133 @@
+"""What a serving engine holds between two decode steps, and how an operator is bound to it in a decode loop.
+
+Every tensor is persistent: it has one address for the whole loop, so that launches are set up once and graphs replay.
+An operator says with a ``LoopBinding`` in ``baselines/<operator>/decode_loop.py`` which views of this state are its
+inputs, and what later kernels read of its outputs.
+
+Never imports torch at run time: a configuration is checked against these types before a device is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.contract import Point
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """The sizes of a loop. batch_size is the captured size, of which the last batch_size - num_requests are padding.
+
+    Every request brings next_n tokens to every step: one verified token and next_n - 1 drafts.
+    context_len: lengths at which the operators are verified, as the axis of this name takes them.
+    """
+
+    batch_size: int
+    num_requests: int
+    next_n: int
+    context_len: Any
+    decode_path: str
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_heads_q: int
+    num_sms: int
+    mamba_block_size: int
+    num_layers: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens of the real requests."""
+        return self.num_requests * self.next_n
+
+    @property
+    def padding(self) -> float:
+        """Share of the captured batch that is padding requests."""
+        return (self.batch_size - self.num_requests) / self.batch_size
+
+    @property
+    def num_drafts(self) -> int:
+        return self.next_n - 1
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of the block table."""
+        return -(-self.max_model_len // self.block_size)
+
+    @property
+    def state_columns(self) -> int:
+        """Columns of the table of Mamba states: a state per block, and one for each draft."""
+        return -(-self.max_model_len // self.mamba_block_size) + self.num_drafts
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """What the kernels of the model read of one table.
+
+    values:      int32 or int64 [columns] or [rows, columns], contiguous within a row.
+    row_lengths: int32 [rows]; ceil(row_lengths / unit) leading columns of a row are read. None: all of them.
+    idle:        of a row that begins with this value only the first entry is read: it has no work. None: no such row.
+    """
+
+    values: Tensor
+    row_lengths: Tensor | None = None
+    unit: int = 1
+    idle: int | None = None
+
+
+@dataclass
+class EngineState:
+    """Persistent tensors. B captured requests, R real ones in the first rows; int32 unless said otherwise.
+
+    Pairs are used in turns, by the parity of the step. ``tables`` holds what the operators of a stack have built so far
+    in the order of a step: name -> Consumed, so that a later operator finds the output of an earlier one.
+    """
+
+    shape: EngineShape
+    seq_lens: Tensor  # [max_num_seqs], rows from R on are 0
+    num_computed: tuple[Tensor, Tensor]  # [max_num_seqs], before the step
+    num_accepted: Tensor  # [max_num_seqs] accepted drafts + 1 of the previous step; 1 for a new request
+    positions: Tensor  # [max_num_batched_tokens] int64
+    valid: Tensor  # [max_num_seqs] accepted drafts + 1, written by the sampler at the end of a step
+    query_start_loc: Tensor  # [B + 1]
+    decode_lens: Tensor  # [B]: next_n, 0 for padding
+    block_table: Tensor  # [B, block_columns]
+    state_table: Tensor  # [B, state_columns] state slots of Mamba layers
+    requests: Tensor  # [B] number of the request in each row
+    request_slots: Tensor  # [B] 1 + row, 0 for padding
+    fresh: Tensor  # [B] bool: the request is new in this step
+    anchors: Tensor  # [max_num_seqs + 1] by request slot: column that the previous step scheduled, -1 = unknown
+    to_device: tuple[Tensor, Tensor]  # host, [3 R]: previous row or -1, computed tokens as the host counts, drafts
+    num_scheduled: Tensor  # host, [R]: next_n
+    query_start_loc_cpu: Tensor  # host, [B + 1]
+    seq_lens_cpu_upper_bound: Tensor  # host, [max_num_seqs]
+    parity: int = 0
+    tables: dict[str, Consumed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoopBinding:
+    """How an operator takes part in a decode loop.
+
+    operator: its name.
+    axes:     the axes of its point, but those at their defaults.
+    needs:    tables that operators before it in a step must have built.
+    builds:   names of the tables that it builds. Stacks are compared on the same tables.
+    inputs:   (point, state) -> its Inputs, views of the state. Called once per parity, before the loop.
+    outputs:  (point, state, out) -> its Outputs, where some of them are tensors of the state; out are new buffers.
+    consumed: (point, state, out) -> what the model reads, by the names in ``builds``.
+    """
+
+    operator: str
+    axes: Callable[[EngineShape], Mapping[str, Any]]
+    builds: Callable[[EngineShape], tuple[str, ...]]
+    inputs: Callable[[Point, EngineState], Any]
+    consumed: Callable[[Point, EngineState, Any], Mapping[str, Consumed]]
+    needs: tuple[str, ...] = ()
+    outputs: Callable[[Point, EngineState, Any], Any] = lambda point, state, out: out

@@ -1,0 +1,203 @@
+"""ITL and TPOT of decode loops, and what a stack changes in them, from the raw samples of a record.
+
+A block of steps is the unit of evidence: all stacks replay the same requests in it, one after another, so their
+difference is taken block by block, and the bootstrap resamples blocks. For few blocks a percentile bootstrap is too
+narrow, so its tails are those of Student's t (the "expanded" percentiles of Hesterberg, "What teachers should know
+about the bootstrap", The American Statistician 69, 2015). Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import scipy.stats
+
+from harness.analysis import stats
+from harness.analysis.itl_tpot import ServingModel
+from harness.analysis.stats import CONFIDENCE, Interval
+from harness.records.decode_loop import Loop, LoopBlock
+from harness.records.schema import Run, Status
+
+Figure = Literal["itl_us", "host_itl_us", "tpot_us"]
+#: Statistics of a figure: the mean, and the percentiles by their name.
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+STATISTICS = ("mean", *PERCENTILES)
+RESAMPLES = 2000
+#: A request that was there for less than this share of a block counts for the mean of its TPOT, not for percentiles.
+LEAST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples of a figure with the block each comes from. weights: by which the mean counts them."""
+
+    values: np.ndarray
+    weights: np.ndarray
+    blocks: np.ndarray
+    ranked: np.ndarray  # whether a percentile counts it
+
+    def mean(self, counts: np.ndarray) -> np.ndarray:
+        """[resamples], for counts [resamples, blocks]: how often each block was drawn."""
+        sums = np.bincount(self.blocks, self.values * self.weights, minlength=counts.shape[1])
+        return counts @ sums / (counts @ np.bincount(self.blocks, self.weights, minlength=counts.shape[1]))
+
+    def percentile(self, counts: np.ndarray, share: float) -> np.ndarray:
+        """The smallest value that at least ``share`` of the samples do not exceed; [resamples]."""
+        values, blocks = self.values[self.ranked], self.blocks[self.ranked]
+        order = np.argsort(values, kind="stable")
+        below = np.cumsum(counts[:, blocks[order]], axis=1)
+        return values[order][np.argmax(below >= share * below[:, -1:] - 1e-9, axis=1)]
+
+    def statistic(self, name: str, counts: np.ndarray) -> np.ndarray:
+        return self.mean(counts) if name == "mean" else self.percentile(counts, PERCENTILES[name])
+
+
+def pool(blocks: Sequence[LoopBlock], figure: Figure) -> Pool:
+    """ITL: every interval once. TPOT: each request of a block by its time per token; the mean is time over tokens."""
+    if figure != "tpot_us":
+        values = np.concatenate([getattr(block, figure) for block in blocks])
+        numbers = np.repeat(np.arange(len(blocks)), [len(block.itl_us) for block in blocks])
+        return Pool(values, np.ones(len(values)), numbers, np.ones(len(values), dtype=bool))
+    values, weights, numbers, ranked = [], [], [], []
+    for number, block in enumerate(blocks):
+        elapsed = np.concatenate([[0.0], np.cumsum(block.itl_us)])
+        least = LEAST_SHARE * len(block.itl_us)
+        for one in block.requests:
+            time_us = elapsed[one.first + one.steps] - elapsed[one.first]
+            values.append(time_us / one.tokens)
+            weights.append(one.tokens)
+            numbers.append(number)
+            ranked.append(one.steps >= least)
+    if not any(ranked):
+        ranked = [True] * len(ranked)
+    return Pool(np.array(values), np.array(weights, dtype=float), np.array(numbers), np.array(ranked, dtype=bool))
+
+
+def is_measured(loop: Loop) -> bool:
+    return loop.status == Status.PASSED and bool(loop.blocks)
+
+
+def value(loop: Loop, figure: Figure, statistic: str = "mean") -> float:
+    """Microseconds, over all blocks."""
+    found = pool(loop.blocks, figure)
+    return float(found.statistic(statistic, np.ones((1, len(loop.blocks))))[0])
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A stack minus the reference stack, microseconds, and in per cent of the reference; negative is faster."""
+
+    us: Interval
+    percent: Interval
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes no change."""
+        return self.us.low > 0 or self.us.high < 0
+
+
+def delta(reference: Loop, loop: Loop, figure: Figure, statistic: str = "mean") -> Delta | None:
+    """Over the blocks that both have; None for fewer than two. Raises ValueError for stacks of different loops."""
+    if reference.point != loop.point:
+        raise ValueError(f"{loop.key} and {reference.key} are not of the same loop")
+    ours, theirs = ({block.number: block for block in one.blocks} for one in (loop, reference))
+    shared = sorted(ours.keys() & theirs.keys())
+    if len(shared) < 2:
+        return None
+    before = pool([theirs[number] for number in shared], figure)
+    after = pool([ours[number] for number in shared], figure)
+    counts = _resampled(len(shared))
+    old, new = before.statistic(statistic, counts), after.statistic(statistic, counts)
+    blocks = len(shared)
+    return Delta(us=_interval(new - old, blocks), percent=_interval(100 * (new - old) / old, blocks))
+
+
+@lru_cache(maxsize=8)
+def _resampled(blocks: int) -> np.ndarray:
+    """[1 + RESAMPLES, blocks]: every block once, then how often each was drawn."""
+    drawn = np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1 / blocks), size=RESAMPLES)
+    return np.concatenate([np.ones((1, blocks)), drawn])
+
+
+def _interval(values: np.ndarray, blocks: int) -> Interval:
+    """From the value over all blocks and its resamples, with the tails of Student's t for so many blocks."""
+    quantile = scipy.stats.t.ppf(1 - (1 - CONFIDENCE) / 2, blocks - 1) * np.sqrt(blocks / (blocks - 1))
+    tail = float(scipy.stats.norm.sf(quantile))
+    low, high = np.quantile(values[1:], [tail, 1 - tail])
+    return Interval(float(values[0]), float(min(low, values[0])), float(max(high, values[0])))
+
+
+# --- what else a loop tells -------------------------------------------------------------------------------------------
+
+
+def tokens_per_s(loop: Loop) -> float:
+    """Tokens that all requests received, over the time of the device."""
+    tokens = sum(one.tokens for block in loop.blocks for one in block.requests)
+    return tokens / (1e-6 * sum(sum(block.itl_us) for block in loop.blocks))
+
+
+def tokens_per_step(loop: Loop) -> float:
+    """Tokens that a request received in a step, on average."""
+    requests = [one for block in loop.blocks for one in block.requests]
+    return sum(one.tokens for one in requests) / sum(one.steps for one in requests)
+
+
+def gap_us(loop: Loop) -> float:
+    """Mean time from the end of a model step to the beginning of the next one."""
+    return float(np.mean(np.concatenate([block.gap_us for block in loop.blocks])))
+
+
+def host_busy_share(loop: Loop) -> float:
+    """Share of the time in which the host prepares and submits steps; the rest it waits for the device."""
+    busy = sum(sum(block.host_busy_us) for block in loop.blocks)
+    return busy / sum(sum(block.itl_us) for block in loop.blocks)
+
+
+def late_share(loop: Loop) -> float:
+    """Share of the steps that the host submitted after the device had finished the step before."""
+    return sum(block.late for block in loop.blocks) / sum(len(block.itl_us) for block in loop.blocks)
+
+
+def cost_figure(loop: Loop) -> str:
+    """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``waited_us`` or
+    ``eager_us`` where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
+    """
+    if loop.axes.get("graph") == "full":
+        return "gpu_us"
+    return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_figure
+
+
+def modelled_itl_us(reference: Loop, loop: Loop, waited: bool = True) -> float | None:
+    """The change of the ITL that the model predicts from the operators' times outside of the loop, microseconds.
+
+    waited: take the eager time after a wait for the device, as in a loop, where it was recorded.
+
+    None where they were not timed, as on a CPU.
+    """
+    figure, costs = cost_figure(loop), []
+    for one in (reference, loop):
+        samples = stats.samples(one.alone, figure) if one.alone is not None else []
+        if figure == "eager_us" and waited and reference.waited_us and loop.waited_us:
+            samples = one.waited_us
+        if not samples:
+            return None
+        costs.append(float(np.median(samples)))
+    return costs[1] - costs[0]
+
+
+def by_point(run: Run) -> dict[str, list[Loop]]:
+    """Point -> lines of its stacks, in the order of the configuration."""
+    place = {key: i for i, key in enumerate(run.header.cells)}
+    found: dict[str, list[Loop]] = {}
+    for loop in sorted(run.loops, key=lambda one: place.get(one.key, len(place))):
+        found.setdefault(loop.point, []).append(loop)
+    return found
+
+
+def reference_of(loops: Sequence[Loop]) -> Loop | None:
+    """The measured reference stack among the lines of one loop."""
+    return next((one for one in loops if one.stack == one.reference and is_measured(one)), None)

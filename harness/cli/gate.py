@@ -1,0 +1,335 @@
+"""`bench.py gate`: two revisions measured in turns, in fresh processes on one GPU, until the comparison is sure.
+
+First one process of each revision verifies and audits every cell; both run at the same time, and their times are not
+used. The others time what it passed (``run --verified-by``), one at a time and in turns (base head, head base, ...), so
+that a drift of the machine meets both sides alike. The sides are compared after LOOKS pairs; between two looks only the
+cells that the comparison cannot decide are measured.
+
+The folder of a gate holds one record for each process: ``base/run1.jsonl``, ``head/run1.jsonl`` and so on, which
+``bench.py compare FOLDER/base FOLDER/head`` reads again, and those that verify in ``proof/``. gate.json has its
+settings, ``logs/`` what each process printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from harness.analysis.compare import Comparison, Rule, compare
+from harness.cli.comparing import rule_of
+from harness.cli.recording import new_folder
+from harness.config.load import ConfigError, Measure, Source
+from harness.discover import ROOT
+from harness.exit_codes import UNSURE
+from harness.records.file import read_run
+from harness.records.schema import RecordError, Run, Status
+from harness.runner.revisions import Revision, check_command_line, checked_out, resolve, working_tree
+from harness.runner.worker import RunError
+from harness.wording import counted, printable
+
+BASE, HEAD = "base", "head"
+#: Pairs of processes after which the sides are compared. Each look may raise a false alarm, so a look gets its share of
+#: the permitted rate (Bonferroni).
+LOOKS = (4, 6, 9, 14, 20)
+#: Rounds of a process that is compared. Few, because what differs between two processes is no smaller after many.
+ROUNDS = 10
+#: Rounds of a process that verifies: the fewest that a configuration may have. Their times are not used.
+PROOF_ROUNDS = 3
+#: Seconds that an interrupted process gets to write down what it has.
+EXIT_LIMIT_S = 60
+STATE, CONFIG = "gate.json", "config.yaml"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gate measures; gate.json. only: globs of its cells. flags: of every process, beside cells and folder."""
+
+    only: tuple[str, ...]
+    flags: tuple[str, ...]
+    rule: Rule
+    base: str
+    base_name: str | None
+    head: str
+    head_name: str | None
+    head_changes: str | None
+
+    @property
+    def revisions(self) -> dict[str, Revision]:
+        return {
+            BASE: Revision(self.base, self.base_name),
+            HEAD: Revision(self.head, self.head_name, self.head_changes),
+        }
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process to come. suite: its working directory. unfinished: where it writes its record, which then becomes
+    ``record``.
+    """
+
+    side: str
+    command: list[str]
+    suite: Path
+    log: Path
+    unfinished: Path
+    record: Path
+
+
+@dataclass
+class Gate:
+    """Measures both sides into a folder, and compares them.
+
+    config:  content of the configuration of a new gate; None for one that goes on.
+    seconds: of every process of a pair, in this call.
+    """
+
+    folder: Path
+    settings: Settings
+    config: bytes | None
+    console: Console
+    seconds: list[float] = field(default_factory=list)
+
+    def measure(self, minutes: float) -> None:
+        """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
+        began = time.monotonic()
+        base, head = self.settings.revisions.values()
+        same = ", the same code twice" if (base.commit, base.changes) == (head.commit, head.changes) else ""
+        self._say(f"base {base}, head {head}{same}; records in {self.folder}")
+        with checked_out(self.settings.revisions, self.folder) as suites:
+            for side, revision in self.settings.revisions.items():
+                check_command_line(f"--{side}", revision, suites[side])
+            if self.config is not None:
+                self._write_down(self.config)
+            self._verify(suites)
+            for side in (BASE, HEAD):
+                if not _is_timed(read_run(self._proof(side))):
+                    self._say(f"no cell of {side} passed, so nothing is timed")
+                    return
+            only = None
+            for pair in range(LOOKS[-1]):
+                if pair in LOOKS:
+                    comparison = self.comparison(pair)
+                    only = sorted({cell.key for cell in comparison.undecided})
+                    if comparison.exit_code != UNSURE or not only:
+                        return
+                if self._is_measured(pair):
+                    continue
+                if self.seconds and time.monotonic() - began + 2 * self.seconds[-1] > minutes * 60:
+                    self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+                    return
+                if pair in LOOKS:
+                    self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
+                self._measure_pair(pair, suites, only)
+
+    def _write_down(self, config: bytes) -> None:
+        """What ``resume`` needs. Raises RecordError."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / CONFIG).write_bytes(config)
+            (self.folder / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(self.settings)) + b"\n")
+        except OSError as error:
+            reason = f"cannot write to {self.folder}: {error.strerror}; choose another folder with --out"
+            raise RecordError(reason) from None
+
+    def comparison(self, pairs: int | None = None) -> Comparison:
+        """Of the first ``pairs`` pairs, or of all that are complete. Where there is none, of the proofs, which say what
+        broke. Raises RecordError and CompareError.
+        """
+        if pairs is None:
+            pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
+        sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
+        runs = [[read_run(path) for path in paths] for paths in sides]
+        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
+
+    def _record(self, side: str, number: int) -> Path:
+        return self.folder / side / f"run{number}.jsonl"
+
+    def _proof(self, side: str) -> Path:
+        return self.folder / "proof" / f"{side}.jsonl"
+
+    def _is_measured(self, pair: int) -> bool:
+        return all(self._record(side, pair + 1).is_file() for side in (BASE, HEAD))
+
+    def _verify(self, suites: dict[str, Path]) -> None:
+        """The proofs that are not there yet. A side of which a cell failed is verified once more, alone: the memory may
+        not have been enough for two processes.
+        """
+        began = time.monotonic()
+        missing = alone = [side for side in (BASE, HEAD) if not self._proof(side).is_file()]
+        if len(missing) > 1:
+            self._complete([self._verifying(side, suites[side]) for side in missing])
+            alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
+        for side in alone:
+            self._complete([self._verifying(side, suites[side])])
+        if missing:
+            self._say(f"verified {' and '.join(missing)}: {time.monotonic() - began:.0f} s")
+
+    def _verifying(self, side: str, suite: Path) -> _Process:
+        flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
+        return self._process(side, "verified", suite, flags, self._proof(side))
+
+    def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
+        texts = []
+        for side in (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE):
+            record = self._record(side, pair + 1)
+            if not record.is_file():
+                began = time.monotonic()
+                flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(self._proof(side).resolve())]
+                self._complete([self._process(side, str(pair + 1), suites[side], flags, record)])
+                self.seconds.append(time.monotonic() - began)
+                texts.append(f"{side} {self.seconds[-1]:.0f} s")
+        self._say(f"pair {pair + 1}: {', '.join(texts)}")
+
+    def _only(self, keys: Sequence[str] | None) -> list[str]:
+        """Flags for these cells, or for all that the gate measures."""
+        return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
+
+    def _process(self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path) -> _Process:
+        unfinished = self.folder / "unfinished" / side
+        shutil.rmtree(unfinished, ignore_errors=True)
+        command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
+        command += [*flags, "--no-plots", "--out", str(unfinished.resolve())]
+        log = self.folder / "logs" / f"{side}-{name}.txt"
+        return _Process(side, command, suite, log, unfinished / "run.jsonl", record)
+
+    def _complete(self, processes: Sequence[_Process]) -> None:
+        """Run them at the same time; a record counts only when it is complete. Raises RunError, KeyboardInterrupt."""
+        what = " and ".join(process.log.stem for process in processes)
+        with self.console.status(what) if self.console.is_terminal else nullcontext():
+            codes = _run(processes)
+        for process, code in zip(processes, codes, strict=True):
+            if code not in (0, 1) or not _is_complete(process.unfinished):
+                revision = self.settings.revisions[process.side]
+                raise RunError(
+                    f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
+                    f"{_error_in(process.log)}; its output is in {process.log}, and gate --resume {self.folder} goes on"
+                )
+            process.record.parent.mkdir(exist_ok=True)
+            os.replace(process.unfinished, process.record)
+            shutil.rmtree(process.unfinished.parent, ignore_errors=True)
+        with suppress(OSError):  # a side that was interrupted is still in it
+            (self.folder / "unfinished").rmdir()
+
+    def _say(self, text: str) -> None:
+        self.console.print(Text(text), soft_wrap=True)
+
+
+def _run(processes: Sequence[_Process]) -> list[int]:
+    """Run the commands, each in the folder of its revision, which it imports from; the exit codes. Each has a process
+    group of its own, so that Ctrl-C reaches it once, from here. Raises KeyboardInterrupt once all have ended.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    running: list[subprocess.Popen] = []
+    try:
+        for one in processes:
+            one.log.parent.mkdir(exist_ok=True)
+            with open(one.log, "w", encoding="utf-8") as output:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                running.append(
+                    subprocess.Popen(one.command, cwd=one.suite, env=environment, process_group=0, **streams)
+                )
+        return [process.wait() for process in running]
+    except BaseException:
+        for process in running:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for process in running:
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(EXIT_LIMIT_S)
+            process.kill()
+            process.wait()
+        raise
+
+
+def _is_timed(run: Run) -> bool:
+    return any(cell.metrics and cell.metrics.rounds for cell in run.cells)
+
+
+def _has_failed(run: Run) -> bool:
+    return any(cell.status == Status.FAILED for cell in run.cells)
+
+
+def _is_complete(record: Path) -> bool:
+    try:
+        run = read_run(record)
+    except RecordError:
+        return False
+    return not run.truncated and set(run.header.cells) == {cell.key for cell in run.cells}
+
+
+def _error_in(log: Path) -> str:
+    """The last error that a process printed, else its last line."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", "stopped: "))]
+    return printable((errors or lines or ["it printed nothing"])[-1])
+
+
+# --- the folder of a gate ---------------------------------------------------------------------------------------------
+
+
+def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
+    """A new gate, with the options of the command line. Raises ConfigError, RecordError."""
+    folder = options.out or new_folder(f"gate-{source.config.name}")
+    if (folder / STATE).exists():
+        raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")
+    base = resolve("--base", options.base)
+    head = working_tree(folder) if options.head is None else resolve("--head", options.head)
+    settings = Settings(
+        only=tuple(options.only),
+        flags=_flags(options, source.config.measure),
+        rule=replace(rule_of(options), only=()),
+        base=base.commit,
+        base_name=base.name,
+        head=head.commit,
+        head_name=head.name,
+        head_changes=head.changes,
+    )
+    return Gate(folder, settings, Path(options.config).read_bytes(), console)
+
+
+def resume(folder: Path, console: Console) -> Gate:
+    """A gate that was begun. Raises RecordError; ConfigError where its head was a working tree that has changed."""
+    try:
+        settings = msgspec.json.decode((folder / STATE).read_bytes(), type=Settings)
+    except OSError:
+        raise RecordError(f"--resume {folder}: no gate here, {STATE} is missing") from None
+    except msgspec.DecodeError as error:
+        raise RecordError(f"{folder / STATE} cannot be read: {error}") from None
+    then = settings.revisions[HEAD]
+    if settings.head_name is None and (now := working_tree(folder)) != then:
+        raise ConfigError(
+            f"--resume {folder}: its head was the {then}, which has changed to the {now}; begin a new gate"
+        )
+    return Gate(folder, settings, None, console)
+
+
+def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
+    """The flags of every process: those of the command, and one seed for all.
+
+    A file of --variants in the repository is each revision's own; any other is the same for both.
+    """
+    given = [f"--set={text}" for text in options.set]
+    for file in options.variants:
+        path = Path(file).resolve()
+        given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
+    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
+    return (*given, f"--device={options.device}", f"--seed={seed}")
+
+
+def _rounds(number: int) -> list[str]:
+    return [f"--set=measure.{bound}_rounds={number}" for bound in ("min", "max")]

@@ -1,0 +1,386 @@
+"""The loop: stacks take turns over blocks of decode steps, each step of each of them compared with the simulation.
+
+A step, in stream order: entries of the host's scheduler, the operators of the stack, the stand-in model step,
+acceptance, the copy of the counts to the host. Under ``sync`` scheduling the host waits for these counts before it
+prepares the next step; under ``async`` it prepares the next step on upper bounds first. No event and no NVTX range lies
+between the metadata and the model step of a measured step.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.decode_loop.device import Device, make_device
+from harness.decode_loop.diagnosis import first_difference
+from harness.decode_loop.expected import ExpectedBlock
+from harness.decode_loop.scheduler import CountError, Scheduler
+from harness.decode_loop.state import BoundStack, Engine, Part, bind, make_engine, restore
+from harness.decode_loop.workload import Workload
+from harness.nvtx_ranges import nvtx_range
+from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
+
+#: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
+#: is slower until its caches hold the code of the stack whose turn it is.
+WARMUP_INTERVALS = 3
+#: Samples of the operators alone, each after a wait.
+WAITED_SAMPLES = 12
+#: Steps of a trace, of which the last ones are typical.
+TRACE_STEPS = 6
+#: Decimals of a recorded time, microseconds.
+DECIMALS = 1
+
+
+class LoopMismatch(Exception):
+    """A stack's step is not the simulated one; the message names step, request and table."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a loop's timing depends on, beside its workload. streamed_bytes: None for the default."""
+
+    device: str
+    model_step_us: float
+    host_step_us: float
+    streamed_bytes: int | None
+    is_async: bool
+    full_graph: bool
+
+
+@dataclass
+class _ReadyStack:
+    """A stack that is set up. graphs: by parity, the operators captured with the model step; None without capture."""
+
+    bound: BoundStack
+    model: Callable[[], Any]
+    graphs: tuple[Callable[[], Any], Callable[[], Any]] | None
+
+
+@dataclass
+class _Turn:
+    """Host times of a block, seconds, by step; what the device reported."""
+
+    known: np.ndarray
+    busy: np.ndarray
+    late: np.ndarray
+    final: np.ndarray
+    error: str | None = None
+
+
+class DecodeLoop:
+    """One loop on the device of this process.
+
+    tables: names of what every stack builds, in the order of the checksums.
+    """
+
+    def __init__(
+        self, workload: Workload, blocks: Sequence[ExpectedBlock], settings: Settings, tables: Sequence[str]
+    ) -> None:
+        self._workload, self._blocks, self._settings, self._tables = workload, blocks, settings, tuple(tables)
+        self._engine: Engine = make_engine(workload, settings.device)
+        self._device: Device = make_device(
+            settings.device,
+            self._engine,
+            workload,
+            len(tables),
+            settings.model_step_us,
+            settings.streamed_bytes,
+        )
+        self._parts: dict[str, Sequence[Part]] = {}
+        self._ready: dict[str, _ReadyStack] = {}
+        self._turns = 0
+
+    def set_up(self, stack: str, parts: Sequence[Part]) -> None:
+        """Bind a stack and capture its graphs. Raises what its variants raise."""
+        restore(self._engine, self._blocks[0].device)
+        bound = bind(self._engine, parts, self._settings.device)
+        for launches in bound.launches:  # compile before anything is captured or timed
+            for launch in launches:
+                launch()
+        self._device.synchronize()
+        consumed = {name: bound.tables[name] for name in self._tables}
+        launch_model = self._device.model(consumed)
+        graphs = None
+        if self._settings.full_graph:
+            graphs = tuple(self._device.captured(_in_order([*launches, launch_model])) for launches in bound.launches)
+        model = launch_model if graphs else self._device.captured(launch_model)
+        self._parts[stack], self._ready[stack] = parts, _ReadyStack(bound, model, graphs)
+
+    def drop(self, stack: str) -> None:
+        self._ready.pop(stack, None)
+
+    def launch_alone(self, stack: str) -> Callable[[], None]:
+        """The operators of one step, without scheduler and model."""
+        restore(self._engine, self._blocks[0].device)
+        return _in_order(self._ready[stack].bound.launches[0])
+
+    def waited_us(self, stack: str) -> list[float]:
+        """From submission to completion of the operators of one step, on an idle device, each after the host waited for
+        a model step: what they cost where a step waits for the step before.
+        """
+        launch, ready, device, found = self.launch_alone(stack), self._ready[stack], self._device, []
+        host_s = self._settings.host_step_us * 1e-6
+        for _ in range(WAITED_SAMPLES):
+            device.start_block()
+            ready.model()
+            device.fetch(0)
+            device.wait(0)
+            began = perf_counter()
+            while perf_counter() < began + host_s:
+                pass
+            began = perf_counter()
+            launch()
+            device.synchronize()
+            found.append(_us(perf_counter() - began))
+        return found
+
+    def block(self, stack: str, number: int, key: str = "") -> LoopBlock:
+        """One turn of a stack. Raises LoopMismatch, and whatever its launches raise."""
+        expected = self._blocks[number]
+        with nvtx_range(key, "loop"):
+            turn = self._turn(stack, expected)
+        times = self._device.times(self._workload.steps_per_block)
+        self._check(stack, expected, turn)
+        skip, self._turns = WARMUP_INTERVALS, self._turns + 1
+        rounded = lambda values: [round(float(value), DECIMALS) for value in values]  # noqa: E731
+        return LoopBlock(
+            number=number,
+            turn=self._turns - 1,
+            itl_us=rounded(times.itl[skip:]),
+            host_itl_us=rounded(1e6 * np.diff(turn.known)[skip:]),
+            gap_us=rounded(times.gap[skip:]),
+            host_busy_us=rounded(1e6 * turn.busy[1 + skip :]),
+            late=int(turn.late[1 + skip :].sum()),
+            requests=_received(expected, 1 + skip),
+        )
+
+    # --- one turn -----------------------------------------------------------------------------------------------------
+
+    def _start(self, stack: str, expected: ExpectedBlock) -> Scheduler:
+        """Everything as it was before the block: the device's tensors, and the host's scheduler."""
+        restore(self._engine, expected.device)
+        self._ready[stack].bound.poison()
+        self._device.start_block()
+        host = tuple(staged.numpy() for staged, _ in self._engine.staging)
+        to_device = tuple(one.numpy() for one in self._engine.state.to_device)
+        layout = self._engine.layout
+        return Scheduler(self._workload, layout, expected.host, expected.first_step, host, to_device)
+
+    def _turn(self, stack: str, expected: ExpectedBlock) -> _Turn:
+        """All steps of a block, without a check in between."""
+        scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
+        steps, first = self._workload.steps_per_block, expected.first_step
+        known, busy, late = np.zeros(steps), np.zeros(steps), np.zeros(steps, dtype=bool)
+        behind, host_s = int(self._settings.is_async), self._settings.host_step_us * 1e-6
+        error = None
+        gc.collect(0)
+        gc.disable()  # a collection would count as the host's time of whichever stack it hits
+        try:
+            for i in range(steps):
+                began, parity = perf_counter(), i % 2
+                entries = scheduler.prepare(parity)
+                while perf_counter() < began + host_s:  # a scheduler's other work
+                    pass
+                device.write(parity, entries)
+                if ready.graphs is None:
+                    for launch in ready.bound.launches[parity]:
+                        launch()
+                    late[i] = i > 0 and device.is_done(i - 1)
+                    ready.model()
+                else:
+                    late[i] = i > 0 and device.is_done(i - 1)
+                    ready.graphs[parity]()
+                device.end_of_model(i)
+                device.accept(parity)
+                device.fetch(i)
+                busy[i] = perf_counter() - began
+                if i >= behind:
+                    self._learn(scheduler, i - behind, first, known, busy)
+            if behind:
+                self._learn(scheduler, steps - 1, first, known, busy)
+        except CountError as problem:
+            error = str(problem)
+        finally:
+            gc.enable()
+        device.synchronize()
+        return _Turn(known, busy, late, scheduler.final_lengths(), error)
+
+    def _learn(self, scheduler: Scheduler, step: int, first: int, known: np.ndarray, busy: np.ndarray) -> None:
+        counts = self._device.wait(step)
+        known[step] = perf_counter()
+        scheduler.learn(counts, first + step)
+        busy[step] += perf_counter() - known[step]
+
+    # --- comparison with the simulation -------------------------------------------------------------------------------
+
+    def _check(self, stack: str, expected: ExpectedBlock, turn: _Turn) -> None:
+        """Raises LoopMismatch for the first step that is not the simulated one."""
+        sums, counts = self._device.checksums(), self._device.counts()
+        wanted = np.stack([expected.checksums[name] for name in self._tables], axis=1)
+        tokens = np.array([step.counts for step in expected.steps])
+        wrong_tables, wrong_counts = sums != wanted, counts != tokens
+        wrong = wrong_tables.any(axis=1) | wrong_counts.any(axis=1)
+        if wrong.any():
+            step = int(np.argmax(wrong))
+            if wrong_tables[step].any():
+                raise LoopMismatch(self._locate(stack, expected, step, wrong_tables[step]))
+            row = int(np.argmax(wrong_counts[step]))
+            raise LoopMismatch(
+                f"step {expected.first_step + step}: request {expected.steps[step].requests[row]} got "
+                f"{counts[step, row]} tokens, expected {tokens[step, row]}"
+            )
+        if turn.error is not None:
+            raise LoopMismatch(turn.error)
+        lengths = np.array([row if known else -1 for row, known in zip(expected.lengths, expected.lives, strict=True)])
+        if (turn.final[lengths >= 0] != lengths[lengths >= 0]).any():
+            row = int(np.argmax((turn.final != lengths) & (lengths >= 0)))
+            raise LoopMismatch(
+                f"after step {expected.first_step + len(expected.steps) - 1}: request in row {row} has "
+                f"{turn.final[row]} tokens, expected {lengths[row]}"
+            )
+        if (stray := self._ready[stack].bound.stray_write()) is not None:
+            raise LoopMismatch(stray)
+
+    def _locate(self, stack: str, expected: ExpectedBlock, step: int, wrong: np.ndarray) -> str:
+        """Run the block again up to the wrong step, one step at a time, and compare the tables with the references."""
+        names = [name for name, is_wrong in zip(self._tables, wrong, strict=True) if is_wrong]
+        scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
+        behind = int(self._settings.is_async)
+        try:
+            for i in range(step + 1):
+                device.write(i % 2, scheduler.prepare(i % 2))
+                for launch in ready.bound.launches[i % 2]:
+                    launch()
+                device.synchronize()
+                if i < step:
+                    ready.model()
+                    device.accept(i % 2)
+                    device.fetch(i)
+                if behind <= i < step + behind:
+                    scheduler.learn(device.wait(i - behind), expected.first_step + i - behind)
+        except CountError as problem:
+            return f"step {expected.first_step + step}: table {names[0]} differs; {problem}"
+        found = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
+        where = f"step {expected.first_step + step}: {found or f'table {names[0]} differs'}"
+        if found is None:
+            return f"{where}, but not when the block is repeated step by step: it is not ordered, or not repeatable"
+        return where
+
+    # --- a trace ------------------------------------------------------------------------------------------------------
+
+    def trace(self, stack: str) -> list[LoopSpan]:
+        """A few steps on the lanes of host and device, with events that the measured steps do not have."""
+        scheduler, device, ready = self._start(stack, self._blocks[0]), self._device, self._ready[stack]
+        steps, behind = min(TRACE_STEPS, self._workload.steps_per_block), int(self._settings.is_async)
+        first, host_s = self._blocks[0].first_step, self._settings.host_step_us * 1e-6
+        spans: list[tuple[str, str, int, float, float]] = []
+        marks = Marks(self._settings.device)
+        host = lambda name, step, start, end: spans.append(("host", name, step, start, end))  # noqa: E731
+        waits = []
+        for i in range(steps):
+            began, parity = perf_counter(), i % 2
+            entries = scheduler.prepare(parity)
+            while perf_counter() < began + host_s:
+                pass
+            prepared = perf_counter()
+            device.write(parity, entries)
+            marks.mark(f"metadata {i}")
+            if ready.graphs is None:
+                for launch in ready.bound.launches[parity]:
+                    launch()
+                submitted = perf_counter()
+                marks.mark(f"model {i}")
+                ready.model()
+            else:
+                submitted = prepared
+                ready.graphs[parity]()
+            device.end_of_model(i)
+            marks.mark(f"end {i}")
+            device.accept(parity)
+            device.fetch(i)
+            done = perf_counter()
+            host("schedule", i, began, prepared)
+            if ready.graphs is None:
+                host("metadata", i, prepared, submitted)
+            host("model", i, submitted, done)
+            for j in [i - behind] if i >= behind else []:
+                start = perf_counter()
+                counts = device.wait(j)
+                waits.append(j)
+                host("wait", j, start, perf_counter())
+                scheduler.learn(counts, first + j)
+        device.synchronize()
+        zero = marks.zero_s
+        found = [
+            LoopSpan(lane=lane, name=name, step=i, start_us=_us(a - zero), end_us=_us(b - zero))
+            for lane, name, i, a, b in spans
+        ]
+        for i in range(steps):
+            start, model, end = (marks.us(f"{name} {i}") for name in ("metadata", "model", "end"))
+            if model is not None:
+                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=start, end_us=model))
+            found.append(LoopSpan(lane="device", name="model", step=i, start_us=model or start, end_us=end))
+        return found
+
+
+class Marks:
+    """Moments on the device, by name, in microseconds since an event on the idle device."""
+
+    def __init__(self, device: str) -> None:
+        self._cuda = device == "cuda"
+        self._found: dict[str, Any] = {}
+        if self._cuda:
+            torch.cuda.synchronize()
+            self._zero = torch.cuda.Event(enable_timing=True)
+            self.zero_s = perf_counter()
+            self._zero.record()
+        else:
+            self.zero_s = perf_counter()
+
+    def mark(self, name: str) -> None:
+        if self._cuda:
+            self._found[name] = torch.cuda.Event(enable_timing=True)
+            self._found[name].record()
+        else:
+            self._found[name] = perf_counter()
+
+    def us(self, name: str) -> float | None:
+        if name not in self._found:
+            return None
+        found = self._found[name]
+        return round(1000 * self._zero.elapsed_time(found), DECIMALS) if self._cuda else _us(found - self.zero_s)
+
+
+def _us(seconds: float) -> float:
+    return round(1e6 * seconds, DECIMALS)
+
+
+def _in_order(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+    def launch() -> None:
+        for one in launches:
+            one()
+
+    return launch
+
+
+def _received(expected: ExpectedBlock, skip: int) -> list[LoopRequest]:
+    """What every request received in the steps from ``skip`` on; interval 0 of the samples ends with that step."""
+    found: dict[int, list[int]] = {}
+    for interval, step in enumerate(expected.steps[skip:]):
+        for request, tokens in zip(step.requests, step.delivered, strict=True):
+            if tokens:
+                mine = found.setdefault(request, [interval, 0, 0])
+                mine[1] += 1
+                mine[2] += tokens
+    return [LoopRequest(request, *numbers) for request, numbers in sorted(found.items())]
+
+
+def tables_of(parts: Sequence[Part], workload: Workload) -> Mapping[str, None]:
+    """Names of the tables that a stack builds, in the order of a step."""
+    return dict.fromkeys(name for part in parts for name in part.binding.builds(workload.shape))

@@ -1,0 +1,178 @@
+"""Tables of decode loops: rows are loops, columns are stacks. Console and markdown render the same ones.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.analysis import decode_loop as analysis
+from harness.analysis.decode_loop import PERCENTILES, Delta, Figure, by_point, is_measured, reference_of
+from harness.analysis.stats import Interval
+from harness.records.decode_loop import Loop
+from harness.records.schema import Run
+from harness.report.tables import NBSP, Entry, Footnotes, Table, signed
+from harness.wording import counted, significant
+
+#: The axis of the tables of percentiles, which are too long for a terminal.
+PERCENTILE = "percentile"
+#: Figures with a table of means and one of percentiles.
+FIGURES: dict[Figure, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
+
+
+def loop_tables(run: Run) -> list[Table]:
+    """ITL and TPOT with the differences to the reference stack, their percentiles, the host, and the model beside the
+    measurement.
+    """
+    if not run.loops:
+        return []
+    cpu = run.header.environment.device == "cpu"
+    where = "CPU miniature, no GPU time: " if cpu else ""
+    table = _Tables(run)
+    reference = run.loops[0].reference
+    sampled = "95 % intervals by a bootstrap over blocks; µs, and % of the reference"
+    tables = [
+        *(
+            table.of(
+                f"{where}{name} of {reference} in ms, change with the other stacks in µs",
+                lambda ref, one, which=which: _change(ref, one, which),
+                [sampled],
+            )
+            for which, name in FIGURES.items()
+        ),
+        *(
+            table.by_percentile(f"{where}{name} percentiles of {reference} in ms, change with the others in µs", which)
+            for which, name in FIGURES.items()
+        ),
+        table.of(
+            f"{where}Host busy, steps submitted late; below the gap between model steps in µs and tokens per second",
+            _host,
+        ),
+    ]
+    if not cpu:
+        tables.append(
+            table.of(
+                f"Change of ITL against {reference} in µs: measured, below modelled from times outside of the loop, "
+                "and the difference",
+                _against_model,
+                [
+                    "modelled from: under sync the eager time, after a wait for the device where it was recorded, "
+                    "under async the time in a queued stream, in a captured step the graph slope"
+                ],
+            )
+        )
+    return tables
+
+
+def print_endings(console: Console, loops: Sequence[Loop]) -> None:
+    """``12 passed, 3 unavailable``, then every stack that is not measured with its reason, each reason once."""
+    counts: dict[str, int] = {}
+    for loop in loops:
+        counts[loop.status] = counts.get(loop.status, 0) + 1
+    console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no loop"))
+    shown: dict[tuple[str, str], list[Loop]] = {}
+    for loop in loops:
+        if loop.reason is not None:
+            shown.setdefault((loop.stack, f"{loop.status}: {loop.reason}"), []).append(loop)
+    for (stack, text), same in shown.items():
+        more = f" and {counted(len(same) - 1, 'more loop')}" if len(same) > 1 else ""
+        console.print(
+            Text(f"{stack} at {same[0].point}{more}: {text}", style="red" if same[0].status.is_bad else "dim")
+        )
+
+
+class _Tables:
+    """Loops as rows; what is the same in all of them goes into a note."""
+
+    def __init__(self, run: Run) -> None:
+        self._points = by_point(run)
+        self._stacks = tuple(dict.fromkeys(loop.stack for loops in self._points.values() for loop in loops))
+        first = [loops[0].axes for loops in self._points.values()]
+        names = [name for name in first[0] if name != "batch_size"]
+        self._varying = [name for name in names if len({str(axes.get(name)) for axes in first}) > 1]
+        self._varying = self._varying or ["concurrency"]
+        shared = [f"{name}={_text(first[0][name])}" for name in names if name not in self._varying]
+        self._notes = [", ".join(shared)] if shared else []
+
+    def of(self, title: str, entry: Callable[[Loop | None, Loop], Entry], notes: Sequence[str] = ()) -> Table:
+        footnotes = Footnotes()
+        rows = [(self._axes(loops), self._entries(loops, entry, footnotes)) for loops in self._points.values()]
+        return Table(title, tuple(self._varying), self._stacks, tuple(rows), (*self._notes, *notes, *footnotes.notes()))
+
+    def by_percentile(self, title: str, figure: Figure) -> Table:
+        """A row for each percentile of each loop."""
+        footnotes, rows = Footnotes(), []
+        for loops in self._points.values():
+            for name in PERCENTILES:
+                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
+                rows.append(((*self._axes(loops), name), entries))
+        return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), (*self._notes, *footnotes.notes()))
+
+    def _axes(self, loops: Sequence[Loop]) -> tuple[str, ...]:
+        return tuple(_text(loops[0].axes.get(name)) for name in self._varying)
+
+    def _entries(
+        self, loops: Sequence[Loop], entry: Callable[[Loop | None, Loop], Entry], footnotes: Footnotes
+    ) -> tuple[Entry, ...]:
+        reference, by_stack, entries = reference_of(loops), {loop.stack: loop for loop in loops}, []
+        for stack in self._stacks:
+            loop = by_stack.get(stack)
+            if loop is None:
+                entries.append(Entry("", muted=True))
+            elif is_measured(loop):
+                entries.append(entry(reference, loop))
+            else:
+                entries.append(_without(footnotes, loop))
+        return tuple(entries)
+
+
+def _without(footnotes: Footnotes, loop: Loop) -> Entry:
+    if loop.reason is None:
+        return Entry(loop.status, muted=True)
+    letter = footnotes.letters.setdefault(loop.reason, chr(ord("a") + len(footnotes.letters) % 26))
+    return Entry(f"{loop.status} {letter}", muted=True)
+
+
+def _change(reference: Loop | None, loop: Loop, figure: Figure, statistic: str = "mean") -> Entry:
+    """The reference's value, or the change to it; the value as well where there is nothing to compare it with."""
+    other = reference is not None and loop.stack != reference.stack
+    found = analysis.delta(reference, loop, figure, statistic) if other else None
+    if found is None:
+        return Entry(_ms(loop, figure, statistic), timed=True)
+    return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}", timed=True)
+
+
+def _host(reference: Loop | None, loop: Loop) -> Entry:
+    main = f"{100 * analysis.host_busy_share(loop):.0f}{NBSP}% {100 * analysis.late_share(loop):.0f}{NBSP}%"
+    second = f"{significant(analysis.gap_us(loop))} {significant(analysis.tokens_per_s(loop))}"
+    return Entry(main, second, timed=True)
+
+
+def _against_model(reference: Loop | None, loop: Loop) -> Entry:
+    if reference is None or loop.stack == reference.stack:
+        return Entry("")
+    measured, modelled = analysis.delta(reference, loop, "itl_us"), analysis.modelled_itl_us(reference, loop)
+    if measured is None or modelled is None:
+        return Entry("")
+    missed = measured.us.median - modelled
+    return Entry(signed(measured.us.median), f"{signed(modelled)} {signed(missed)}", timed=True)
+
+
+def _ms(loop: Loop, figure: str, statistic: str) -> str:
+    return significant(analysis.value(loop, figure, statistic) / 1000, 4)
+
+
+def interval_text(interval: Interval) -> str:
+    return f"[{signed(interval.low)}; {signed(interval.high)}]"
+
+
+def percent_text(found: Delta) -> str:
+    return f"{found.percent.median:+.2f}{NBSP}%".replace("-", "−")
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,78 @@
+"""The cells of records as one flat table for other programs. Never imports torch."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from harness.analysis.stats import FIGURES, interval, is_timed, samples
+from harness.records.schema import Cell, RecordError, Run, axis_texts
+
+#: Columns before and after those of the axes.
+OF_RUN = ("record", "name", "started", "commit", "dirty", "device", "gpu", "cache", "seed")
+OF_CELL = ("operator", "variant", "baseline", "point")
+OUTCOME = ("status", "reason", "launches", "bytes_moved", "figure", "median_us", "low_us", "high_us", "samples")
+
+
+def table(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Column -> values, one for each figure of each cell; a cell without a time has one row, without a figure.
+
+    median_us, low_us, high_us: the median of the samples and its 95 % bootstrap interval, microseconds. The axes have
+    columns of their own: numbers where all values are numbers, else texts; None where an operator lacks the axis.
+    """
+    rows = [row for run in runs for cell in run.in_order for row in _rows(run, cell)]
+    columns = {name: [left[name] for left, _, _, _ in rows] for name in (*OF_RUN, *OF_CELL)}
+    for axis in dict.fromkeys(axis for _, axes, _, _ in rows for axis in axes):
+        values = [axes.get(axis) for _, axes, _, _ in rows]
+        if not all(value is None or isinstance(value, int | float) for value in values):
+            values = [texts.get(axis) for _, _, texts, _ in rows]
+        columns[f"axis_{axis}" if axis in (*columns, *OUTCOME) else axis] = values
+    return columns | {name: [right.get(name) for _, _, _, right in rows] for name in OUTCOME}
+
+
+def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
+    """(columns of run and cell, axes, axes as texts, outcome)."""
+    environment = run.header.environment
+    of_run = (
+        run.path,
+        run.header.name,
+        run.header.started,
+        environment.commit,
+        environment.dirty,
+        environment.device,
+        environment.gpu,
+        run.cache,
+        run.header.seed,
+    )
+    left = dict(zip(OF_RUN, of_run, strict=True)) | {name: getattr(cell, name) for name in OF_CELL}
+    outcome: dict[str, Any] = {"status": str(cell.status), "reason": cell.reason}
+    if cell.metrics:
+        outcome |= {"launches": cell.metrics.launches, "bytes_moved": cell.metrics.bytes_moved}
+    texts = axis_texts(cell.point, cell.axes)
+    timed = [figure for figure in FIGURES if is_timed(cell, figure)]
+    for figure in timed:
+        found = interval(cell, figure)
+        times = {"figure": figure, "median_us": found.median, "low_us": found.low, "high_us": found.high}
+        times["samples"] = len(samples(cell.metrics, figure))
+        yield left, cell.axes, texts, outcome | times
+    if not timed:
+        yield left, cell.axes, texts, outcome
+
+
+def write_csv(columns: dict[str, list[Any]], file: TextIO) -> None:
+    """With a header line; None is an empty field."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+
+
+def write_parquet(columns: dict[str, list[Any]], path: Path) -> None:
+    """Raises RecordError where pyarrow is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise RecordError("--parquet needs pyarrow: pip install pyarrow, or use --csv") from None
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)

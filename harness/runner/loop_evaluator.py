@@ -1,0 +1,168 @@
+"""The first process's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
+
+A stack that fails in verification, in set-up or in a block is left out; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.config.loops import LoopGroup, PlannedStack
+from harness.config.sweep import Group
+from harness.decode_loop.expected import ExpectedBlock, expect
+from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
+from harness.decode_loop.state import Part
+from harness.decode_loop.workload import Workload, make_workload
+from harness.records.decode_loop import Loop, LoopBlock
+from harness.records.schema import Cell, Metrics, Status
+from harness.runner.measure import check_context, rejection_of
+from harness.runner.protocol import Heartbeat, LoopTask, Rejection
+from harness.timing.rounds import CellTimings
+from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.runner.evaluator import Evaluator
+
+#: Samples of the operators of a step outside of the loop.
+ALONE_ROUNDS = 8
+#: Seconds of full load before a loop.
+RAMP_S = 0.2
+
+
+class LoopEvaluator:
+    """Owned by the evaluator of its process, whose catalogue, checks and timer it uses."""
+
+    def __init__(self, evaluator: Evaluator, seed: int, device: str) -> None:
+        self._evaluator, self._seed, self._device = evaluator, seed, device
+        self._outcomes: dict[tuple[str, str, str], Rejection | None] = {}
+        self._expected: dict[tuple, tuple[Workload, list[ExpectedBlock]]] = {}
+        self._alone: dict[tuple[int, int, PlannedStack], Metrics | None] = {}
+
+    def loop(self, task: LoopTask) -> Iterator[Heartbeat | Loop]:
+        """All stacks of a loop. Raises ContextLost; the parent asks again for those without a line."""
+        group, rejected, parts = task.group, {}, {}
+        for stack in group.stacks:
+            yield Heartbeat(stack.name, "verify")
+            parts[stack.name] = self._parts(group, stack)
+            rejected[stack.name] = yield from self._verify(stack, parts[stack.name])
+        yield Heartbeat(group.stacks[0].name, "verify")
+        running = [stack for stack in group.stacks if rejected[stack.name] is None]
+        for stack in group.stacks:
+            if (problem := rejected[stack.name]) is not None:
+                yield group.loop(stack, problem.status, problem.reason)
+        if running:
+            yield from self._run(group, running, parts)
+
+    def _parts(self, group: LoopGroup, stack: PlannedStack) -> list[Part]:
+        found = []
+        for operator_name, variant in stack.parts:
+            catalog = self._evaluator.catalog
+            operator, binding = catalog.operators[operator_name], catalog.bindings[operator_name]
+            point = operator.complete(binding.axes(group.shape))
+            found.append(Part(operator, catalog.find(operator_name, variant), binding, point))
+        return found
+
+    def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
+        """Returns why the stack cannot run; None where every variant passed its hard points and the loop's shape."""
+        for part in parts:
+            at = Group(part.operator, part.point, (part.variant,))
+            key = (part.operator.name, part.variant.name, at.label)
+            if key not in self._outcomes:
+                self._outcomes[key] = None
+                for event in self._evaluator.check_at(at, part.variant):
+                    if isinstance(event, Cell):
+                        self._outcomes[key] = _left_out(event)
+                    else:
+                        yield Heartbeat(stack.name, "verify")
+            if (problem := self._outcomes[key]) is not None:
+                return Rejection(problem.status, f"{part.variant.id}: {problem.reason}")
+        return None
+
+    def _run(
+        self, group: LoopGroup, running: Sequence[PlannedStack], parts: dict[str, list[Part]]
+    ) -> Iterator[Heartbeat | Loop]:
+        config, point = group.config, group.point
+        key = (point.concurrency, point.next_n, point.scheduling)
+        if key not in self._expected:
+            workload, blocks = make_workload(group, self._seed), []
+            for block in expect(workload, parts[running[0].name]):
+                yield Heartbeat(running[0].name, "verify")  # the references are slow
+                blocks.append(block)
+            self._expected = {key: (workload, blocks)}
+        workload, blocks = self._expected[key]
+        settings = Settings(
+            device=self._device,
+            model_step_us=point.model_step_us,
+            host_step_us=config.host_step_us,
+            streamed_bytes=config.streamed_bytes,
+            is_async=point.scheduling == "async",
+            full_graph=point.graph == "full",
+        )
+        loop = DecodeLoop(workload, blocks, settings, tuple(tables_of(parts[running[0].name], workload)))
+        found: dict[str, list[LoopBlock]] = {}
+        ended: dict[str, Rejection] = {}
+        for stack in running:
+            yield Heartbeat(stack.name, "verify")
+            try:
+                loop.set_up(stack.name, parts[stack.name])
+                found[stack.name] = []
+            except Exception as error:  # a variant may raise anything
+                ended[stack.name] = self._ended(loop, stack, error)
+        self._evaluator.ramp(RAMP_S)
+        # Turn -1 warms up: it is checked as the others are, and not recorded.
+        for number in range(-1, config.blocks):
+            for stack in running if number % 2 == 0 else running[::-1]:
+                if stack.name in ended:
+                    continue
+                yield Heartbeat(stack.name, "measure")
+                try:
+                    block = loop.block(stack.name, max(number, 0), group.key(stack.name))
+                    found[stack.name] += [block] if number >= 0 else []
+                except Exception as error:  # a variant may raise anything
+                    ended[stack.name] = self._ended(loop, stack, error)
+        for stack in running:
+            yield Heartbeat(stack.name, "measure")
+            if stack.name not in ended:
+                try:
+                    more = {
+                        "alone": self._timed_alone(loop, group, stack),
+                        "waited_us": loop.waited_us(stack.name) if self._device == "cuda" else [],
+                        "trace": loop.trace(stack.name),
+                    }
+                    yield group.loop(stack, Status.PASSED, blocks=found[stack.name], **more)
+                    continue
+                except Exception as error:
+                    ended[stack.name] = self._ended(loop, stack, error)
+            yield group.loop(stack, ended[stack.name].status, ended[stack.name].reason)
+
+    def _ended(self, loop: DecodeLoop, stack: PlannedStack, error: Exception) -> Rejection:
+        """Raises ContextLost where the error took the context with it."""
+        loop.drop(stack.name)
+        check_context(self._device)
+        if isinstance(error, LoopMismatch):
+            return Rejection(Status.MISMATCH, str(error))
+        return rejection_of(error)
+
+    def _timed_alone(self, loop: DecodeLoop, group: LoopGroup, stack: PlannedStack) -> Metrics | None:
+        """The operators of a step timed outside of the loop, as cells of a sweep are, once for all loops of a shape;
+        None on a CPU.
+        """
+        timer, key = self._evaluator.timer, (group.point.concurrency, group.point.next_n, stack)
+        if timer is None:
+            return None
+        if key not in self._alone:
+            timings = CellTimings(timer.stopwatch(loop.launch_alone(stack.name), stream_rounds=ALONE_ROUNDS))
+            for _ in range(ALONE_ROUNDS):
+                timings.add_sample()
+            torch.cuda.synchronize()
+            self._alone[key] = timings.metrics(bytes_moved=0)
+        return self._alone[key]
+
+
+def _left_out(cell: Cell) -> Rejection:
+    """Why a variant that has a cell instead of a launch does not take part."""
+    status = Status.SKIPPED if cell.status == Status.PASSED else cell.status
+    return Rejection(status, cell.reason or first_line(RuntimeError("not timed on this device")))

@@ -1,0 +1,155 @@
+"""Revisions of this suite in folders of their own, so that two of them can be measured in turns.
+
+A revision is a git worktree, detached, outside of the working tree. The working tree as it stands is its last commit
+with the changed and the untracked files copied over it. Neither the working tree nor installed packages are touched.
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.config.load import ConfigError
+from harness.discover import ROOT
+from harness.wording import printable
+
+#: What the command line of a revision must offer to be measured by another one.
+NEEDED_FLAG = "--verified-by"
+#: Seconds of a git command, or of the help of a revision's command line.
+LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class Revision:
+    """commit: full hash. name: as the user gave it, None for the working tree. changes: a hash of what the working tree
+    holds beside the commit; None where that is nothing.
+    """
+
+    commit: str
+    name: str | None = None
+    changes: str | None = None
+
+    def __str__(self) -> str:
+        short = self.commit[:10]
+        if self.name is None:
+            return f"working tree ({short}{' with changes' if self.changes else ''})"
+        return short if self.commit.startswith(self.name) else f"{self.name} ({short})"
+
+
+def resolve(flag: str, name: str) -> Revision:
+    """The commit that a name stands for. flag: for errors, such as "--base". Raises ConfigError."""
+    done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if done.returncode == 0:
+        return Revision(done.stdout.strip(), printable(name))
+    _check_repository()
+    if name.endswith(("+", "-dirty")):
+        raise ConfigError(f"{flag} {name}: changes that are not committed have no revision; commit them")
+    raise ConfigError(f"{flag} {name}: no such commit here; fetch it first (in CI with its whole history)")
+
+
+def working_tree(without: Path) -> Revision:
+    """The working tree as it stands, without what a gate writes into a folder of it. Raises ConfigError."""
+    _check_repository()
+    commit = resolve("HEAD", "HEAD").commit
+    digest = hashlib.sha256()
+    changed = _changed(without)
+    for name in changed:
+        path = _top() / name
+        content = path.read_bytes() if path.is_file() else b""
+        digest.update(f"{name}\0{path.is_file()}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return Revision(commit, None, digest.hexdigest() if changed else None)
+
+
+@contextmanager
+def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[str, Path]]:
+    """Name -> folder of the suite at that revision; all of them are gone afterwards. Raises ConfigError.
+
+    without: folder of the working tree that is not copied.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="bench-gate-"))
+    try:
+        suites = {}
+        for name, revision in revisions.items():
+            tree = folder / name
+            done = _git("worktree", "add", "--detach", "--quiet", str(tree), revision.commit)
+            if done.returncode:
+                raise ConfigError(f"{revision} cannot be checked out into {tree}: {_last_line(done.stderr)}")
+            if revision.changes:
+                _copy_changes(tree, without)
+            suites[name] = tree / _git("rev-parse", "--show-prefix").stdout.strip()
+        yield suites
+    finally:
+        for name in revisions:
+            _git("worktree", "remove", "--force", str(folder / name))
+        shutil.rmtree(folder, ignore_errors=True)
+        _git("worktree", "prune")
+
+
+def check_command_line(flag: str, revision: Revision, suite: Path) -> None:
+    """Raises ConfigError where the revision is older than what measuring it needs."""
+    if not (suite / "bench.py").is_file():
+        raise ConfigError(f"{flag}: {revision} has no bench.py; choose a later revision")
+    command = [sys.executable, "bench.py", "run", "--help"]
+    done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=LIMIT_S)
+    if done.returncode or NEEDED_FLAG not in done.stdout:
+        raise ConfigError(
+            f"{flag}: {revision} is older than `gate`, its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
+            "measure both sides yourself and compare the records"
+        )
+
+
+def _check_repository() -> None:
+    done = _git("rev-parse", "--verify", "HEAD")
+    if done.returncode:
+        raise ConfigError(
+            f"gate checks out revisions, but {ROOT} is no git repository that it can use ({_last_line(done.stderr)}); "
+            "clone the suite"
+        )
+
+
+def _top() -> Path:
+    return Path(_git("rev-parse", "--show-toplevel").stdout.rstrip("\n"))
+
+
+def _changed(without: Path) -> list[str]:
+    """Files that differ from the last commit, deleted ones too, and untracked ones that git does not ignore."""
+    listings = (
+        ("diff", "--name-only", "--no-renames", "-z", "HEAD"),
+        ("ls-files", "--others", "--exclude-standard", "-z"),
+    )
+    top, without = _top(), without.resolve()
+    names = {name for one in listings for name in _git(*one, where=top).stdout.split("\0") if name}
+    return sorted(name for name in names if without not in (top / name).parents)
+
+
+def _copy_changes(tree: Path, without: Path) -> None:
+    top = _top()
+    for name in _changed(without):
+        source, target = top / name, tree / name
+        if source.is_file() or source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+        elif not source.exists():
+            target.unlink(missing_ok=True)
+
+
+def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Without the lock of the index, so that a commit made at the same time does not fail. Raises ConfigError."""
+    command = ["git", "--no-optional-locks", "-C", str(where or ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=LIMIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"gate needs git, which cannot be run: {error}") from None
+
+
+def _last_line(text: str) -> str:
+    return printable((text.strip().splitlines() or ["git says nothing"])[-1])

@@ -1,0 +1,150 @@
+"""What the figures of decode loops share: panels of one device and one configuration, and the look of stacks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+
+from harness.analysis.decode_loop import Delta, Figure, by_point, delta, is_measured, reference_of
+from harness.analysis.stats import Interval
+from harness.records.decode_loop import Loop
+from harness.records.schema import Run
+from plots._style import LABEL_PT, WIDTH_IN, device_name, environment_caption, generation_of, group_by_generation
+
+#: Of stacks in the order of the configuration, the reference first: colours by Okabe and Ito.
+_COLOURS = ("#555555", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+#: Axes of a loop that a panel holds several values of; all others set panels apart.
+_INSIDE = ("concurrency", "batch_size", "model_step_us", "scheduling")
+
+
+@dataclass(frozen=True)
+class LoopPanel:
+    """Loops of one configuration on one device. points: the stacks of each loop, the reference measured in all."""
+
+    run: Run
+    fixed: Mapping[str, Any]
+    points: Sequence[Sequence[Loop]]
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.run.header.environment.device == "cpu"
+
+    @property
+    def stacks(self) -> list[str]:
+        """The reference, then the others in the order of the configuration."""
+        names = dict.fromkeys(loop.stack for point in self.points for loop in point)
+        reference = self.points[0][0].reference
+        return [reference, *(name for name in names if name != reference)]
+
+    def values(self, axis: str) -> list[Any]:
+        """Ascending."""
+        return sorted({point[0].axes[axis] for point in self.points})
+
+    def at(self, **axes: Any) -> list[Loop]:
+        """The stacks of the loop with these values; none where it was not measured."""
+        for point in self.points:
+            if all(point[0].axes[name] == value for name, value in axes.items()):
+                return list(point)
+        return []
+
+    @property
+    def schedulings(self) -> list[str]:
+        """sync before async."""
+        return sorted(self.values("scheduling"), reverse=True)
+
+    def delta(self, stack: str, figure: Figure, **axes: Any) -> Delta | None:
+        """The change of a stack in the loop with these values; None where it or the reference was not measured."""
+        loops = self.at(**axes)
+        reference, mine = reference_of(loops), next((loop for loop in loops if loop.stack == stack), None)
+        return None if reference is None or mine is None else delta(reference, mine, figure)
+
+    @property
+    def usual_model_us(self) -> float:
+        """The model step with the most loops; of several the one nearest to 10 ms."""
+        steps = [point[0].axes["model_step_us"] for point in self.points]
+        return max(set(steps), key=lambda us: (steps.count(us), -abs(us - 10_000)))
+
+    def title(self) -> str:
+        environment = self.run.header.environment
+        device = device_name(environment).removeprefix("NVIDIA ")
+        generation = generation_of(environment)
+        where = "CPU miniature, no GPU time" if self.is_cpu else f"{device} ({generation})"
+        graph = ", metadata in the graph" if self.fixed["graph"] == "full" else ""
+        return f"{where}\n{self.run.header.name}: {self.fixed['geometry']}, next_n {self.fixed['next_n']}{graph}"
+
+
+def loop_panels(runs: Sequence[Run]) -> list[LoopPanel]:
+    """By generation, device and configuration. CPU miniatures only where no GPU was recorded."""
+    runs = [run for run in runs if run.loops]
+    if any(run.header.environment.device == "cuda" for run in runs):
+        runs = [run for run in runs if run.header.environment.device == "cuda"]
+    found = []
+    for of_generation in group_by_generation(runs).values():
+        for run in sorted(of_generation, key=lambda one: device_name(one.header.environment)):
+            kinds: dict[tuple, list[list[Loop]]] = {}
+            for loops in by_point(run).values():
+                measured = [loop for loop in loops if is_measured(loop)]
+                if reference_of(measured) is not None:
+                    fixed = {name: value for name, value in measured[0].axes.items() if name not in _INSIDE}
+                    kinds.setdefault(tuple(fixed.items()), []).append(measured)
+            found += [LoopPanel(run, dict(fixed), points) for fixed, points in kinds.items()]
+    return found
+
+
+def stack_styles(panels: Iterable[LoopPanel]) -> dict[str, dict[str, Any]]:
+    """color and marker of every stack, in the order of the panels; the same in all of them."""
+    names = dict.fromkeys(name for panel in panels for name in panel.stacks)
+    return {
+        name: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+        for i, name in enumerate(names)
+    }
+
+
+def title_loops(ax: Axes, panel: LoopPanel, columns: int, detail: str = "") -> None:
+    width = int(13 * WIDTH_IN / columns)
+    lines = [*panel.title().splitlines(), *([detail] if detail else [])]
+    ax.set_title("\n".join(textwrap.fill(line, width) for line in lines), fontsize=LABEL_PT)
+
+
+def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
+    """The run of every panel, each once."""
+    return list({id(panel.run): panel.run for panel in panels}.values())
+
+
+def loop_caption(panels: Iterable[LoopPanel]) -> str:
+    return environment_caption(runs_of(panels))
+
+
+def draw_changes(
+    ax: Axes, x: Sequence[float], changes: Sequence[Interval], style: Mapping[str, Any], **more: Any
+) -> ErrorbarContainer:
+    """The dots of one stack with their intervals. style: its color and marker."""
+    medians = [one.median for one in changes]
+    below, above = [one.median - one.low for one in changes], [one.high - one.median for one in changes]
+    return ax.errorbar(x, medians, yerr=[below, above], **style, markersize=5, capsize=2, **more)
+
+
+def style_changes(ax: Axes) -> None:
+    """The line of no change, a grid, and room around the dots."""
+    ax.axhline(0, color="black", linewidth=0.8)
+    ax.tick_params(axis="y", labelsize=LABEL_PT)
+    ax.margins(y=0.12)
+    ax.grid(True, axis="y", color="#e6e6e6", linewidth=0.6)
+
+
+def same_y(axes: Sequence[Axes]) -> None:
+    """One scale for a row of panels, with 0 in it."""
+    limits = [ax.get_ylim() for ax in axes]
+    low, high = min(0.0, *(low for low, _ in limits)), max(0.0, *(high for _, high in limits))
+    for ax in axes:
+        ax.set_ylim(low, high)
+
+
+def scheduling_in_words(name: str) -> str:
+    return "sync" if name == "sync" else "async: the host runs a step ahead"

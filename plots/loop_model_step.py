@@ -1,0 +1,91 @@
+"""Measured change of ITL against the time of the model step: from which one on does the metadata no longer matter?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.records.schema import Run
+from plots._axes import plain
+from plots._loops import (
+    LoopPanel,
+    draw_changes,
+    loop_caption,
+    loop_panels,
+    runs_of,
+    same_y,
+    scheduling_in_words,
+    stack_styles,
+    style_changes,
+    title_loops,
+)
+from plots._style import (
+    LABEL_PT,
+    TITLE_PT,
+    caption,
+    legend_below,
+    mark_uncalibrated,
+    new_figure,
+    save,
+)
+
+ROW_IN = 2.5
+
+
+def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
+    """Write stem.png and stem.svg; [] without loops of at least two model steps."""
+    drawn = figure(runs)
+    return save(drawn, stem) if drawn else []
+
+
+def figure(runs: Sequence[Run]) -> Figure | None:
+    panels = [one for one in loop_panels(runs) if len(one.stacks) > 1 and len(one.values("model_step_us")) > 1]
+    if not panels:
+        return None
+    columns = max(len(panel.values("scheduling")) for panel in panels)
+    fig = new_figure(0.5 + ROW_IN * len(panels))
+    fig.suptitle(f"Change of ITL against {panels[0].stacks[0]} by the time of the model step", fontsize=TITLE_PT)
+    grid = fig.add_gridspec(len(panels), columns)
+    styles, handles = stack_styles(panels), {}
+    for r, panel in enumerate(panels):
+        size, row = _widest(panel), []
+        for c, scheduling in enumerate(panel.schedulings):
+            ax = fig.add_subplot(grid[r, c])
+            handles |= _draw(ax, panel, size, scheduling, styles)
+            title_loops(ax, panel, columns, f"concurrency {size}, {scheduling_in_words(scheduling)}")
+            if c == 0:
+                ax.set_ylabel("change of ITL (µs)", fontsize=LABEL_PT)
+            if r == len(panels) - 1:
+                ax.set_xlabel("model step (ms)", fontsize=LABEL_PT)
+            row.append(ax)
+        same_y(row)
+    legend_below(fig, handles)
+    caption(fig, f"95 % intervals by a bootstrap over blocks of steps.\n{loop_caption(panels)}")
+    mark_uncalibrated(fig, runs_of(panels))
+    return fig
+
+
+def _widest(panel: LoopPanel) -> int:
+    """The concurrency with the most model steps; of several the largest."""
+    sizes = [point[0].axes["concurrency"] for point in panel.points]
+    return max(set(sizes), key=lambda size: (sizes.count(size), size))
+
+
+def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles: dict) -> dict[str, object]:
+    """Returns legend handles by stack."""
+    handles: dict[str, object] = {}
+    for stack in panel.stacks[1:]:
+        found = {}
+        for step_us in panel.values("model_step_us"):
+            at = {"concurrency": concurrency, "scheduling": scheduling, "model_step_us": step_us}
+            if one := panel.delta(stack, "itl_us", **at):
+                found[step_us / 1000] = one.us
+        if found:
+            handles[stack] = draw_changes(ax, list(found), list(found.values()), styles[stack], linewidth=1.2)
+    steps = [us / 1000 for us in panel.values("model_step_us")]
+    ax.set_xticks(steps, [plain(step) for step in steps], fontsize=LABEL_PT)
+    style_changes(ax)
+    return handles

@@ -1,0 +1,118 @@
+"""One decode step on the lanes of host and device, for two stacks side by side: where the time of a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from harness.analysis.decode_loop import value
+from harness.records.decode_loop import Loop, LoopSpan
+from harness.records.schema import Run
+from plots._loops import LoopPanel, loop_panels, scheduling_in_words, title_loops
+from plots._style import (
+    LABEL_PT,
+    SMALL_PT,
+    TITLE_PT,
+    caption,
+    environment_caption,
+    legend_below,
+    mark_uncalibrated,
+    new_figure,
+    save,
+)
+
+ROW_IN = 1.7
+#: What host and device do, in the order of the legend.
+COLOURS = {
+    "schedule": ("scheduler", "#999999"),
+    "metadata": ("metadata", "#D55E00"),
+    "model": ("model step (host: its submission)", "#56B4E9"),
+    "wait": ("host waits for accepted tokens", "#E8E8E8"),
+}
+LANES = {"host": 1.0, "device": 0.0}
+HEIGHT = 0.7
+#: Shown around the step, as a share of it.
+MARGIN = 0.12
+
+
+def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
+    """Write stem.png and stem.svg; [] without a traced step of two stacks."""
+    drawn = figure(runs)
+    return save(drawn, stem) if drawn else []
+
+
+def figure(runs: Sequence[Run]) -> Figure | None:
+    panel = next((one for one in loop_panels(runs) if _rows(one)), None)
+    if panel is None:
+        return None
+    rows = _rows(panel)
+    fig = new_figure(0.5 + ROW_IN * len(rows))
+    fig.suptitle("One decode step, traced", fontsize=TITLE_PT)
+    grid = fig.add_gridspec(len(rows), 2)
+    for r, loops in enumerate(rows):
+        spans = [_one_step(loop) for loop in loops]
+        longest = max(end - start for _, start, end in spans)
+        for c, (loop, (shown, start, end)) in enumerate(zip(loops, spans, strict=True)):
+            ax = fig.add_subplot(grid[r, c])
+            _draw(ax, shown, start, end, longest)
+            detail = f"{loop.stack}, {scheduling_in_words(loop.axes['scheduling'])}"
+            itl = value(loop, "itl_us") / 1000
+            step = f"concurrency {loop.axes['concurrency']}, ITL {itl:.2f} ms"
+            if r == 0:
+                title_loops(ax, panel, 2, f"{detail}; {step}")
+            else:
+                ax.set_title(f"{detail}; {step}", fontsize=LABEL_PT)
+            if r == len(rows) - 1:
+                ax.set_xlabel("ms since the end of the model step before", fontsize=LABEL_PT)
+    legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
+    text = "Traced with events that the measured steps do not have; the ITL is that of the measured steps."
+    caption(fig, f"{text}\n{environment_caption([panel.run])}")
+    mark_uncalibrated(fig, [panel.run])
+    return fig
+
+
+def _rows(panel: LoopPanel) -> list[list[Loop]]:
+    """For each scheduling, two stacks of the loop with the most requests and the shortest model step."""
+    found = []
+    for scheduling in panel.schedulings:
+        points = [
+            point
+            for point in panel.points
+            if point[0].axes["scheduling"] == scheduling and sum(bool(loop.trace) for loop in point) > 1
+        ]
+        if points:
+            best = max(points, key=lambda point: (point[0].axes["concurrency"], -point[0].axes["model_step_us"]))
+            traced = sorted((loop for loop in best if loop.trace), key=lambda loop: loop.stack != loop.reference)
+            found.append([traced[0], min(traced[1:], key=lambda loop: value(loop, "itl_us"))])
+    return found
+
+
+def _one_step(loop: Loop) -> tuple[list[LoopSpan], float, float]:
+    """All spans, and from where to where the last complete step goes: between the ends of two model steps."""
+    ends = sorted(span.end_us for span in loop.trace if (span.lane, span.name) == ("device", "model"))
+    return loop.trace, ends[-3], ends[-2]
+
+
+def _draw(ax: Axes, spans: Sequence[LoopSpan], start: float, end: float, longest: float) -> None:
+    margin = MARGIN * longest
+    for span in spans:
+        if span.end_us > start - margin and span.start_us < start + longest + margin:
+            ax.barh(
+                LANES[span.lane],
+                (span.end_us - span.start_us) / 1000,
+                left=(span.start_us - start) / 1000,
+                height=HEIGHT,
+                color=COLOURS[span.name][1],
+                edgecolor="white",
+                linewidth=0.3,
+            )
+    for edge in (0.0, (end - start) / 1000):
+        ax.axvline(edge, color="black", linewidth=0.8, linestyle=":")
+    ax.set_xlim(-margin / 1000, (longest + margin) / 1000)
+    ax.set_ylim(-0.5, 1.5)
+    ax.set_yticks(list(LANES.values()), list(LANES), fontsize=LABEL_PT)
+    ax.tick_params(axis="x", labelsize=SMALL_PT)

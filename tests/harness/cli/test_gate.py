@@ -1,0 +1,353 @@
+"""bench.py gate: two revisions in turns. A scratch repository holds a bench.py that writes made-up records; the last
+test measures this suite itself.
+"""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.stats import interval
+from harness.cli import gate
+from harness.records.file import read_run
+from harness.runner import revisions
+from tests import factory
+from tests.harness.cli.test_cli import TINY, call
+
+ROOT = Path(__file__).parents[3]
+
+#: Answers `run` with the cells of template.jsonl, whose times it multiplies by those of times.json and by a noise of
+#: its own. $GATE_LOG gets a line for each process; the process of the number in $GATE_INTERRUPT interrupts its parent.
+FAKE_BENCH = """\
+import argparse, fnmatch, glob, json, os, random, signal, subprocess, sys, time
+from pathlib import Path
+
+if sys.argv[1:] == ["run", "--help"]:
+    sys.exit(print("--verified-by RUN"))
+parser = argparse.ArgumentParser()
+for flag in ("--out", "--verified-by", "--seed", "--device"):
+    parser.add_argument(flag)
+for flag in ("--set", "--only"):
+    parser.add_argument(flag, action="append", default=[])
+parser.add_argument("--no-plots", action="store_true")
+options = parser.parse_args(sys.argv[3:])
+here = Path(__file__).parent
+with open(os.environ["GATE_LOG"], "a") as log:
+    proof = Path(options.verified_by).stem if options.verified_by else ""
+    print(here.name, proof, " ".join(options.only), sep="|", file=log)
+number = len(Path(os.environ["GATE_LOG"]).read_text().splitlines())
+times = json.loads((here / "times.json").read_text())
+if number == int(os.environ.get("GATE_INTERRUPT", 0)):
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(30)
+if times.get("error"):
+    sys.exit("error: " + times["error"])
+git = lambda *words: subprocess.run(["git", "-C", here, *words], capture_output=True, text=True).stdout.strip()
+header, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
+noise = random.Random(number)
+kept = []
+for cell in cells:
+    key = "/".join((cell["operator"], cell["variant"], cell["point"]))
+    if options.only and not any(fnmatch.fnmatchcase(key, one) for one in options.only):
+        continue
+    factor = times.get(cell["variant"], 1) * (1 + times.get("noise " + cell["variant"], 0.002) * noise.gauss(0, 1))
+    cell["metrics"]["cpu_us"] = [us * factor for us in cell["metrics"]["cpu_us"]]
+    if times.get("broken") in ("every variant", cell["variant"]):
+        cell |= {"status": times.get("status", "mismatch"), "reason": "wrong", "metrics": None}
+    kept.append((key, cell))
+header["cells"] = [key for key, _ in kept]
+header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
+header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+out = Path(options.out)
+out.mkdir(parents=True)
+(out / "run.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in [header, *(cell for _, cell in kept)]))
+sys.exit(any(cell["status"] != "passed" for _, cell in kept))
+"""
+
+
+def git(folder, *words):
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit(folder, message="change"):
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture(scope="module")
+def seed_repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seed") / "suite"
+    folder.mkdir()
+    cells = [
+        factory.cell("decode_native", variant, {"batch_size": size}, cpu=30.0 + size, baseline="chain_clamp")
+        for variant in ("chain_clamp", "flat_view")
+        for size in (1, 8, 32, 128, 256)
+    ]
+    record = factory.write(factory.run(factory.cpu_environment(), cells), folder / "record.jsonl")
+    (folder / "template.jsonl").write_bytes(factory.without_checksums(record.read_bytes()))
+    record.unlink()
+    (folder / "old.txt").write_text("")
+    git(folder.parent, "init", "-q", folder)
+    commit(folder, "before there was a bench.py")
+    git(folder, "tag", "ancient")
+    (folder / "bench.py").write_text("print('usage')")
+    commit(folder, "before there was a gate")
+    git(folder, "tag", "old")
+    (folder / "bench.py").write_text(FAKE_BENCH)
+    (folder / "times.json").write_text("{}")
+    commit(folder, "base")
+    git(folder, "tag", "base")
+    return folder
+
+
+@pytest.fixture
+def suite(seed_repository, tmp_path, monkeypatch):
+    """The scratch repository as the working directory, with a configuration in it that git ignores."""
+    folder = tmp_path / "suite"
+    shutil.copytree(seed_repository, folder)
+    (folder / ".git" / "info" / "exclude").write_text("tiny.yaml\n")
+    (folder / "tiny.yaml").write_text(TINY)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(revisions, "ROOT", folder)
+    monkeypatch.setattr(gate, "ROOT", folder)
+    monkeypatch.setenv("GATE_LOG", str(tmp_path / "log"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return folder
+
+
+def bench(*arguments):
+    code, out, err = call("gate", *arguments)
+    return code, " ".join(out.split()), " ".join(err.split())
+
+
+def processes(suite):
+    """(side, side of the proof, cells) of every process, in order."""
+    return [tuple(line.split("|")) for line in (suite.parent / "log").read_text().splitlines()]
+
+
+def times(suite, **factors):
+    (suite / "times.json").write_text(json.dumps(factors))
+
+
+def test_unchanged_code_passes_and_leaves_nothing_behind(suite):
+    status = git(suite, "status", "--porcelain", "--ignored")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "base base (" in out
+    assert "the same code twice" in out
+    first, others = processes(suite)[:2], processes(suite)[2:]
+    assert {(side, proof) for side, proof, _ in first} == {("base", ""), ("head", "")}
+    assert [side for side, _, _ in others] == ["base", "head", "head", "base", "base", "head", "head", "base"]
+    assert all(proof == side for side, proof, _ in others)
+    assert git(suite, "status", "--porcelain", "--ignored") == status
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+    assert list(suite.parent.glob("bench-gate-*")) == []
+    written = {path.name for path in Path("../out").iterdir()}
+    assert {"comparison.md", "comparison.html", "comparison.json", "gate.json", "logs"} <= written
+    assert "unfinished" not in written
+
+
+def test_a_slower_commit_fails_and_a_faster_one_passes(suite):
+    times(suite, flat_view=1.1)
+    slower = commit(suite)
+    times(suite, flat_view=0.9)
+    commit(suite)
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--head", slower, "--out", "../slower")
+    assert code == 1
+    assert "5 slower" in out
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../faster")
+    assert code == 0
+    assert "5 faster" in out
+
+
+def test_the_head_is_the_working_tree_as_it_stands(suite):
+    """Modified, untracked and deleted files; base keeps its own."""
+    times(suite, flat_view=1.1)
+    (suite / "untracked.txt").write_text("")
+    (suite / "old.txt").unlink()
+    checks = 'for name, there in (("untracked.txt", True), ("old.txt", False)):\n    head = here.name == "head"\n'
+    checks += "    assert (here / name).exists() == (there == head), name\n"
+    source = (suite / "bench.py").read_text()
+    git(suite, "stash", "-q", "-u")
+    (suite / "bench.py").write_text(source.replace("times = json", f"{checks}times = json"))
+    commit(suite)
+    git(suite, "tag", "-f", "base")
+    git(suite, "stash", "pop", "-q")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "with changes" in out
+    assert (suite / "untracked.txt").exists()
+    assert not (suite / "old.txt").exists()
+    assert read_run("../out/head/run1.jsonl").header.environment.dirty
+    assert not read_run("../out/base/run1.jsonl").header.environment.dirty
+
+
+def test_a_wrong_variant_fails(suite):
+    times(suite, broken="flat_view")
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 1
+    assert "broken" in out.lower()
+
+
+def test_where_every_variant_is_wrong_nothing_is_timed(suite):
+    times(suite, broken="every variant")
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert "no cell of head passed, so nothing is timed" in out
+    assert len(processes(suite)) == 2
+
+
+def test_a_side_that_fails_is_verified_once_more_alone(suite):
+    times(suite, broken="flat_view", status="failed")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (1, "")
+    assert [side for side, proof, _ in processes(suite) if not proof][2:] == ["head"]
+
+
+def test_only_undecided_cells_are_measured_again_and_then_it_cannot_tell(suite, monkeypatch):
+    monkeypatch.setattr(gate, "LOOKS", (3, 4, 6))
+    times(suite, **{"noise flat_view": 0.5})
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out", "--only", "decode_native/*")
+    assert code == 3
+    assert "Could not tell" in out
+    cells = [only for _, _, only in processes(suite)]
+    assert cells[:8] == ["decode_native/*"] * 8
+    assert len(cells) == 14
+    assert "decode_native/flat_view/batch_size=8" in cells[8].split()
+    assert "decode_native/*" not in cells[8].split()
+    assert {cell.variant for cell in read_run("../out/head/run6.jsonl").cells} >= {"flat_view"}
+
+
+def test_it_ends_when_the_minutes_are_over(suite):
+    code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out", "--minutes", "0.0001")
+    assert code == 3
+    assert "0.0001 minutes are over after 1 pair" in out
+    assert len(processes(suite)) == 4
+    code, _, err = bench("--resume", "../out")
+    assert (code, err) == (0, "")
+    assert len(processes(suite)) == 10
+
+
+def test_interrupted_while_it_verifies(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "2")
+    assert bench("tiny.yaml", "--base", "base", "--out", "../out")[0] == 130
+    monkeypatch.delenv("GATE_INTERRUPT")
+    assert bench("--resume", "../out")[0] == 0
+
+
+def test_an_interrupted_gate_goes_on(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "6")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 130
+    assert "go on with gate --resume ../out" in err
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+    before = Path("../out/head/run2.jsonl").read_bytes()
+    code, _, err = bench("--resume", "../out")
+    assert (code, err) == (0, "")
+    assert Path("../out/head/run2.jsonl").read_bytes() == before
+    sides = [side for side, _, _ in processes(suite)][2:]
+    assert sides == ["base", "head", "head", "base", "base", "base", "head", "head", "base"]  # the fourth once more
+    assert sorted(path.name for path in Path("../out/base").iterdir()) == [f"run{n}.jsonl" for n in (1, 2, 3, 4)]
+
+
+def test_a_changed_working_tree_is_another_head(suite, monkeypatch):
+    monkeypatch.setenv("GATE_INTERRUPT", "6")
+    bench("tiny.yaml", "--base", "base", "--out", "out")  # inside of the tree, and no change of it
+    times(suite, flat_view=1.1)
+    code, _, err = bench("--resume", "out")
+    assert code == 2
+    assert "which has changed" in err
+    git(suite, "checkout", "times.json")
+    assert bench("--resume", "out")[0] == 0
+
+
+def test_a_side_that_cannot_run_is_no_verdict(suite):
+    times(suite, error="unknown operator 'decode_natve'")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "a process of head, working tree" in err
+    assert "unknown operator 'decode_natve'" in err
+    assert "gate --resume ../out goes on" in err
+    assert "Traceback" not in err
+    times(suite)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("tiny.yaml",), "needs a configuration and a revision"),
+        (("--base", "base"), "needs a configuration and a revision"),
+        (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit here; fetch it first"),
+        (("tiny.yaml", "--base", "base", "--head", "-x"), "see python bench.py gate --help"),
+        (("tiny.yaml", "--base", "0123abc+"), "changes that are not committed have no revision"),
+        (("tiny.yaml", "--base", "old"), "is older than `gate`"),
+        (("tiny.yaml", "--base", "ancient"), "has no bench.py"),
+        (("tiny.yaml", "--base", "base", "--minutes", "none"), "'none' is not a number of minutes"),
+        (("missing.yaml", "--base", "base"), "missing.yaml"),
+        (("--resume", "nowhere"), "no gate here"),
+        (("tiny.yaml", "--resume", "nowhere"), "goes on as it was begun"),
+    ],
+)
+def test_what_cannot_be_gated(arguments, message, suite):
+    out = [] if "--resume" in arguments else ["--out", "../out"]
+    code, _, err = bench(*arguments, *out)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("../out").exists()
+    assert len(git(suite, "worktree", "list").splitlines()) == 1
+
+
+def test_a_folder_holds_one_gate(suite):
+    bench("tiny.yaml", "--base", "base", "--out", "../out")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "holds a gate already" in err
+
+
+def test_without_a_repository(suite):
+    shutil.rmtree(suite / ".git")
+    code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert code == 2
+    assert "not a git repository" in err
+    assert "clone the suite" in err
+
+
+def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
+    """Real processes on the CPU: two commits, one of which slows a chain many times over; each runs its own code."""
+    suite = tmp_path / "suite"
+    parts = shutil.ignore_patterns("__pycache__")
+    for part in ("harness", "baselines", "kernels", "plots", "configs"):
+        shutil.copytree(ROOT / part, suite / part, ignore=parts)
+    shutil.copy(ROOT / "bench.py", suite)
+    (suite / ".gitignore").write_text("__pycache__/\n")
+    git(tmp_path, "init", "-q", suite)
+    commit(suite, "base")
+    chains = suite / "baselines" / "decode_native" / "chains.py"
+    code, clamp = chains.read_text(), "        view.clamp_(min=0)\n"
+    assert code.count(clamp) == 1
+    chains.write_text(code.replace(clamp, f"        for _ in range(40):\n    {clamp}"))
+    commit(suite, "slower")
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(revisions, "ROOT", suite)
+    monkeypatch.setattr(gate, "LOOKS", (2,))
+    code, _, err = bench("tiny.yaml", "--base", "HEAD^", "--head", "HEAD", "--device", "cpu", "--out", "out")
+    assert (code, err) == (3, "")  # two processes a side are too few for a verdict
+    runs = {side: [read_run(f"out/{side}/run{number}.jsonl") for number in (1, 2)] for side in ("base", "head")}
+    assert {run.header.environment.commit for run in runs["base"]} == {git(suite, "rev-parse", "--short=10", "HEAD^")}
+    for side in runs.values():
+        assert len({run.header.verified_by for run in side} - {None}) == 1
+        assert all(cell.metrics.cpu_us for run in side for cell in run.cells)
+    assert runs["base"][0].header.sources != runs["head"][0].header.sources
+    assert len({run.header.seed for side in runs.values() for run in side}) == 1
+    change = {cell.variant: [] for cell in runs["base"][0].cells}
+    for base, head in zip(runs["base"], runs["head"], strict=True):
+        for before, after in zip(base.in_order, head.in_order, strict=True):
+            change[after.variant].append(interval(after, "cpu_us").median / interval(before, "cpu_us").median)
+    assert min(change["flat_view"]) > 2 * max(change["chain_clamp"])

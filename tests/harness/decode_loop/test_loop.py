@@ -1,0 +1,199 @@
+"""The loop equals the simulation step by step, and a stack that does not is named with step, request and table."""
+
+import numpy as np
+import pytest
+
+from harness.decode_loop.loop import WARMUP_INTERVALS, LoopMismatch
+from harness.decode_loop.workload import Acceptance
+from tests.harness.decode_loop.loops import CHAINS, MAMBA, ONE, decode_loop, parts, shape, with_setup, workload
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_loop_equals_the_simulation(seed):
+    """Over 100 seeds: every table of every step, every accepted count, every length at the end."""
+    rng = np.random.default_rng(seed)
+    requests = int(rng.integers(1, 5))
+    of = shape(
+        num_requests=requests,
+        batch_size=requests + int(rng.integers(0, 3)),
+        next_n=int(rng.integers(2, 5)),
+        decode_path=str(rng.choice(["flatten", "native"])),
+        block_size=int(rng.choice([1, 16, 64])),
+        mamba_block_size=int(rng.choice([2, 64])),
+    )
+    lengths = Acceptance((), tuple(rng.integers(1, of.next_n + 1, 5).tolist()))
+    changes = {"acceptance": lengths} if seed % 4 == 0 else {}
+    work = workload(seed, of=of, delay=seed % 2, steps_per_block=int(rng.integers(5, 9)), **changes)
+    loop = decode_loop(work, {"one": parts(of, ONE | MAMBA)})
+    tokens = 0
+    for number in range(work.blocks):
+        block = loop.block("one", number)
+        tokens += sum(one.tokens for one in block.requests)
+        assert (
+            len(block.itl_us)
+            == len(block.host_itl_us)
+            == len(block.gap_us)
+            == work.steps_per_block - 1 - WARMUP_INTERVALS
+        )
+    assert tokens > 0
+
+
+NATIVE = {
+    "seq_lens_update": "op_chain",
+    "decode_native": "chain_clamp",
+    "paged_mqa_schedule": "op_chain",
+    "mla_tile_schedule": "fresh_copy",
+}
+LAYERS = {"mamba_spec_metadata": "op_chain", "mamba_state_gather": "per_layer_chain"}
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("requests", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("path", "stack"),
+    [("flatten", CHAINS), ("native", NATIVE), ("flatten", CHAINS | LAYERS)],
+    ids=["flatten", "native", "all"],
+)
+def test_every_operator_finds_its_inputs_in_the_state(path, stack, requests, delay):
+    """Full and padded batches; the tables that are read are those that the bindings name."""
+    of = shape(num_requests=requests, decode_path=path)
+    work = workload(requests, of=of, delay=delay, steps_per_block=6)
+    found = parts(of, stack)
+    loop = decode_loop(work, {"stack": found})
+    named = {name for part in found for name in part.binding.builds(of)}
+    assert set(loop._ready["stack"].bound.tables) == named
+    assert all(loop.block("stack", number).requests for number in range(work.blocks))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_one_token_per_step_without_drafts(is_async):
+    of = shape(next_n=1)
+    work = workload(1, of=of, delay=int(is_async))
+    block = decode_loop(work, {"one": parts(of, ONE)}).block("one", 0)
+    assert all(one.tokens == one.steps for one in block.requests)
+
+
+def test_stacks_are_given_the_same_requests_and_may_take_any_turn():
+    of = shape()
+    mamba = {"mamba_spec_metadata": "op_chain", "mamba_state_gather": "per_layer_chain"}
+    stacks = {"chains": parts(of, CHAINS | mamba), "one": parts(of, ONE | MAMBA)}
+    loop = decode_loop(workload(2, delay=1), stacks)
+    found = [loop.block(name, number) for name, number in (("one", 1), ("chains", 0), ("chains", 1), ("one", 0))]
+    assert found[0].requests == found[2].requests
+    assert found[1].requests == found[3].requests
+    assert [block.turn for block in found] == [0, 1, 2, 3]
+
+
+def test_a_captured_loop_is_the_same_loop():
+    loop = decode_loop(workload(3), {"one": parts(shape(), ONE)}, full_graph=True)
+    assert loop.block("one", 1).requests
+
+
+# --- stacks that are wrong --------------------------------------------------------------------------------------------
+
+
+def failure(operator, wrap, **changes):
+    """What the loop says of a stack with a wrong launch, after a right one was fine in the same loop."""
+    work = workload(4, **changes)
+    right = parts(work.shape, CHAINS)
+    loop = decode_loop(work, {"right": right, "wrong": with_setup(right, operator, wrap)})
+    loop.block("right", 0)
+    with pytest.raises(LoopMismatch) as found:
+        loop.block("wrong", 0)
+    assert loop.block("right", 1).itl_us
+    return str(found.value)
+
+
+def test_a_wrong_entry_is_named_with_step_request_and_table():
+    """Token 1 of the second request gets a wrong length."""
+
+    def wrap(launch, x, out):
+        def wrong():
+            launch()
+            out.lens[5] += 1
+
+        return wrong
+
+    message = failure("decode_flatten", wrap)
+    assert message.startswith("step 0: table lens, request 1: [5] is ")
+    assert ", expected " in message
+
+
+def test_a_table_that_is_not_written_any_more_is_noticed_in_its_first_step():
+    """Stale metadata: from its third step on the stack keeps the lengths of the second one."""
+    calls = []
+
+    def wrap(launch, x, out):
+        def stale():
+            calls.append(None)
+            if len(calls) <= 4:  # two at set-up, one for each parity; then the steps of the block
+                launch()
+
+        return stale
+
+    assert failure("decode_flatten", wrap).startswith("step 2: table lens")
+
+
+def test_lengths_that_are_wrong_from_some_step_on_spoil_the_counts_of_later_steps_only():
+    """Lengths that are one too small in rows of a request: the first table that they reach is named."""
+
+    def wrap(launch, x, out):
+        def wrong():
+            launch()
+            out.seq_lens[2] -= 1
+
+        return wrong
+
+    message = failure("seq_lens_update", wrap)
+    assert message.startswith("step 0: table seq_lens, request 2: [2] is ")
+
+
+def test_a_write_outside_of_a_buffer_is_noticed():
+    def wrap(launch, x, out):
+        stray = out.schedule.as_strided((1,), (1,), out.schedule.storage_offset() + out.schedule.numel())
+
+        def wrong():
+            launch()
+            stray.fill_(7)
+
+        return wrong
+
+    assert "outside the output schedule" in failure("paged_mqa_schedule", wrap)
+
+
+def test_counts_that_no_step_can_have_end_the_block():
+    def wrap(launch, x, out):
+        def wrong():
+            launch()
+            out.num_computed[0] += 1  # what acceptance goes by
+
+        return wrong
+
+    message = failure("seq_lens_update", wrap, delay=1)
+    assert message.startswith("step ")
+
+
+def test_what_a_variant_raises_passes():
+    def wrap(launch, x, out):
+        def raises():
+            raise ValueError("no tile fits")
+
+        return raises
+
+    right = parts(shape(), CHAINS)
+    with pytest.raises(ValueError, match="no tile fits"):
+        decode_loop(workload(0), {"wrong": with_setup(right, "decode_flatten", wrap)})
+
+
+def test_a_trace_shows_host_and_device():
+    loop = decode_loop(workload(0, steps_per_block=8), {"one": parts(shape(), ONE)})
+    trace = loop.trace("one")
+    assert {(span.lane, span.name) for span in trace} == {
+        ("host", "schedule"),
+        ("host", "metadata"),
+        ("host", "model"),
+        ("host", "wait"),
+        ("device", "metadata"),
+        ("device", "model"),
+    }
+    assert all(span.end_us >= span.start_us >= 0 for span in trace)

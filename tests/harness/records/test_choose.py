@@ -1,0 +1,64 @@
+"""Globs over the cells of a record, and what filtering keeps."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from harness.records.choose import chosen, is_chosen
+from harness.records.schema import Segment
+from tests import factory
+
+ROOT = Path(__file__).parents[3]
+CELL = structs.replace(
+    factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
+)
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ([], True),
+        (["flat_view"], True),
+        (["decode_native/*"], True),
+        (["*batch_size=8"], True),
+        (["*batch_size=8,padding=0"], True),
+        (["*batch_size=1*"], False),
+        (["flat"], False),
+        (["!*/cuda*"], True),
+        (["!flat*"], False),
+        (["decode_native/*", "!flat*"], False),
+        (["cuda*", "!triton*"], False),
+    ],
+)
+def test_globs(only, expected):
+    assert is_chosen(CELL, only) is expected
+
+
+def test_a_filtered_run_keeps_the_calibration_of_every_cell():
+    run = factory.sweep_run(batch_sizes=(1, 8))
+    other = factory.calibration(factory.np.random.default_rng(7))
+    late = Segment(started="later", why="resumed", environment=run.header.environment, calibration=other)
+    run = structs.replace(run, segments=[(len(run.cells) // 2, late)])
+    kept = chosen(run, ["*/cuda_fused"])
+    assert {cell.variant for cell in kept.cells} == {"cuda_fused"}
+    assert [kept.calibration_of(cell) for cell in kept.cells] == [run.calibration_of(cell) for cell in kept.cells]
+    assert {id(kept.calibration_of(cell)) for cell in kept.cells} == {id(other), id(run.header.calibration)}
+
+
+def test_plots_of_some_cells(tmp_path):
+    record = factory.write(factory.sweep_run(batch_sizes=(1, 8)), tmp_path / "run.jsonl")
+
+    def plot(glob: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "bench.py", "plot", str(record), "--only", glob, "--out", str(tmp_path / "plots")]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert plot("decode_native/*_fused").returncode == 0
+    drawing = (tmp_path / "plots" / "latency.svg").read_text(encoding="utf-8")
+    assert "decode_native" in drawing
+    assert "decode_flatten" not in drawing
+    done = plot("none/*")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "matches no cell" in done.stderr

@@ -1,0 +1,68 @@
+"""Lines of decode loops survive the file, and lines that statistics could not use are refused with their place."""
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec import structs
+
+from harness.records.decode_loop import LoopRequest
+from harness.records.file import read_run, write_run
+from harness.records.merge import merge
+from harness.records.schema import RecordError, Status
+from tests import factory_loops
+from tests.factory import gpu_environment
+
+
+@pytest.fixture
+def loops():
+    found = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
+    failed = structs.replace(found[1], stack="wrong", status=Status.MISMATCH, reason="step 3: table lens", blocks=[])
+    return [*found, failed]
+
+
+def test_what_is_written_is_read(tmp_path, loops):
+    path = tmp_path / "run.jsonl"
+    run = factory_loops.run(loops, gpu_environment())
+    write_run(run, path)
+    again = read_run(path)
+    assert again.loops == loops
+    assert again.cells == []
+    assert again.header.cells == tuple(loop.key for loop in loops)
+
+
+def test_a_line_cut_short_costs_itself(tmp_path, loops):
+    path = tmp_path / "run.jsonl"
+    write_run(factory_loops.run(loops, gpu_environment()), path)
+    path.write_bytes(path.read_bytes()[:-40])
+    again = read_run(path)
+    assert again.truncated
+    assert again.loops == loops[:-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gap_us": [1.0]}, "blocks hold different numbers of samples"),
+        ({"itl_us": [], "host_itl_us": [], "gap_us": [], "host_busy_us": []}, "blocks hold different numbers"),
+        ({"requests": [LoopRequest(0, 0, 21, 5)]}, "names intervals that the block does not have"),
+        ({"requests": [LoopRequest(0, 0, 0, 5)]}, "names intervals that the block does not have"),
+    ],
+    ids=["gap", "empty", "too long", "no step"],
+)
+def test_blocks_that_do_not_fit_are_refused(tmp_path, loops, change, message):
+    bad = structs.replace(loops[0], blocks=[structs.replace(loops[0].blocks[0], **change)])
+    path = tmp_path / "run.jsonl"
+    write_run(factory_loops.run([bad], gpu_environment()), path)
+    with pytest.raises(RecordError, match=f"run.jsonl:2: .*{message}"):
+        read_run(path)
+
+
+def test_loops_are_no_shards(loops):
+    with pytest.raises(RecordError, match="holds decode loops, which are not cut into shards"):
+        merge([factory_loops.run(loops, gpu_environment())] * 2)
+
+
+def test_samples_only(loops):
+    """Nothing derived is stored: no mean, no percentile, no delta."""
+    stored = set(msgspec.to_builtins(loops[0])["blocks"][0])
+    assert stored <= {"number", "turn", "itl_us", "host_itl_us", "gap_us", "host_busy_us", "late", "requests"}

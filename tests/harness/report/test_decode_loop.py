@@ -1,0 +1,68 @@
+"""Tables of decode loops."""
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from harness.records.schema import Status
+from harness.report.decode_loop import loop_tables
+from harness.report.tables import markdown
+from tests import factory_loops
+from tests.factory import cpu_environment, gpu_environment
+
+
+@pytest.fixture
+def run():
+    return factory_loops.run(factory_loops.many_loops(np.random.default_rng(0), (1, 8)), gpu_environment())
+
+
+def test_reference_in_ms_and_change_in_us(run):
+    itl = loop_tables(run)[0]
+    assert itl.axes == ("concurrency", "model_step_us", "scheduling")
+    assert itl.variants == ("chains", "fused")
+    axes, (reference, other) = itl.rows[0]
+    assert axes == ("1", "5000", "sync")
+    assert reference.main.startswith("9.0")
+    assert other.main.startswith("−9") or other.main.startswith("−8")
+    assert other.second.startswith("[−")
+    assert other.second.endswith("%")
+    assert any("next_n=4" in note for note in itl.notes)
+
+
+def test_percentiles_have_their_intervals(run):
+    table = next(table for table in loop_tables(run) if table.title.startswith("ITL percentiles"))
+    assert table.axes[-1] == "percentile"
+    assert [axes[-1] for axes, _ in table.rows[:3]] == ["p50", "p90", "p99"]
+    assert all(entries[1].main.startswith("−") and "; " in entries[1].second for axes, entries in table.rows[:3])
+
+
+def test_measured_beside_modelled(run):
+    table = loop_tables(run)[-1]
+    assert "modelled" in table.title
+    _, (_, other) = table.rows[0]
+    assert other.second.split()[0] == "−910"
+
+
+def test_a_stack_without_samples_has_its_reason_below(run):
+    failed = structs.replace(run.loops[1], status=Status.MISMATCH, reason="step 3: table lens differs", blocks=[])
+    tables = loop_tables(structs.replace(run, loops=[run.loops[0], failed, *run.loops[2:]]))
+    assert tables[0].rows[0][1][1].main == "mismatch a"
+    assert "a: step 3: table lens differs" in tables[0].notes
+    assert tables[0].rows[1][1][1].timed
+
+
+def test_a_failed_reference_leaves_the_others_their_figures(run):
+    failed = structs.replace(run.loops[0], status=Status.FAILED, reason="killed", blocks=[])
+    tables = loop_tables(structs.replace(run, loops=[failed, *run.loops[1:]]))
+    assert tables[0].rows[0][1][1].main.startswith("8.")
+
+
+def test_a_cpu_time_is_never_shown_as_a_gpu_time():
+    cpu = factory_loops.run(factory_loops.many_loops(np.random.default_rng(0), (1,)), cpu_environment())
+    assert all(table.title.startswith("CPU miniature, no GPU time: ") for table in loop_tables(cpu))
+
+
+def test_markdown_holds_every_table(run):
+    text = markdown(loop_tables(run))
+    assert text.count("\n|") > 20
+    assert "ITL of chains in ms" in text

@@ -1,0 +1,101 @@
+"""The table of `export`: a row for each figure of each cell, whatever the cell is."""
+
+import builtins
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.analysis.stats import interval
+from harness.records.schema import RecordError
+from harness.report.export import OUTCOME, table, write_csv, write_parquet
+from tests import factory
+from tests.harness.cli.test_cli import call
+
+
+def example():
+    cells = [
+        factory.cell("decode_native", "cuda_fused", {"batch_size": 8, "context_len": "uniform(1;9)"}, 1.5),
+        factory.cell(
+            "decode_native", "wrong", {"batch_size": 8, "context_len": 4096}, status="mismatch", reason="a,\nb"
+        ),
+        factory.cell("other", "op_chain", {"batch_size": 8, "status": 2}, 3.0),
+    ]
+    return factory.run(factory.gpu_environment(), cells)
+
+
+def test_a_row_for_each_figure_of_each_cell():
+    run = example()
+    columns = table([run])
+    assert len({len(values) for values in columns.values()}) == 1
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    figures = ["gpu_us", "host_us", "eager_us"]
+    assert [(row["variant"], row["figure"]) for row in rows] == [
+        *(("cuda_fused", figure) for figure in figures),
+        ("wrong", None),
+        *(("op_chain", figure) for figure in figures),
+    ]
+    found = interval(run.cells[0], "gpu_us")
+    assert (rows[0]["median_us"], rows[0]["low_us"], rows[0]["high_us"]) == (found.median, found.low, found.high)
+    assert (rows[0]["samples"], rows[0]["launches"], rows[0]["gpu"]) == (20, 1, "NVIDIA H200")
+    assert (rows[3]["status"], rows[3]["median_us"]) == ("mismatch", None)
+
+
+def test_axes_are_columns_of_one_type():
+    columns = table([example()])
+    assert columns["batch_size"] == [8] * 7
+    assert columns["context_len"][:4] == ["uniform(1;9)"] * 3 + ["4096"]
+    assert columns["context_len"][4:] == [None] * 3
+    assert columns["axis_status"] == [None] * 4 + [2] * 3  # its name is that of another column
+    assert set(columns["status"]) == {"passed", "mismatch"}
+    assert list(columns)[-len(OUTCOME) :] == list(OUTCOME)
+
+
+def test_csv_is_read_back_as_it_was(tmp_path):
+    columns, file = table([example()]), io.StringIO()
+    write_csv(columns, file)
+    head, *rows = csv.reader(io.StringIO(file.getvalue()))
+    assert head == list(columns)
+    assert [row[head.index("reason")] for row in rows][3] == columns["reason"][3]
+    assert [float(row[head.index("median_us")]) for row in rows if row[head.index("figure")]] == [
+        us for us in columns["median_us"] if us is not None
+    ]
+
+
+def test_the_command(tmp_path):
+    folder = tmp_path / "runs"
+    for number in (1, 2):
+        factory.write(example(), folder / f"run{number}.jsonl")
+    code, out, err = call("export", folder, "--csv")
+    assert (code, err) == (0, "")
+    assert len(list(csv.reader(io.StringIO(out)))) == 15
+    assert call("export", folder, "--csv", "--out", tmp_path / "cells.csv")[:2] == (0, "")
+    assert (tmp_path / "cells.csv").read_text() == out
+    assert "name it with --out" in call("export", folder, "--parquet")[2]
+    assert "cannot write to" in call("export", folder, "--csv", "--out", tmp_path / "no" / "cells.csv")[2]
+    code, _, err = call("export", folder)
+    assert code == 2
+    assert "one of the arguments --csv --parquet is required" in err
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = table([example(), factory.sweep_run(factory.cpu_environment())])
+    write_parquet(columns, tmp_path / "cells.parquet")
+    assert parquet.read_table(tmp_path / "cells.parquet").to_pydict() == columns
+    assert not any(isinstance(value, np.generic) for values in columns.values() for value in values)
+
+
+def test_without_pyarrow(monkeypatch):
+    original = builtins.__import__
+
+    def missing(name, *arguments):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return original(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(RecordError, match="pip install pyarrow, or use --csv"):
+        write_parquet({}, Path("cells.parquet"))

@@ -1,0 +1,88 @@
+"""Figures of decode loops, from made-up records."""
+
+import re
+
+import numpy as np
+import pytest
+
+from harness.records.schema import Status
+from plots import loop_delta, loop_itl, loop_model_step, loop_timeline
+from plots._loops import loop_panels, stack_styles
+from tests import factory_loops
+from tests.factory import cpu_environment, gpu_environment
+
+FIGURES = (loop_delta, loop_itl, loop_model_step, loop_timeline)
+
+
+@pytest.fixture
+def h200():
+    return factory_loops.run(factory_loops.many_loops(np.random.default_rng(0)), gpu_environment(), "decode_loop")
+
+
+@pytest.fixture
+def b200():
+    environment = gpu_environment(gpu="NVIDIA B200", generation="Blackwell", sm="sm_100")
+    return factory_loops.run(factory_loops.many_loops(np.random.default_rng(1)), environment, "decode_loop")
+
+
+def texts(figure) -> str:
+    found = [*figure.texts, *([figure._suptitle] if figure._suptitle else [])]
+    found += [text for ax in figure.axes for text in (ax.title, ax.xaxis.label, ax.yaxis.label)]
+    return "\n".join(text.get_text() for text in found)
+
+
+@pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)
+def test_every_figure_is_drawn_and_repeatable(module, h200, tmp_path):
+    first, second = (module.draw([h200], tmp_path / folder / "figure") for folder in ("a", "b"))
+    assert [path.suffix for path in first] == [".png", ".svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)
+def test_a_run_of_cells_has_none(module):
+    assert module.figure([factory_loops.run([], gpu_environment())]) is None
+
+
+def test_each_gpu_has_its_panels_on_one_scale(h200, b200):
+    figure = loop_delta.figure([b200, h200])
+    assert "H200 (Hopper)" in texts(figure)
+    assert "B200 (Blackwell)" in texts(figure)
+    panels = [ax for ax in figure.axes if ax.get_subplotspec() is not None]
+    assert len(panels) == 2 * 4  # ITL and TPOT, sync and async, on two GPUs
+    rows = {}
+    for ax in panels:
+        rows.setdefault(ax.get_subplotspec().rowspan.start, []).append(ax.get_ylim())
+    assert all(len(set(limits)) == 1 for limits in rows.values())
+
+
+def test_the_delta_is_drawn_where_it_is(h200):
+    figure = loop_delta.figure([h200])
+    itl_sync = next(ax for ax in figure.axes if ax.get_ylabel() == "change of ITL (µs)\nsync")
+    (dots,) = [line for line in itl_sync.get_lines() if len(line.get_xdata()) == 3 and line.get_marker() == "s"]
+    assert dots.get_ydata() == pytest.approx([-900] * 3, abs=40)
+
+
+def test_a_stack_that_failed_costs_itself(h200):
+    loops = list(h200.loops)
+    wrong = [factory_loops.loop("wrong", [], status=Status.MISMATCH, reason="step 3")]
+    figure = loop_delta.figure([factory_loops.run([*loops, *wrong], h200.header.environment)])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fused"]
+
+
+def test_a_cpu_is_labelled_and_gives_way_to_a_gpu(h200):
+    cpu = factory_loops.run(factory_loops.many_loops(np.random.default_rng(2)), cpu_environment())
+    for module in FIGURES:
+        assert "CPU miniature, no GPU time" in texts(module.figure([cpu]))
+        assert "CPU miniature" not in texts(module.figure([cpu, h200]))
+
+
+def test_stacks_look_different_and_the_same_in_all_panels(h200, b200):
+    styles = stack_styles(loop_panels([h200, b200]))
+    assert list(styles) == ["chains", "fused"]
+    assert len({(style["color"], style["marker"]) for style in styles.values()}) == 2
+
+
+def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
+    shown = texts(loop_timeline.figure([h200]))
+    assert re.search(r"chains, sync; concurrency 32, ITL \d", shown)
+    assert re.search(r"fused, async.*; concurrency 32, ITL \d", shown)

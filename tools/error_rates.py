@@ -1,0 +1,463 @@
+"""How often ``compare`` is wrong: ``python -m tools.error_rates SIDE [SIDE ...] --json FILE --plot STEM``
+
+A SIDE is a folder of records of several processes of one commit on one machine, so that nothing differs between them.
+From each the tool draws sides of 3 to 8 processes a thousand times and compares them, unchanged and with one cell of
+head made slower; it does the same with made-up noise. Every rule sees the same samples:
+
+    suite          this suite: harness/analysis/moderated.py, with the preset pr
+    before         this suite before: one process a side, bootstrap interval of the ratio of medians beyond 2 %, 0.1 us
+    mann_whitney   two-sided Mann-Whitney test at 0.05 over all samples of all processes
+    criterion      as Criterion.rs: difference of means significant at 0.05, its 95 % interval beyond a noise of 1 %
+    best_of_five   the best median of five processes, 5 % apart
+    nvbench        as nvbench-compare: one process a side, medians further apart than the smaller relative noise
+                   (interquartile range / 1.349)
+
+Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of a
+median of few rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until
+the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import rankdata
+
+from harness.analysis import moderated, stats
+from harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
+from harness.records.schema import RecordError, Run
+from harness.records.sides import read_side
+
+#: Rounds of a synthetic process.
+ROUNDS = 15
+#: Slow-downs that are put into one cell.
+INJECTED = (0.01, 0.02, 0.03, 0.05, 0.10)
+PROCESSES = (3, 4, 6, 8)
+DEFAULT = Rule()
+#: Of the table of rules, and of the power curve.
+USUAL = 4
+#: Comparisons that are drawn at once; a bootstrap of each cell is too slow for more than BOOTSTRAPPED of them.
+CHUNK, BOOTSTRAPPED, RESAMPLES = 50, 300, 300
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What sides are drawn from. draw: (generator, comparisons, processes) -> log samples of base and of head, both
+    [comparisons, processes, cells, ROUNDS]. times_us: of the cells.
+    """
+
+    name: str
+    times_us: Array
+    draw: Callable[[np.random.Generator, int, int], tuple[Array, Array]]
+    band: float = 0.0
+
+
+# --- recorded processes -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Log samples [processes, cells, most rounds], valid up to ``rounds`` [processes, cells], and their medians."""
+
+    keys: tuple[str, ...]
+    gpu: str
+    samples: Array
+    rounds: Array
+    medians: Array
+
+    @property
+    def means(self) -> Array:
+        return self.medians.mean(0)
+
+    def shrink(self, rng: np.random.Generator) -> Array:
+        """By cell: what a recorded deviation is multiplied with."""
+        count = len(self.medians)
+        drawn = np.stack([np.median(self.resampled(rng, np.arange(count)), axis=-1) for _ in range(200)])
+        again = drawn.var(0, ddof=1).mean(0)
+        recorded = self.medians.var(0, ddof=1)
+        return np.sqrt(count / (count - 1) * np.clip(1 - again / np.maximum(recorded, 1e-12), 0, 1))
+
+    def resampled(self, rng: np.random.Generator, processes: Array) -> Array:
+        """[..., cells, ROUNDS] for an array of processes."""
+        rounds = self.rounds[processes][..., None]
+        chosen = np.floor(rng.random((*rounds.shape[:-1], ROUNDS)) * rounds).astype(int)
+        return np.take_along_axis(self.samples[processes], chosen, axis=-1)
+
+
+def recorded(runs: Sequence[Run], keys: Sequence[str] | None = None) -> Recorded:
+    """The gpu_us of every cell that all records have, or of ``keys``."""
+    by_run = [
+        {cell.key: stats.samples(cell.metrics, "gpu_us") for cell in run.cells if stats.is_timed(cell, "gpu_us")}
+        for run in runs
+    ]
+    shared = (
+        [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
+        if keys is None
+        else list(keys)
+    )
+    rounds = np.array([[len(one[key]) for key in shared] for one in by_run])
+    samples = np.zeros((*rounds.shape, rounds.max()))
+    for i, one in enumerate(by_run):
+        for j, key in enumerate(shared):
+            samples[i, j, : len(one[key])] = np.log(one[key])
+    medians = np.array([[np.median(np.log(one[key])) for key in shared] for one in by_run])
+    return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, medians)
+
+
+def of_machine(name: str, source: Recorded, seed: int = 0) -> Corpus:
+    shrink = source.shrink(np.random.default_rng(seed))
+
+    def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
+        return _drawn(source, shrink, rng, comparisons, processes), _drawn(source, shrink, rng, comparisons, processes)
+
+    return Corpus(name, np.exp(source.means), draw)
+
+
+def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
+    """The same cells on two GPUs of one model: judged with the band that ``compare`` adds."""
+    shrinks = [one.shrink(np.random.default_rng(0)) for one in (base, head)]
+
+    def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
+        sides = zip((base, head), shrinks, strict=True)
+        first, second = (_drawn(source, shrink, rng, comparisons, processes) for source, shrink in sides)
+        return first, second
+
+    return Corpus(name, np.exp(base.means), draw, MACHINE_SPREAD)
+
+
+def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
+    chosen = rng.integers(len(source.medians), size=(comparisons, processes))
+    shift = (shrink - 1) * (source.medians[chosen] - source.means)
+    return source.resampled(rng, chosen) + shift[..., None]
+
+
+# --- made-up noise ----------------------------------------------------------------------------------------------------
+
+#: Of every model: cells from 1 to 170 us; standard deviations of a process and of a round, at 1 us; both fall with the
+#: square root of the time, as they do on a GPU.
+CELLS, LONGEST_US, PROCESS_SD, ROUND_SD = 66, 170.0, 0.004, 0.01
+
+
+def model(name: str, effects: Callable[..., Array], spikes: float = 0.0) -> Corpus:
+    """effects: (generator, [comparisons, 2 * processes, cells]) -> log effects of processes beyond the usual ones, in
+    the order base, head, head, base, ... spikes: share of rounds that take a fifth longer.
+    """
+    times = np.geomspace(1.0, LONGEST_US, CELLS)
+    scale = 1 / np.sqrt(times)
+
+    def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
+        shape = (comparisons, 2 * processes, CELLS)
+        medians = PROCESS_SD * scale * rng.standard_normal(shape) + effects(rng, shape)
+        rounds = ROUND_SD * scale[:, None] * rng.standard_normal((*shape, ROUNDS))
+        rounds += 0.2 * (rng.random((*shape, ROUNDS)) < spikes)
+        samples = np.log(times)[:, None] + medians[..., None] + rounds
+        of_head = np.array([i % 4 in (1, 2) for i in range(2 * processes)])
+        return samples[:, ~of_head], samples[:, of_head]
+
+    return Corpus(name, times, draw)
+
+
+def _drift(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """The machine becomes slower or faster by up to a few per cent from the first process to the last."""
+    return 0.01 * rng.standard_normal((shape[0], 1, 1)) * np.linspace(0, 1, shape[1])[:, None]
+
+
+def _two_states(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """One cell in ten is 3 % slower in three processes of ten."""
+    jumps = rng.random((shape[0], 1, shape[2])) < 0.1
+    return 0.03 * (jumps & (rng.random(shape) < 0.3))
+
+
+def _heavy_tails(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return 0.003 * rng.standard_t(3, shape)
+
+
+def _shared_host(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Everything in a process is faster or slower by 1 %."""
+    return 0.01 * rng.standard_normal((*shape[:2], 1))
+
+
+MODELS = (
+    model("plain", lambda rng, shape: np.zeros(shape)),
+    model("drift", _drift),
+    model("two states", _two_states),
+    model("heavy tails", _heavy_tails, spikes=0.05),
+    model("shared host", _shared_host),
+)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """slower, faster: [comparisons, cells]. exit_code: [comparisons]."""
+
+    slower: Array
+    faster: Array
+    exit_code: Array
+
+
+def _simple(slower: Array, faster: Array) -> Outcome:
+    return Outcome(slower, faster, slower.any(-1).astype(int))
+
+
+def suite(base: Array, head: Array, rule: Rule = DEFAULT, band: float = 0.0) -> Outcome:
+    """What ``compare`` does, over many comparisons at once."""
+    before, after = np.median(base, axis=-1), np.median(head, axis=-1)
+    processes = before.shape[1]
+    change = after.mean(1) - before.mean(1)
+    variance = (before.var(1, ddof=1) + after.var(1, ddof=1)) / 2
+    log_time = (before.mean(1) + after.mean(1)) / 2
+    spread = moderated.moderate(variance, np.array(2.0 * processes - 2), log_time)
+    threshold = (1 + rule.threshold) * (1 + band) - 1
+    detect = (1 + rule.detect) * (1 + band) - 1
+    found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, rule.rate)
+    enough = processes >= MIN_PROCESSES
+    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= rule.floor_us) & enough
+    blind = found.power.mean(-1) < POWER if enough else np.ones(len(base), bool)
+    return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
+
+
+def before(base: Array, head: Array) -> Outcome:
+    rng = np.random.default_rng(0)
+    first, second = np.exp(base[:BOOTSTRAPPED, 0]), np.exp(head[:BOOTSTRAPPED, 0])
+    medians = [np.median(first, axis=-1), np.median(second, axis=-1)]
+    ratios = np.empty((RESAMPLES, *medians[0].shape), dtype=np.float32)
+    for i in range(RESAMPLES):
+        drawn = [one[..., rng.integers(one.shape[-1], size=one.shape[-1])] for one in (first, second)]
+        ratios[i] = np.median(drawn[1], axis=-1) / np.median(drawn[0], axis=-1)
+    low, high = np.quantile(ratios, (0.025, 0.975), axis=0)
+    change_us = medians[1] - medians[0]
+    slower, faster = (low > 1.02) & (change_us > 0.1), (high < 0.98) & (change_us < -0.1)
+    same = (low >= 0.98) & (high <= 1.02)
+    unsure = ~(slower | faster | same)
+    return Outcome(slower, faster, np.where(slower.any(-1), 1, np.where(unsure.any(-1), 3, 0)))
+
+
+def _pooled(samples: Array) -> Array:
+    """[comparisons, cells, all samples of all processes]"""
+    return np.moveaxis(samples, 1, 2).reshape(samples.shape[0], samples.shape[2], -1)
+
+
+def mann_whitney(base: Array, head: Array) -> Outcome:
+    first, second = _pooled(base), _pooled(head)
+    count = first.shape[-1]
+    ranks = rankdata(np.concatenate([first, second], axis=-1), axis=-1)
+    statistic = ranks[..., count:].sum(-1) - count * (count + 1) / 2
+    z = (statistic - count * count / 2) / np.sqrt(count * count * (2 * count + 1) / 12)
+    significant = 2 * ndtr(-np.abs(z)) < 0.05
+    return _simple(significant & (z > 0), significant & (z < 0))
+
+
+def criterion(base: Array, head: Array) -> Outcome:
+    """The bootstrap of a mean of so many samples is normal; its interval is taken as such."""
+    first, second = np.exp(_pooled(base)), np.exp(_pooled(head))
+    means = first.mean(-1), second.mean(-1)
+    errors = [
+        one.std(-1, ddof=1) / np.sqrt(one.shape[-1]) / mean for one, mean in zip((first, second), means, strict=True)
+    ]
+    change, error = means[1] / means[0] - 1, np.hypot(*errors)
+    significant = 2 * ndtr(-np.abs(change) / error) < 0.05
+    low, high = change - 1.96 * error, change + 1.96 * error
+    return _simple(significant & (low > 0.01), significant & (high < -0.01))
+
+
+def best_of_five(base: Array, head: Array) -> Outcome:
+    best = [np.median(one[:, :5], axis=-1).min(1) for one in (base, head)]
+    change = np.expm1(best[1] - best[0])
+    return _simple(change > 0.05, change < -0.05)
+
+
+def nvbench(base: Array, head: Array) -> Outcome:
+    sides = [np.exp(one[:, 0]) for one in (base, head)]
+    medians = [np.median(one, axis=-1) for one in sides]
+    noises = []
+    for one, median in zip(sides, medians, strict=True):
+        low, high = np.quantile(one, (0.25, 0.75), axis=-1)
+        noises.append((high - low) / 1.349 / median)
+    change = medians[1] / medians[0] - 1
+    beyond = np.abs(change) > np.minimum(*noises)
+    return _simple(beyond & (change > 0), beyond & (change < 0))
+
+
+OTHERS = {
+    "before": before,
+    "mann_whitney": mann_whitney,
+    "criterion": criterion,
+    "best_of_five": best_of_five,
+    "nvbench": nvbench,
+}
+#: Processes a side that a rule looks at, where that is not USUAL.
+LOOKS_AT = {"best_of_five": 5}
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def rates(corpus: Corpus, rule: str, processes: int, comparisons: int, seed: int = 0) -> dict[str, float]:
+    """Shares of comparisons: ``any_slower``, ``any_changed`` and ``exit_0``, ``exit_1``, ``exit_3`` on unchanged code;
+    ``found_5`` with one cell, chosen at random, 5 % slower (and so on); ``failed_5``: that ended with exit code 1.
+    """
+    totals: dict[str, list[float]] = {}
+
+    def judged(base: Array, head: Array) -> Outcome:
+        return suite(base, head, band=corpus.band) if rule == "suite" else OTHERS[rule](base, head)
+
+    limit = min(comparisons, BOOTSTRAPPED) if rule == "before" else comparisons
+    for rng, count in _chunks(limit, seed):
+        base, head = corpus.draw(rng, count, processes)
+        unchanged = judged(base, head)
+        found = {"any_slower": unchanged.slower.any(-1), "any_changed": (unchanged.slower | unchanged.faster).any(-1)}
+        found |= {f"exit_{code}": unchanged.exit_code == code for code in (0, 1, 3)}
+        rows = np.arange(count)
+        for share in INJECTED:
+            cell = rng.integers(base.shape[2], size=count)
+            slowed = head.copy()
+            slowed[rows, :, cell] += np.log1p(share)
+            changed = judged(base, slowed)
+            found[f"found_{share * 100:g}"] = changed.slower[rows, cell]
+            found[f"failed_{share * 100:g}"] = changed.exit_code == 1
+        for name, values in found.items():
+            totals.setdefault(name, []).extend(np.asarray(values, float))
+    return {name: float(np.mean(values)) for name, values in totals.items()} | {"comparisons": limit}
+
+
+def _chunks(comparisons: int, seed: int) -> Iterator[tuple[np.random.Generator, int]]:
+    for number, start in enumerate(range(0, comparisons, CHUNK)):
+        yield np.random.default_rng((seed, number)), min(CHUNK, comparisons - start)
+
+
+def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str], None] = lambda _: None) -> dict:
+    """Everything the documents show."""
+    corpora = [of_machine(name, source) for name, source in machines.items()]
+    document: dict = {
+        "comparisons": comparisons,
+        "machines": {
+            name: {"gpu": source.gpu, "processes": len(source.medians), "cells": len(source.keys)} | _spread(source)
+            for name, source in machines.items()
+        },
+        "rows": [],
+    }
+
+    def add(kind: str, corpus: Corpus, rule: str, processes: int) -> None:
+        start = time.monotonic()
+        found = rates(corpus, rule, processes, comparisons)
+        document["rows"].append({"kind": kind, "corpus": corpus.name, "rule": rule, "processes": processes, **found})
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in found.items() if not name.startswith("failed"))
+        say(f"{kind} {corpus.name}, {rule}, {processes} + {processes}: {shown} ({time.monotonic() - start:.0f} s)")
+
+    for kind, members in (("recorded", corpora), ("model", MODELS)):
+        for corpus in members:
+            for processes in PROCESSES:
+                add(kind, corpus, "suite", processes)
+            for rule in OTHERS:
+                add(kind, corpus, rule, LOOKS_AT.get(rule, USUAL))
+    names = list(machines)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            if machines[first].gpu == machines[second].gpu and machines[first].keys == machines[second].keys:
+                pair = of_two_machines(f"{first}, {second}", machines[first], machines[second])
+                add("two machines", pair, "suite", USUAL)
+    return document
+
+
+def _spread(source: Recorded) -> dict[str, float]:
+    """Of the relative standard deviations between processes: median and greatest."""
+    deviations = source.medians.std(0, ddof=1)
+    return {"median_sd": float(np.median(deviations)), "greatest_sd": float(deviations.max())}
+
+
+#: Rule -> its name in the plot, and its colour (Okabe and Ito).
+DRAWN = {
+    "suite": ("this suite", "#0072B2"),
+    "before": ("one process a side (before)", "#E69F00"),
+    "mann_whitney": ("Mann-Whitney 0.05", "#CC79A7"),
+    "criterion": ("as Criterion.rs", "#009E73"),
+    "best_of_five": ("best of five, ±5 %", "#D55E00"),
+    "nvbench": ("as nvbench-compare", "#666666"),
+}
+
+
+def draw(document: dict, stem: Path) -> list[Path]:
+    """Left: how many unchanged comparisons each rule fails. Right: which share of slow-downs of one cell it finds."""
+    from matplotlib.ticker import PercentFormatter
+
+    from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
+
+    figure = new_figure(3.6)
+    alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    injected = [share * 100 for share in INJECTED]
+    for place, (rule, (name, colour)) in enumerate(DRAWN.items()):
+        rows = [row for row in document["rows"] if row["rule"] == rule and row["kind"] == "recorded"]
+        rows = [row for row in rows if row["processes"] == LOOKS_AT.get(rule, USUAL)]
+        failed = float(np.mean([row["exit_1"] for row in rows]))
+        alarms.barh(place, failed, color=colour, height=0.6)
+        alarms.text(failed + 0.015, place, f"{failed:.1%}", va="center", fontsize=SMALL_PT)
+        found = [float(np.mean([row[f"found_{share:g}"] for row in rows])) for share in injected]
+        width = 2.4 if rule == "suite" else 1.3
+        power.plot(injected, found, color=colour, marker="o", markersize=4, linewidth=width, label=name)
+    alarms.set_yticks(range(len(DRAWN)), [name for name, _ in DRAWN.values()], fontsize=LABEL_PT)
+    alarms.invert_yaxis()
+    alarms.set_xlim(0, 1.18)
+    alarms.set_title("unchanged code: comparisons that fail", fontsize=TITLE_PT)
+    power.set_title("one cell slower: found", fontsize=TITLE_PT)
+    power.set_xscale("log")
+    power.set_xticks(injected, [f"+{share:g} %" for share in injected])
+    power.set_xticks([], minor=True)
+    power.set_ylim(-0.03, 1.05)
+    power.legend(fontsize=SMALL_PT, frameon=False, loc="lower right")
+    for axes, axis in ((alarms, alarms.xaxis), (power, power.yaxis)):
+        axis.set_major_formatter(PercentFormatter(1.0))
+        axes.tick_params(labelsize=LABEL_PT)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x" if axes is alarms else "y", color="#EEEEEE")
+        axes.set_axisbelow(True)
+    machines = ", ".join(f"{name}: {one['processes']} processes" for name, one in document["machines"].items())
+    cells = max(one["cells"] for one in document["machines"].values())
+    caption(
+        figure,
+        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes for each machine and point, {cells} "
+        f"cells each, drawn from records of unchanged code ({machines}).",
+    )
+    return save(figure, stem)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.error_rates", description=__doc__.split("\n")[0])
+    parser.add_argument("sides", nargs="+", metavar="SIDE", help="NAME=FOLDER, or a folder whose name is the name")
+    parser.add_argument("--comparisons", type=int, default=1000, help="for each corpus, rule and size (default 1000)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
+    parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
+    options = parser.parse_args(arguments)
+    try:
+        machines = {}
+        for text in options.sides:
+            name, _, folder = text.rpartition("=")
+            runs = read_side(folder)
+            if len(runs) < MIN_PROCESSES:
+                raise RecordError(f"{folder}: {len(runs)} records; at least {MIN_PROCESSES} processes are needed")
+            machines[name or Path(folder).name] = recorded(runs)
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    document = report(machines, options.comparisons, lambda line: print(line, flush=True))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        draw(document, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
