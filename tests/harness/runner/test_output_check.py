@@ -1,14 +1,18 @@
 """Outputs of timed launches, compared in a process that imports no variant."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from baselines.decode_native.chains import chain_clamp
+from baselines.decode_native.operator import Outputs as NativeOutputs
 from baselines.decode_native.operator import operator as native
 from harness.config.load import Measure
+from harness.contract import Expected
 from harness.runner.output_check import OutputCheck
 from harness.runner.output_comparer import OutputComparer
 from harness.runner.protocol import Compared, Done, Job, Outputs, Task
@@ -61,6 +65,20 @@ def test_one_wrong_element():
         return launch
 
     assert compared(outputs_of(off_by_one)).mismatch is not None
+
+
+def test_an_output_without_elements(monkeypatch):
+    empty = torch.empty(0, dtype=torch.int32)
+    nothing = dataclasses.replace(
+        native,
+        make_outputs=lambda point: NativeOutputs(empty),
+        views=lambda point, out: {},
+        reference=lambda point, x: {"buffer": Expected(empty)},
+    )
+    comparer = OutputComparer(JOB)
+    monkeypatch.setitem(comparer._operators, native.name, nothing)
+    assert list(comparer.group(TASK)) == []
+    assert list(comparer.compare(Outputs("it", "a call", POISONS[0], {"buffer": b""}))) == [Compared(None)]
 
 
 def test_it_imports_no_variant():
