@@ -84,8 +84,9 @@ class Outputs:
 
 
 def reaches(point: Point) -> list[int]:
-    """Window of each group: of every second one, or of the only one."""
-    return [point.window if g % 2 or point.num_groups == 1 else 0 for g in range(point.num_groups)]
+    """Window of each group: of every second one, or of the only one; none where a group holds states."""
+    attention = point.num_groups - slots.num_state_groups(point)
+    return [point.window if g < attention and (g % 2 or point.num_groups == 1) else 0 for g in range(point.num_groups)]
 
 
 def rows_to_write(point: Point) -> int:

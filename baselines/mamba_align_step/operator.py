@@ -83,6 +83,17 @@ def table_columns(point: Point) -> int:
     return cdiv(point.max_model_len, point.mamba_block_size) + point.next_n - 1
 
 
+def running_states(
+    point: Point, rng: np.random.Generator, computed: np.ndarray, accepted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(accepted counts, columns) that a step before this one may have left; accepted: as drawn, at most 1 + k."""
+    accepted = np.minimum(accepted, np.maximum(computed, 1))
+    scheduled = np.minimum(rng.integers(accepted, point.next_n + 1), point.max_model_len - computed + accepted)
+    columns = np.where(computed > 0, (computed - accepted + np.maximum(scheduled, 1) - 1) // point.mamba_block_size, -1)
+    fresh = (rng.random(len(computed)) < point.fresh) | (computed == 0)
+    return np.where(fresh, 1, accepted), np.where(fresh, -1, columns)
+
+
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 5])
     real, capacity, k, size = slots.num_real(point), point.max_num_seqs, point.next_n - 1, point.mamba_block_size
@@ -101,11 +112,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
             columns_before=slots.by_slot(idx, (lens - 1) // size, capacity),
             accepted_before=slots.by_slot(idx, accepted, capacity),
         )
-    accepted = np.minimum(accepted, np.maximum(computed, 1))
-    scheduled = np.minimum(rng.integers(accepted, k + 2), point.max_model_len - computed + accepted)
-    columns = np.where(computed > 0, (computed - accepted + np.maximum(scheduled, 1) - 1) // size, -1)
-    fresh = (rng.random(real) < point.fresh) | (computed == 0)
-    accepted, columns = np.where(fresh, 1, accepted), np.where(fresh, -1, columns)
+    accepted, columns = running_states(point, rng, computed, accepted)
 
     width = table_columns(point)
     by_slot = torch.full((point.num_groups, capacity, width), slots.UNUSED, dtype=torch.int32)

@@ -42,6 +42,13 @@ GROUP_BLOCKS = Axis(
     "same",
     "block sizes of the groups: all block_size (same), or 1, 2 and 4 times that in turn (mixed)",
 )
+STATE_GROUPS = Axis(
+    "state_groups",
+    axes.whole(0),
+    0,
+    "how many of the groups, the last ones, hold recurrent states in blocks of mamba_block_size",
+    largest=8,
+)
 MEMORY = Axis(
     "memory",
     axes.choice("device", "uva"),
@@ -189,13 +196,27 @@ def rows_of_slots(idx: Tensor, slots: int) -> tuple[Tensor, Tensor]:
 
 
 def group_block_sizes(point: Point) -> list[int]:
-    """Tokens per block of each group."""
-    return [point.block_size << (g % 3 if point.group_blocks == "mixed" else 0) for g in range(point.num_groups)]
+    """Tokens per block of each group; those of recurrent states come last."""
+    states = num_state_groups(point)
+    attention = range(point.num_groups - states)
+    sizes = [point.block_size << (g % 3 if point.group_blocks == "mixed" else 0) for g in attention]
+    return sizes + [point.mamba_block_size] * states if states else sizes
 
 
 def group_widths(point: Point) -> list[int]:
-    """Columns of each group's table: enough for max_model_len."""
-    return [cdiv(point.max_model_len, size) for size in group_block_sizes(point)]
+    """Columns of each group's table: enough for max_model_len, and k scratch columns for states."""
+    columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
+    return [cdiv(point.max_model_len, size) + scratch for size, scratch in columns]
+
+
+def num_state_groups(point: Point) -> int:
+    return point.get("state_groups", 0)
+
+
+def _scratch_columns(point: Point) -> list[int]:
+    """Of each group: behind its last scheduled token, one per draft where the group holds states."""
+    states = num_state_groups(point)
+    return [0] * (point.num_groups - states) + [point.get("next_n", 1) - 1] * states
 
 
 def table_starts(point: Point) -> list[int]:
@@ -216,7 +237,8 @@ def num_blocks(point: Point, step: Step) -> Tensor:
     """[G, R] int32: blocks that each slot owns in each group; UNUSED in slots that the batch does not use."""
     real = num_real(point)
     idx, lens = step.idx[:real].numpy(), step.seq_lens[:real].numpy().astype(np.int64)
-    return torch.stack([by_slot(idx, -(-lens // size), point.max_num_seqs) for size in group_block_sizes(point)])
+    columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
+    return torch.stack([by_slot(idx, -(-lens // size) + scratch, point.max_num_seqs) for size, scratch in columns])
 
 
 def make_tables(point: Point, step: Step, seed: int) -> Tensor:

@@ -45,6 +45,63 @@ def slots_of(
     return tl.where(inside, (block * block_size + position % block_size).to(tl.int64), -1)
 
 
+@triton.jit
+def map_rows(
+    program,
+    g,
+    idx,
+    query_start_loc,
+    positions,
+    tables,
+    starts,
+    widths,
+    block_sizes,
+    enabled,
+    sharded,
+    slots,
+    rows,
+    capacity,
+    RANKS: tl.constexpr,
+    RANK: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    TAIL: tl.constexpr,
+    COUNTED: tl.constexpr,
+):
+    """ROWS rows of the batch in group g, and TAIL entries behind the last token.
+
+    COUNTED: ``positions`` are those of each row's first token by slot, from where the row counts.
+    """
+    target = slots + g.to(tl.int64) * capacity
+    past = tl.load(query_start_loc + rows) + program * TAIL + tl.arange(0, TAIL)
+    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < capacity)
+
+    b = program * ROWS + tl.arange(0, ROWS)
+    inside = b < rows
+    s = tl.load(idx + b, mask=inside, other=-1)
+    start = tl.load(query_start_loc + b, mask=inside, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
+    known = tl.where(tl.load(enabled + g) != 0, s, -1) >= 0
+    table = tables + tl.load(starts + g) + s * tl.load(widths + g)
+    block_size, is_sharded = tl.load(block_sizes + g), tl.load(sharded + g) != 0
+    if COUNTED:
+        computed = tl.load(positions + s, mask=s >= 0, other=0)
+    lanes = tl.arange(0, LANES)
+    for first in range(0, tl.max(query, 0), LANES):
+        j = first + lanes[None, :]
+        t = start[:, None] + j
+        real = j < query[:, None]
+        if COUNTED:
+            position = computed[:, None] + j
+        else:
+            position = tl.load(positions + t, mask=real, other=0).to(tl.int32)
+        slot = slots_of(
+            position, real & known[:, None], table[:, None], block_size, is_sharded, RANKS, RANK, INTERLEAVE
+        )
+        tl.store(target + t, slot, mask=real)
+
+
 @triton.jit(do_not_specialize=["rows", "capacity"])
 def _map(
     idx,
@@ -66,29 +123,29 @@ def _map(
     LANES: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    program, g = tl.program_id(0), tl.program_id(1)
-    target = slots + g.to(tl.int64) * capacity
-    past = tl.load(query_start_loc + rows) + program * TAIL + tl.arange(0, TAIL)
-    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < capacity)
-
-    b = program * ROWS + tl.arange(0, ROWS)
-    inside = b < rows
-    s = tl.load(idx + b, mask=inside, other=-1)
-    start = tl.load(query_start_loc + b, mask=inside, other=0)
-    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
-    known = tl.where(tl.load(enabled + g) != 0, s, -1) >= 0
-    table = tables + tl.load(starts + g) + s * tl.load(widths + g)
-    block_size, is_sharded = tl.load(block_sizes + g), tl.load(sharded + g) != 0
-    lanes = tl.arange(0, LANES)
-    for first in range(0, tl.max(query, 0), LANES):
-        j = first + lanes[None, :]
-        t = start[:, None] + j
-        real = j < query[:, None]
-        position = tl.load(positions + t, mask=real, other=0).to(tl.int32)
-        slot = slots_of(
-            position, real & known[:, None], table[:, None], block_size, is_sharded, RANKS, RANK, INTERLEAVE
-        )
-        tl.store(target + t, slot, mask=real)
+    map_rows(
+        tl.program_id(0),
+        tl.program_id(1),
+        idx,
+        query_start_loc,
+        positions,
+        tables,
+        starts,
+        widths,
+        block_sizes,
+        enabled,
+        sharded,
+        slots,
+        rows,
+        capacity,
+        RANKS=RANKS,
+        RANK=RANK,
+        INTERLEAVE=INTERLEAVE,
+        ROWS=ROWS,
+        LANES=LANES,
+        TAIL=TAIL,
+        COUNTED=False,
+    )
 
 
 @variant("compute_slot_mappings")

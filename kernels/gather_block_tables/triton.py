@@ -21,6 +21,38 @@ def null_columns(computed, reach, block_size):
     return tl.where(reach > 0, tl.maximum(computed - reach, 0) // block_size, 0)
 
 
+@triton.jit
+def gather_row(
+    b,
+    strip,
+    g,
+    idx,
+    source,
+    num_computed,
+    starts,
+    widths,
+    block_sizes,
+    reach,
+    num_blocks,
+    target,
+    real,
+    max_num_seqs,
+    COLUMNS: tl.constexpr,
+):
+    """One strip of a row of group g."""
+    columns = strip * COLUMNS + tl.arange(0, COLUMNS)
+    start, width = tl.load(starts + g), tl.load(widths + g)
+    row = target + start + b * width
+    if b < real:
+        s = tl.load(idx + b)
+        owned = tl.load(num_blocks + g * max_num_seqs + s)
+        null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
+        ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
+        tl.store(row + columns, ids, mask=columns < owned)
+    else:
+        tl.store(row + columns, tl.zeros((COLUMNS,), tl.int32), mask=columns < width)
+
+
 @triton.jit(do_not_specialize=["real", "max_num_seqs"])
 def _gather(
     idx,
@@ -36,18 +68,23 @@ def _gather(
     max_num_seqs,
     COLUMNS: tl.constexpr,
 ):
-    b, g = tl.program_id(0), tl.program_id(2)
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    start, width = tl.load(starts + g), tl.load(widths + g)
-    row = target + start + b * width
-    if b < real:
-        s = tl.load(idx + b)
-        owned = tl.load(num_blocks + g * max_num_seqs + s)
-        null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
-        ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
-        tl.store(row + columns, ids, mask=columns < owned)
-    else:
-        tl.store(row + columns, tl.zeros((COLUMNS,), tl.int32), mask=columns < width)
+    gather_row(
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.program_id(2),
+        idx,
+        source,
+        num_computed,
+        starts,
+        widths,
+        block_sizes,
+        reach,
+        num_blocks,
+        target,
+        real,
+        max_num_seqs,
+        COLUMNS=COLUMNS,
+    )
 
 
 @variant("gather_block_tables")

@@ -65,12 +65,12 @@ def _gather_counts(idx, accepted, batch_accepted, rows, BLOCK: tl.constexpr):
     tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < rows)
 
 
-@triton.jit(do_not_specialize=["rows", "capacity", "width", "slots_per_row", "block_size"])
+@triton.jit(do_not_specialize=["group_stride", "capacity", "width", "slots_per_row", "block_size"])
 def _state_slots(
     seq_lens,
     batch_tables,
     state_slots,
-    rows,
+    group_stride,
     capacity,
     width,
     slots_per_row,
@@ -80,7 +80,7 @@ def _state_slots(
     b, g, j = tl.program_id(0), tl.program_id(1), tl.arange(0, SLOTS)
     first = tl.load(seq_lens + b) - 1
     first = tl.where(first > 0, first // block_size, 0)
-    row = batch_tables + (g.to(tl.int64) * rows + b) * width
+    row = batch_tables + g.to(tl.int64) * group_stride + b.to(tl.int64) * width
     slot = tl.load(row + first + j, mask=j < slots_per_row, other=0)
     tl.store(state_slots + (g.to(tl.int64) * capacity + b) * slots_per_row + j, slot, mask=j < slots_per_row)
 
@@ -143,7 +143,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             x.seq_lens,
             x.batch_tables,
             out.state_slots,
-            rows,
+            x.batch_tables.stride(0),
             point.max_num_seqs,
             table_columns(point),
             point.next_n,

@@ -3,13 +3,9 @@
 // before_forward: LANES threads per row; all compute its column, the first writes the counts, and all write state slots of
 // all groups, read from the tables by request slot. after_sampling: a thread per row.
 
-constexpr int THREADS = 128, LANES = 8;
+#include "mamba_align_step.cuh"
 
-__device__ __forceinline__ void store_move(int* moves, int b, bool moved, int from, int to, int shift) {
-    moves[3 * b] = moved ? from : -1;
-    moves[3 * b + 1] = moved ? to : -1;
-    moves[3 * b + 2] = moved ? shift : 0;
-}
+constexpr int THREADS = 128;
 
 extern "C" __global__ void __launch_bounds__(THREADS) before_forward(
     const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* __restrict__ columns_before,
@@ -18,38 +14,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) before_forward(
     int* __restrict__ source_offsets, int* __restrict__ batch_accepted, int* __restrict__ state_slots,
     bool* __restrict__ mask, int* __restrict__ starts, int rows, int capacity, int width, int slots_per_row, int groups,
     int block_size) {
-    const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread / LANES, lane = thread % LANES;
-    if (b >= rows) return;
-    const long long s = idx[b];
-    const int start = query_start_loc[b], end = query_start_loc[b + 1];
-    const bool live = s >= 0;
-    int new_column = 0;
-    if (live) new_column = (num_computed[s] + end - start + block_size - 1) / block_size - 1;
-    if (lane == 0) {
-        bool crosses = false;
-        int old = -1, count = 1;
-        if (live) {
-            old = columns_before[s];
-            count = accepted_before[s];
-            crosses = old >= 0 && old != new_column;
-            source_columns[s] = old;
-            source_offsets[s] = max(count - 1, 0);
-            columns[s] = new_column;
-        }
-        store_move(moves, b, crosses, old, new_column, max(count - 1, 0));
-        if (crosses) count = 1;
-        if (live) accepted[s] = count;
-        batch_accepted[b] = count;
-        mask[b] = live;
-        starts[b] = start;
-        if (b == rows - 1) starts[rows] = end;
-    }
-    const int first = max(new_column, 0);
-    for (int i = lane; i < groups * slots_per_row; i += LANES) {
-        const int g = i / slots_per_row, j = i % slots_per_row;
-        state_slots[((long long)g * capacity + b) * slots_per_row + j] =
-            live ? slot_tables[((long long)g * capacity + s) * width + first + j] : 0;
-    }
+    mamba_align_step::before_forward(
+        blockIdx.x * THREADS + threadIdx.x,
+        idx, num_computed, columns_before, accepted_before, query_start_loc, slot_tables, accepted, moves, columns,
+        source_columns, source_offsets, batch_accepted, state_slots, mask, starts, rows, capacity, width,
+        slots_per_row, groups, block_size);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) after_sampling(
@@ -59,12 +28,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) after_sampling(
     if (b >= rows) return;
     const long long s = idx[b];
     if (s < 0) {
-        store_move(moves, b, false, 0, 0, 0);
+        mamba_align_step::store_move(moves, b, false, 0, 0, 0);
         return;
     }
-    const int computed = num_computed[s], column = columns_before[s], count = accepted_before[s];
-    const int running = computed - count + 1, aligned = computed / block_size * block_size, to = aligned / block_size - 1;
-    const bool frozen = aligned >= running;
-    accepted[s] = frozen && to == column ? 1 : count;
-    store_move(moves, b, frozen && (to != column || aligned > running), column, to, aligned - running);
+    accepted[s] = mamba_align_step::freeze(b, num_computed[s], columns_before[s], accepted_before[s], moves, block_size);
 }

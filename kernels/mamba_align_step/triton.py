@@ -32,6 +32,66 @@ def store_move(moves, b, source, target, shift, moved, inside):
     tl.store(moves + 3 * b + 2, tl.where(moved, shift, 0), mask=inside)
 
 
+@triton.jit
+def before_rows(
+    program,
+    idx,
+    num_computed,
+    columns_before,
+    accepted_before,
+    query_start_loc,
+    slot_tables,
+    accepted,
+    moves,
+    columns,
+    source_columns,
+    source_offsets,
+    batch_accepted,
+    state_slots,
+    mask,
+    starts,
+    rows,
+    capacity,
+    width,
+    slots_per_row,
+    groups,
+    block_size,
+    ROWS: tl.constexpr,
+    SLOTS: tl.constexpr,
+):
+    """ROWS rows of the batch before the forward pass."""
+    b = program * ROWS + tl.arange(0, ROWS)
+    inside = b < rows
+    s = tl.load(idx + b, mask=inside, other=-1)
+    live = s >= 0
+    start = tl.load(query_start_loc + b, mask=inside, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
+    old = tl.load(columns_before + s, mask=live, other=-1)
+    count = tl.load(accepted_before + s, mask=live, other=1)
+    new = column_of(tl.load(num_computed + s, mask=live, other=0), query, block_size)
+    shift = tl.maximum(count - 1, 0)
+    crosses = live & (old >= 0) & (old != new)
+    count = tl.where(crosses, 1, count)
+    tl.debug_barrier()  # one array may be input and output, and several warps may have loaded the same element
+    tl.store(source_columns + s, old, mask=live)
+    tl.store(source_offsets + s, shift, mask=live)
+    tl.store(columns + s, new, mask=live)
+    tl.store(accepted + s, count, mask=live)
+    store_move(moves, b, old, new, shift, crosses, inside)
+    tl.store(batch_accepted + b, count, mask=inside)
+    tl.store(mask + b, live.to(tl.uint8), mask=inside)
+    tl.store(starts + b, start, mask=inside)
+    if program == 0:
+        tl.store(starts + rows, tl.load(query_start_loc + rows))
+
+    j = tl.arange(0, SLOTS)[None, :]
+    wanted = inside[:, None] & (j < slots_per_row)
+    for g in range(0, groups):
+        entry = slot_tables + (g * capacity + s[:, None]) * width + tl.maximum(new, 0)[:, None] + j
+        slot = tl.load(entry, mask=wanted & live[:, None], other=0)
+        tl.store(state_slots + (g * capacity + b[:, None]) * slots_per_row + j, slot, mask=wanted)
+
+
 @triton.jit(do_not_specialize=["rows", "capacity", "width", "slots_per_row", "groups", "block_size"])
 def _before(
     idx,
@@ -58,35 +118,32 @@ def _before(
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = b < rows
-    s = tl.load(idx + b, mask=inside, other=-1)
-    live = s >= 0
-    start = tl.load(query_start_loc + b, mask=inside, other=0)
-    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
-    old = tl.load(columns_before + s, mask=live, other=-1)
-    count = tl.load(accepted_before + s, mask=live, other=1)
-    new = column_of(tl.load(num_computed + s, mask=live, other=0), query, block_size)
-    shift = tl.maximum(count - 1, 0)
-    crosses = live & (old >= 0) & (old != new)
-    count = tl.where(crosses, 1, count)
-    tl.store(source_columns + s, old, mask=live)
-    tl.store(source_offsets + s, shift, mask=live)
-    tl.store(columns + s, new, mask=live)
-    tl.store(accepted + s, count, mask=live)
-    store_move(moves, b, old, new, shift, crosses, inside)
-    tl.store(batch_accepted + b, count, mask=inside)
-    tl.store(mask + b, live.to(tl.uint8), mask=inside)
-    tl.store(starts + b, start, mask=inside)
-    if tl.program_id(0) == 0:
-        tl.store(starts + rows, tl.load(query_start_loc + rows))
-
-    j = tl.arange(0, SLOTS)[None, :]
-    wanted = inside[:, None] & (j < slots_per_row)
-    for g in range(0, groups):
-        entry = slot_tables + (g * capacity + s[:, None]) * width + tl.maximum(new, 0)[:, None] + j
-        slot = tl.load(entry, mask=wanted & live[:, None], other=0)
-        tl.store(state_slots + (g * capacity + b[:, None]) * slots_per_row + j, slot, mask=wanted)
+    before_rows(
+        tl.program_id(0),
+        idx,
+        num_computed,
+        columns_before,
+        accepted_before,
+        query_start_loc,
+        slot_tables,
+        accepted,
+        moves,
+        columns,
+        source_columns,
+        source_offsets,
+        batch_accepted,
+        state_slots,
+        mask,
+        starts,
+        rows,
+        capacity,
+        width,
+        slots_per_row,
+        groups,
+        block_size,
+        ROWS=ROWS,
+        SLOTS=SLOTS,
+    )
 
 
 @triton.jit

@@ -4,6 +4,8 @@
 // prompt_lens and all_ids may be in mapped pinned memory.
 // Grid: max(ceil(rows / 4), ceil((capacity - rows) / THREADS)) blocks of THREADS.
 
+#include "step_inputs.cuh"
+
 constexpr int THREADS = 128;
 
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(
@@ -14,42 +16,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(
     long long* __restrict__ logits_indices, long long* __restrict__ expanded_idx, int* __restrict__ expanded_pos,
     int* __restrict__ drafted, long long* __restrict__ logit_positions, int rows, int capacity, int k, int history_len,
     int look_ahead, int new_tokens) {
-    const int thread = blockIdx.x * THREADS + threadIdx.x;
-    if (thread < capacity - rows) seq_lens[rows + thread] = 0;
-
-    const int b = thread >> 5, lane = thread & 31;
-    if (b >= rows) return;
-    const long long s = idx[b];
-    const int start = query_start_loc[b], query = query_start_loc[b + 1] - start;
-    const int first_logit = cu_num_logits[b], n = cu_num_logits[b + 1] - first_logit;
-    const int computed = num_computed[s], prompt = prompt_lens[s], length = computed + query;
-    const bool in_prompt = computed < prompt, past = length > prompt;
-    const bool anchored = past && new_tokens == 1 && length - n >= prompt;
-    const int* history = all_ids + s * history_len;
-    if (lane == 0) seq_lens[b] = length;
-    if (in_prompt)
-        for (int ahead = lane; ahead < look_ahead; ahead += 32)
-            next_prefill[(long long)ahead * capacity + s] = length + ahead < prompt ? history[length + ahead] : 0;
-
-    for (int j = lane; j < query; j += 32) {
-        const int i = j - (query - n), t = start + j, position = computed + j;
-        const bool is_draft = past && i >= new_tokens, is_last = anchored && i == 0;
-        int token = 0;
-        if (is_draft) {
-            token = (int)draft[s * k + i - new_tokens];
-        } else if (is_last) {
-            token = (int)last[s];
-        } else if (in_prompt) {
-            token = history[position];
-        }
-        if (is_draft || is_last || in_prompt) input_ids[t] = token;
-        positions[t] = position;
-        if (i < 0) continue;
-        const int r = first_logit + i;
-        logits_indices[r] = t;
-        expanded_idx[r] = s;
-        expanded_pos[r] = i;
-        logit_positions[r] = position;
-        drafted[r] = i > 0 && position - i < prompt ? -1 : token;
-    }
+    step_inputs::prepare(
+        blockIdx.x * THREADS + threadIdx.x,
+        idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens, all_ids, seq_lens, positions,
+        input_ids, next_prefill, logits_indices, expanded_idx, expanded_pos, drafted, logit_positions, rows,
+        capacity, k, history_len, look_ahead, new_tokens);
 }

@@ -18,8 +18,9 @@ from harness.contract import Point, variant
 ROWS, LANES, TAIL = 4, 16, 256
 
 
-@triton.jit(do_not_specialize=["rows", "capacity", "k", "history_len", "look_ahead"])
-def _prepare(
+@triton.jit
+def prepare_rows(
+    program,
     idx,
     query_start_loc,
     cu_num_logits,
@@ -47,7 +48,7 @@ def _prepare(
     LANES: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    program = tl.program_id(0)
+    """ROWS rows of the batch, and TAIL entries behind the last one."""
     past = rows + program * TAIL + tl.arange(0, TAIL)
     tl.store(seq_lens + past, tl.zeros((TAIL,), tl.int32), mask=past < capacity)
 
@@ -98,6 +99,66 @@ def _prepare(
         tl.store(logit_positions + r, position.to(tl.int64), mask=has_logit)
         rejected = (i > 0) & (position - i < prompt[:, None])
         tl.store(drafted + r, tl.where(rejected, -1, token), mask=has_logit)
+
+
+@triton.jit(do_not_specialize=["rows", "capacity", "k", "history_len", "look_ahead"])
+def _prepare(
+    idx,
+    query_start_loc,
+    cu_num_logits,
+    num_computed,
+    last,
+    draft,
+    prompt_lens,
+    all_ids,
+    seq_lens,
+    positions,
+    input_ids,
+    next_prefill,
+    logits_indices,
+    expanded_idx,
+    expanded_pos,
+    drafted,
+    logit_positions,
+    rows,
+    capacity,
+    k,
+    history_len,
+    look_ahead,
+    NEW: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    prepare_rows(
+        tl.program_id(0),
+        idx,
+        query_start_loc,
+        cu_num_logits,
+        num_computed,
+        last,
+        draft,
+        prompt_lens,
+        all_ids,
+        seq_lens,
+        positions,
+        input_ids,
+        next_prefill,
+        logits_indices,
+        expanded_idx,
+        expanded_pos,
+        drafted,
+        logit_positions,
+        rows,
+        capacity,
+        k,
+        history_len,
+        look_ahead,
+        NEW=NEW,
+        ROWS=ROWS,
+        LANES=LANES,
+        TAIL=TAIL,
+    )
 
 
 @variant("step_inputs")

@@ -43,6 +43,13 @@ HISTORIC = {
         "ratio_of_first_capture",
         "ratio_in_place",
     ),
+    "step_prologue": (
+        "bounds_for_lengths",
+        "boundaries_of_setup",
+        "slots_of_the_first_group",
+        "padding_rows_own_slot_0",
+        "scheduler_block_size",
+    ),
     "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
     "draft_inputs": (
         "last_index_not_padded",
