@@ -3,6 +3,8 @@
 // first_pass: a warp per row shifts its tokens; the threads of the grid also clear the tails behind the last row.
 // second_pass: a thread per entry of the R + 1 boundaries. later_pass: a block per row and strip of its hidden values.
 
+#include "draft_inputs.cuh"
+
 constexpr int THREADS = 128;
 
 extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
@@ -11,25 +13,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
     const int* __restrict__ num_sampled, const long long* __restrict__ last, const int* __restrict__ next_prefill,
     int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts,
     long long* __restrict__ last_index, long long* __restrict__ step, int rows, int capacity) {
-    const int thread = blockIdx.x * THREADS + threadIdx.x, past = rows + thread;
-    if (past < capacity) lens[past] = 0, last_index[past] = 0;
-    if (past <= capacity) starts[past] = query_start_loc[rows];
-    if (thread == 0) *step = 0;
-
-    const int b = thread >> 5, lane = thread & 31;
+    const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
+    draft_inputs::clear_tails(thread, rows, capacity, query_start_loc[rows], lens, starts, last_index, step);
     if (b >= rows) return;
     const int start = query_start_loc[b], kept = query_start_loc[b + 1] - start - num_rejected[b];
-    if (lane == 0) {
-        const long long s = idx[b];
-        ids[start + kept - 1] = num_sampled[b] > 0 ? (int)last[s] : next_prefill[s];
-        last_index[b] = start + kept - 1;
-        lens[b] = seq_lens[b];
-        starts[b] = start;
-    }
-    for (int j = lane; j < kept; j += 32) {
-        if (j < kept - 1) ids[start + j] = target_ids[start + j + 1];
-        pos[start + j] = target_pos[start + j];
-    }
+    const long long s = idx[b];
+    int token = 0;
+    if (lane == 0) token = num_sampled[b] > 0 ? (int)last[s] : next_prefill[s];
+    draft_inputs::shift_row(
+        b, lane, start, kept, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts, last_index);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) second_pass(

@@ -17,6 +17,47 @@ ROWS, LANES, TAIL = 4, 16, 256
 ENTRIES, HIDDEN = 128, 2048
 
 
+@triton.jit
+def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TAIL: tl.constexpr):
+    """TAIL entries behind the last row, which ends with token ``end``."""
+    past = rows + program * TAIL + tl.arange(0, TAIL)
+    tl.store(lens + past, tl.zeros((TAIL,), tl.int32), mask=past < capacity)
+    tl.store(last_index + past, tl.zeros((TAIL,), tl.int64), mask=past < capacity)
+    tl.store(starts + past, tl.zeros((TAIL,), tl.int32) + end, mask=past <= capacity)
+    if program == 0:
+        tl.store(step, 0)
+
+
+@triton.jit
+def shift_rows(
+    b,
+    inside,
+    start,
+    kept,
+    token,
+    length,
+    target_ids,
+    target_pos,
+    ids,
+    pos,
+    lens,
+    starts,
+    last_index,
+    LANES: tl.constexpr,
+):
+    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 where not ``inside``."""
+    tl.store(lens + b, length, mask=inside)
+    tl.store(last_index + b, (start + kept - 1).to(tl.int64), mask=inside)
+    tl.store(starts + b, start, mask=inside)
+    lanes = tl.arange(0, LANES)
+    for first in range(0, tl.max(kept, 0), LANES):
+        j = first + lanes[None, :]
+        t = start[:, None] + j
+        shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
+        tl.store(ids + t, tl.where(j < kept[:, None] - 1, shifted, token[:, None]), mask=j < kept[:, None])
+        tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
+
+
 @triton.jit(do_not_specialize=["rows", "capacity"])
 def _first(
     query_start_loc,
@@ -41,12 +82,7 @@ def _first(
     TAIL: tl.constexpr,
 ):
     program = tl.program_id(0)
-    past = rows + program * TAIL + tl.arange(0, TAIL)
-    tl.store(lens + past, tl.zeros((TAIL,), tl.int32), mask=past < capacity)
-    tl.store(last_index + past, tl.zeros((TAIL,), tl.int64), mask=past < capacity)
-    tl.store(starts + past, tl.zeros((TAIL,), tl.int32) + tl.load(query_start_loc + rows), mask=past <= capacity)
-    if program == 0:
-        tl.store(step, 0)
+    clear_tails(program, rows, capacity, tl.load(query_start_loc + rows), lens, starts, last_index, step, TAIL)
 
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
@@ -57,16 +93,8 @@ def _first(
     newest = tl.load(last + s, mask=inside, other=0).to(tl.int32)
     prompt = tl.load(next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
-    tl.store(lens + b, tl.load(seq_lens + b, mask=inside, other=0), mask=inside)
-    tl.store(last_index + b, (start + kept - 1).to(tl.int64), mask=inside)
-    tl.store(starts + b, start, mask=inside)
-    lanes = tl.arange(0, LANES)
-    for first in range(0, tl.max(kept, 0), LANES):
-        j = first + lanes[None, :]
-        t = start[:, None] + j
-        shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
-        tl.store(ids + t, tl.where(j < kept[:, None] - 1, shifted, token[:, None]), mask=j < kept[:, None])
-        tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
+    length = tl.load(seq_lens + b, mask=inside, other=0)
+    shift_rows(b, inside, start, kept, token, length, target_ids, target_pos, ids, pos, lens, starts, last_index, LANES)
 
 
 @triton.jit

@@ -1,8 +1,6 @@
-// post_update in one launch: a warp per row, its lanes are the row's tokens. State may be one array as input and output.
-// Penalty counts need no atomics: the lane of a token's first occurrence in the row stores the count of all of them.
-//
-// new_drafts, draft, bins_before and bins may be null. prompt_lens and all_ids may be in mapped pinned memory.
-// Grid: ceil(rows / 4) blocks of THREADS.
+// post_update in one launch, a warp per row; post_update.cuh explains it. Grid: ceil(rows / 4) blocks of THREADS.
+
+#include "post_update.cuh"
 
 constexpr int THREADS = 128;
 
@@ -15,42 +13,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) update(
     int* __restrict__ all_ids, int rows, int tokens_stride, int k, int history_len, int vocab_size) {
     const int b = (blockIdx.x * THREADS + threadIdx.x) >> 5, lane = threadIdx.x & 31;
     if (b >= rows) return;
-    const long long s = idx[b];
-    const int logits = cu_num_logits[b + 1] - cu_num_logits[b];
-    const int query = query_start_loc[b + 1] - query_start_loc[b];
-    const int produced = sampled_before[b], length = seq_lens[b];
-    if (s < 0) {
-        if (lane == 0) num_sampled[b] = num_rejected[b] = 0;
-        return;
-    }
-    const bool samples = length >= prompt_lens[s];
-    const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
-    const int old = total_before[s], computed = computed_before[s];
-    __syncwarp();  // every lane has read before lane 0 writes: an array may be input and output
-    const long long* row = tokens + (long long)b * tokens_stride;
-    if (lane == 0) {
-        num_sampled[b] = ns;
-        num_rejected[b] = nr;
-        num_computed[s] = computed + query - nr;
-        total[s] = old + ns;
-        accepted[s] = max(ns, 1);
-        if (ns > 0) last[s] = row[ns - 1];
-    }
-    for (int i = lane; i < ns; i += 32) {
-        const long long token = row[i];
-        all_ids[s * history_len + old + i] = (int)token;
-        if (bins) {
-            int occurs = 0;
-            bool first = true;
-            for (int j = 0; j < ns; ++j) {
-                const bool same = row[j] == token;
-                occurs += same;
-                first = first && !(same && j < i);
-            }
-            const long long place = s * vocab_size + token;
-            if (first) bins[place] = bins_before[place] + occurs;
-        }
-    }
-    if (new_drafts)
-        for (int i = lane; i < k; i += 32) draft[s * k + i] = new_drafts[(long long)b * k + i];
+    const post_update::Row row = post_update::update(
+        b, lane,
+        idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before,
+        new_drafts, bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, draft, bins,
+        all_ids, tokens_stride, k, history_len, vocab_size);
+    if (lane == 0 && row.s >= 0) accepted[row.s] = max(row.ns, 1);
 }

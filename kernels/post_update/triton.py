@@ -49,6 +49,77 @@ def write_tokens(
         tl.store(bins + place, count + occurs.to(tl.int32), mask=first)
 
 
+@triton.jit
+def update_rows(
+    b,
+    inside,
+    idx,
+    cu_num_logits,
+    query_start_loc,
+    seq_lens,
+    sampled_before,
+    tokens,
+    computed_before,
+    total_before,
+    new_drafts,
+    bins_before,
+    prompt_lens,
+    num_sampled,
+    num_rejected,
+    num_computed,
+    total,
+    last,
+    draft,
+    bins,
+    all_ids,
+    tokens_stride,
+    k,
+    history_len,
+    vocab_size,
+    LANES: tl.constexpr,
+    BINS: tl.constexpr,
+    DRAFTS: tl.constexpr,
+):
+    """Everything but the accepted count, max(ns, 1), which a caller may go on to change.
+
+    Returns of each row slot, tokens produced, drafts rejected, tokens computed and its newest token.
+    """
+    s, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+    live = s >= 0
+    start = tl.load(query_start_loc + b, mask=live, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
+    computed = tl.load(computed_before + s, mask=live, other=0)
+    old = tl.load(total_before + s, mask=live, other=0)
+    row_tokens = tokens + b.to(tl.int64) * tokens_stride
+    newest = tl.load(row_tokens + ns - 1, mask=ns > 0, other=0)
+    tl.debug_barrier()  # one array may be input and output, and several threads may have loaded the same element
+    tl.store(num_sampled + b, ns, mask=inside)
+    tl.store(num_rejected + b, nr, mask=inside)
+    tl.store(num_computed + s, computed + query - nr, mask=live)
+    tl.store(total + s, old + ns, mask=live)
+    tl.store(last + s, newest, mask=ns > 0)
+    lanes = tl.arange(0, LANES)[None, :]
+    write_tokens(
+        s[:, None],
+        ns[:, None],
+        old[:, None],
+        row_tokens[:, None],
+        all_ids,
+        bins_before,
+        bins,
+        history_len,
+        vocab_size,
+        lanes,
+        tl.max(ns, 0),
+        BINS,
+    )
+    if DRAFTS:
+        here = live[:, None] & (lanes < k)
+        drafts = tl.load(new_drafts + b[:, None].to(tl.int64) * k + lanes, mask=here, other=0)
+        tl.store(draft + s[:, None] * k + lanes, drafts, mask=here)
+    return s, ns, nr, computed + query - nr, newest
+
+
 @triton.jit(do_not_specialize=["rows", "tokens_stride", "k", "history_len", "vocab_size"])
 def _update(
     idx,
@@ -82,39 +153,37 @@ def _update(
     DRAFTS: tl.constexpr,
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = b < rows
-    s, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
-    live = s >= 0
-    start = tl.load(query_start_loc + b, mask=live, other=0)
-    query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
-    computed = tl.load(computed_before + s, mask=live, other=0)
-    old = tl.load(total_before + s, mask=live, other=0)
-    row_tokens = tokens + b.to(tl.int64) * tokens_stride
-    tl.store(num_sampled + b, ns, mask=inside)
-    tl.store(num_rejected + b, nr, mask=inside)
-    tl.store(num_computed + s, computed + query - nr, mask=live)
-    tl.store(total + s, old + ns, mask=live)
-    tl.store(accepted + s, tl.maximum(ns, 1), mask=live)
-    tl.store(last + s, tl.load(row_tokens + ns - 1, mask=ns > 0, other=0), mask=ns > 0)
-    lanes = tl.arange(0, LANES)[None, :]
-    write_tokens(
-        s[:, None],
-        ns[:, None],
-        old[:, None],
-        row_tokens[:, None],
-        all_ids,
+    s, ns, _, _, _ = update_rows(
+        b,
+        b < rows,
+        idx,
+        cu_num_logits,
+        query_start_loc,
+        seq_lens,
+        sampled_before,
+        tokens,
+        computed_before,
+        total_before,
+        new_drafts,
         bins_before,
+        prompt_lens,
+        num_sampled,
+        num_rejected,
+        num_computed,
+        total,
+        last,
+        draft,
         bins,
+        all_ids,
+        tokens_stride,
+        k,
         history_len,
         vocab_size,
-        lanes,
-        tl.max(ns, 0),
-        BINS,
+        LANES=LANES,
+        BINS=BINS,
+        DRAFTS=DRAFTS,
     )
-    if DRAFTS:
-        here = live[:, None] & (lanes < k)
-        drafts = tl.load(new_drafts + b[:, None].to(tl.int64) * k + lanes, mask=here, other=0)
-        tl.store(draft + s[:, None] * k + lanes, drafts, mask=here)
+    tl.store(accepted + s, tl.maximum(ns, 1), mask=s >= 0)
 
 
 @variant("post_update")

@@ -1,0 +1,34 @@
+// Bodies of draft_inputs; draft_inputs.cu has the launches, step_epilogue and draft_passes others.
+
+#pragma once
+
+namespace draft_inputs {
+
+// Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
+__device__ __forceinline__ void clear_tails(
+    int thread, int rows, int capacity, int end, int* __restrict__ lens, int* __restrict__ starts,
+    long long* __restrict__ last_index, long long* __restrict__ step) {
+    const int past = rows + thread;
+    if (past < capacity) lens[past] = 0, last_index[past] = 0;
+    if (past <= capacity) starts[past] = end;
+    if (thread == 0) *step = 0;
+}
+
+// A row of the first pass, by one warp: its kept tokens shifted by one, `token` behind them.
+__device__ __forceinline__ void shift_row(
+    int b, int lane, int start, int kept, int token, int length, const int* __restrict__ target_ids,
+    const long long* __restrict__ target_pos, int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens,
+    int* __restrict__ starts, long long* __restrict__ last_index) {
+    if (lane == 0) {
+        ids[start + kept - 1] = token;
+        last_index[b] = start + kept - 1;
+        lens[b] = length;
+        starts[b] = start;
+    }
+    for (int j = lane; j < kept; j += 32) {
+        if (j < kept - 1) ids[start + j] = target_ids[start + j + 1];
+        pos[start + j] = target_pos[start + j];
+    }
+}
+
+}  // namespace draft_inputs
