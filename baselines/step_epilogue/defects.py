@@ -33,7 +33,10 @@ def drafter_before_update(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     """Its inputs are made before the state of the slots is updated; only the counts are known."""
     last = torch.zeros_like(out.last)
     at, inputs, made = drafter_part(point, x, out)
-    parts = [post_update.op_chain(*update_part(point, x, out)), draft_inputs.op_chain(at, replace(inputs, last=last), made)]
+    parts = [
+        post_update.op_chain(*update_part(point, x, out)),
+        draft_inputs.op_chain(at, replace(inputs, last=last), made),
+    ]
     return in_sequence(*parts, *_states(point, x, out))
 
 

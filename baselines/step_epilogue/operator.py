@@ -4,12 +4,12 @@
     draft_inputs        first pass: tokens shifted by one, the newest token behind them       real rows
     mamba_align_step    after sampling: states to freeze, counts they start from              where states = yes
 
-Each part is the operator of that name, over what those before it wrote: the drafter's first pass takes the counts and last
-tokens of post_update, the states its counts by slot. ``accepted`` is max(num_sampled, 1), but 1 where a state was frozen
-in its own column.
+Each part is the operator of that name, over what those before it wrote: the drafter's first pass takes the counts and
+last tokens of post_update, the states its counts by slot. ``accepted`` is max(num_sampled, 1), but 1 where a state was
+frozen in its own column.
 
-A row of the batch depends on no other row, so all parts of a row can be one program: nothing is read back. State is read
-from the inputs and written to the outputs; an engine passes one array as both.
+A row of the batch depends on no other row, so all parts of a row can be one program: nothing is read back. State is
+read from the inputs and written to the outputs; an engine passes one array as both.
 
 vLLM 0.33 takes 5 launches, 8 with recurrent states, and 4 copies of arrays that are not needed any more then.
 """
@@ -216,9 +216,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 def bytes_moved(point: Point, x: Inputs) -> int:
     """That of the parts, without what one writes and another one reads, and row data once."""
-    out = Outputs(**{name: None for name in Outputs.__dataclass_fields__} | {
-        name: e.value for name, e in reference(point, x).items()
-    })
+    written = {name: e.value for name, e in reference(point, x).items()}
+    out = Outputs(**(dict.fromkeys(Outputs.__dataclass_fields__) | written))
     real = slots.num_real(point)
     total = post_update.bytes_moved(*update_part(point, x, out)[:2])
     # Of the drafter's rows: idx, starts, length, counts and last token are known.

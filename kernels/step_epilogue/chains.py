@@ -17,7 +17,9 @@ from kernels.post_update import cuda as update_cuda
 Setup = Callable[..., Callable[[], None]]
 
 
-def _sequence(point: Point, x: Inputs, out: Outputs, update: Setup, drafter: Setup, states: Setup) -> Callable[[], None]:
+def _sequence(
+    point: Point, x: Inputs, out: Outputs, update: Setup, drafter: Setup, states: Setup
+) -> Callable[[], None]:
     launches = [update(*update_part(point, x, out)), drafter(*drafter_part(point, x, out))]
     if with_states(point):
         launches.append(states(*states_part(point, x, out)))
@@ -31,7 +33,7 @@ def _sequence(point: Point, x: Inputs, out: Outputs, update: Setup, drafter: Set
 
 @variant("step_epilogue")
 def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The engine's way, one launch per launch of vLLM 0.33: four, two more with states. Copies of arrays are left out."""
+    """The engine's way, one launch per launch of vLLM 0.33: four, two more with states. Copies are left out."""
     return _sequence(point, x, out, update_engine.engine, drafter_engine.engine, states_engine.engine)
 
 

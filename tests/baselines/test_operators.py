@@ -43,6 +43,21 @@ HISTORIC = {
         "ratio_of_first_capture",
         "ratio_in_place",
     ),
+    "step_epilogue": (
+        "drafter_before_update",
+        "counts_of_the_sampler",
+        "rejected_tokens_kept",
+        "states_before_update",
+        "last_index_not_padded",
+    ),
+    "draft_passes": (
+        "positions_not_gated",
+        "sampling_key_kept",
+        "rejected_tokens_kept",
+        "slots_of_the_second_pass",
+        "schedule_of_the_second_pass",
+        "tail_kept",
+    ),
     "step_prologue": (
         "bounds_for_lengths",
         "boundaries_of_setup",
