@@ -65,7 +65,7 @@ HARD_POINTS = [
     HardPoint("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, _chunks),
     HardPoint("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, _last_chunks),
     HardPoint("a row of 1100 tokens", {"batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200, "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8}),  # noqa: E501
-    HardPoint("R = 1500", _BATCH | {"batch_size": 3, "max_num_seqs": 1500}),
+    HardPoint("R = B + 1536", _BATCH | {"batch_size": 3, "max_num_seqs": 1539}),
     HardPoint("penalties, host memory", _STATES | {"penalties": "on", "memory": "uva", "prefills": 2}),
     HardPoint("states", _STATES),
     HardPoint("states, all accepted, padding rows", _STATES | {"acceptance": 1, "padding": 0.4}),
