@@ -144,6 +144,11 @@ def num_tokens(point: Point) -> int:
     return int(decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
 
 
+def longest_row(point: Point) -> int:
+    """Query tokens of the longest row, as the host knows it. A grid may depend on it, a result may not."""
+    return max(point.max_decode_len, _chunk(point) if point.get("prefills", 0) else 1)
+
+
 def _chunk(point: Point) -> int:
     return point.get("prefill_len", 1)
 

@@ -13,8 +13,8 @@ constexpr int THREADS = 128;
         const int *__restrict__ block_sizes, const bool *__restrict__ enabled, const bool *__restrict__ sharded,          \
         long long *__restrict__ slots, int rows, int capacity, int ranks, int rank, int interleave
 #define ARGUMENTS                                                                                                         \
-    blockIdx.y, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, compute_slot_mappings::Written{positions}, idx,  \
-        query_start_loc, tables, starts, widths, block_sizes, enabled, sharded, slots, rows, capacity, ranks, rank,       \
+    blockIdx.y, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, blockIdx.z, gridDim.z,                           \
+        compute_slot_mappings::Written{positions}, idx, query_start_loc, tables, starts, widths, block_sizes, enabled, sharded, slots, rows, capacity, ranks, rank,       \
         interleave
 
 extern "C" __global__ void __launch_bounds__(THREADS) map_one_rank(PARAMETERS) {

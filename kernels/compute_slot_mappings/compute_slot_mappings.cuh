@@ -15,24 +15,23 @@ struct Counted {
     __device__ __forceinline__ int operator()(int, int j, long long s) const { return num_computed[s] + j; }
 };
 
-// thread: index in the `threads` of a group's part. The threads also clear the tail, from the real number of tokens on.
+// thread: index in the `threads` of a group's part. strip, strips: long rows are shared by as many warps, 32 tokens in
+// turn. The threads also clear the tail, from the real number of tokens on.
 template <bool RANKS, class Positions>
 __device__ __forceinline__ void map_rows(
-    int g, int thread, int threads, const Positions positions, const long long* __restrict__ idx,
+    int g, int thread, int threads, int strip, int strips, const Positions positions, const long long* __restrict__ idx,
     const int* __restrict__ query_start_loc, const int* __restrict__ tables, const long long* __restrict__ starts,
     const long long* __restrict__ widths, const int* __restrict__ block_sizes, const bool* __restrict__ enabled,
     const bool* __restrict__ sharded, long long* __restrict__ slots, int rows, int capacity, int ranks, int rank,
     int interleave) {
     long long* target = slots + (long long)g * capacity;
-    for (int t = query_start_loc[rows] + thread; t < capacity; t += threads) target[t] = -1;
-
-    const int b = thread >> 5, lane = thread & 31;
-    if (b >= rows) return;
-    const int start = query_start_loc[b], end = query_start_loc[b + 1], block_size = block_sizes[g];
-    const long long s = idx[b];
+    const int b = thread >> 5, lane = thread & 31, tail = query_start_loc[rows];
+    const int start = b < rows ? query_start_loc[b] : 0, end = b < rows ? query_start_loc[b + 1] : 0;
+    const int block_size = block_sizes[g];
+    const long long s = b < rows ? idx[b] : -1;
     const bool known = s >= 0 && enabled[g], split = RANKS && sharded[g];
     const int* table = tables + starts[g] + s * widths[g];
-    for (int t = start + lane; t < end; t += 32) {
+    for (int t = start + strip * 32 + lane; t < end; t += strips * 32) {
         long long slot = -1;
         if (known) {
             int position = positions(t, t - start, s);
@@ -46,6 +45,8 @@ __device__ __forceinline__ void map_rows(
         }
         target[t] = slot;
     }
+    // After the row, whose chain of loads is longer.
+    for (int t = tail + strip * threads + thread; t < capacity; t += strips * threads) target[t] = -1;
 }
 
 }  // namespace compute_slot_mappings

@@ -14,11 +14,12 @@ import triton.language as tl
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 
 LANES = 32
-#: Rows of a program. Longer rows take several passes of LANES tokens.
-ROWS = 4
+#: Rows of a program, and tokens of a row that it takes, LANES at a time.
+ROWS, TOKENS = 4, 64
 #: Entries of the tail that a program clears.
 TAIL = 512
 
@@ -49,6 +50,8 @@ def slots_of(
 def map_rows(
     program,
     g,
+    strip,
+    strips,
     idx,
     query_start_loc,
     positions,
@@ -69,13 +72,14 @@ def map_rows(
     TAIL: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """ROWS rows of the batch in group g, and TAIL entries behind the last token.
+    """ROWS rows of the batch in group g, and TAIL entries behind the last token. Long rows are shared by ``strips``
+    programs, LANES tokens in turn.
 
     COUNTED: ``positions`` are those of each row's first token by slot, from where the row counts.
     """
     target = slots + g.to(tl.int64) * capacity
     past = tl.load(query_start_loc + rows) + program * TAIL + tl.arange(0, TAIL)
-    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < capacity)
+    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < tl.where(strip == 0, capacity, 0))
 
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
@@ -88,7 +92,7 @@ def map_rows(
     if COUNTED:
         computed = tl.load(positions + s, mask=s >= 0, other=0)
     lanes = tl.arange(0, LANES)
-    for first in range(0, tl.max(query, 0), LANES):
+    for first in range(strip * LANES, tl.max(query, 0), strips * LANES):
         j = first + lanes[None, :]
         t = start[:, None] + j
         real = j < query[:, None]
@@ -126,6 +130,8 @@ def _map(
     map_rows(
         tl.program_id(0),
         tl.program_id(1),
+        tl.program_id(2),
+        tl.num_programs(2),
         idx,
         query_start_loc,
         positions,
@@ -152,7 +158,7 @@ def _map(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: four rows and a strip of the tail per program and group."""
     rows, capacity = len(x.idx), out.slots.shape[1]
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, cdiv(longest_row(point), TOKENS))
 
     def launch() -> None:
         _map[grid](

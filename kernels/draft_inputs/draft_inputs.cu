@@ -14,14 +14,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
     int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts,
     long long* __restrict__ last_index, long long* __restrict__ step, int rows, int capacity) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    draft_inputs::clear_tails(thread, rows, capacity, query_start_loc[rows], lens, starts, last_index, step);
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, query_start_loc[rows], lens, starts, last_index, step);
     if (b >= rows) return;
     const int start = query_start_loc[b], kept = query_start_loc[b + 1] - start - num_rejected[b];
     const long long s = idx[b];
-    int token = 0;
-    if (lane == 0) token = num_sampled[b] > 0 ? (int)last[s] : next_prefill[s];
+    const int newest = (int)last[s], prompt_token = next_prefill[s], token = num_sampled[b] > 0 ? newest : prompt_token;
     draft_inputs::shift_row(
-        b, lane, start, kept, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts, last_index);
+        b, lane, blockIdx.y, gridDim.y, start, kept, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts, last_index);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) second_pass(

@@ -9,10 +9,13 @@ import triton.language as tl
 
 from baselines.draft_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 
 #: First pass: rows and tokens of a tile, and entries of the tails that a program clears.
 ROWS, LANES, TAIL = 4, 16, 256
+#: Tokens of a row that a program takes in the first pass.
+TOKENS = 64
 #: Second pass: entries of a program. Later passes: hidden values of a program.
 ENTRIES, HIDDEN = 128, 2048
 
@@ -32,6 +35,8 @@ def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TA
 def shift_rows(
     b,
     inside,
+    strip,
+    strips,
     start,
     kept,
     token,
@@ -45,16 +50,22 @@ def shift_rows(
     last_index,
     LANES: tl.constexpr,
 ):
-    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 where not ``inside``."""
-    tl.store(lens + b, length, mask=inside)
-    tl.store(last_index + b, (start + kept - 1).to(tl.int64), mask=inside)
-    tl.store(starts + b, start, mask=inside)
+    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 where not ``inside``.
+
+    Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
+    """
+    end = start + kept - 1
+    once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
+    tl.store(ids + end, token, mask=once)
+    tl.store(lens + b, length, mask=once)
+    tl.store(last_index + b, end.to(tl.int64), mask=once)
+    tl.store(starts + b, start, mask=once)
     lanes = tl.arange(0, LANES)
-    for first in range(0, tl.max(kept, 0), LANES):
+    for first in range(strip * LANES, tl.max(kept, 0), strips * LANES):
         j = first + lanes[None, :]
         t = start[:, None] + j
         shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
-        tl.store(ids + t, tl.where(j < kept[:, None] - 1, shifted, token[:, None]), mask=j < kept[:, None])
+        tl.store(ids + t, shifted, mask=j < kept[:, None] - 1)
         tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
 
 
@@ -81,8 +92,9 @@ def _first(
     LANES: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    program = tl.program_id(0)
-    clear_tails(program, rows, capacity, tl.load(query_start_loc + rows), lens, starts, last_index, step, TAIL)
+    program, strip = tl.program_id(0), tl.program_id(1)
+    if strip == 0:
+        clear_tails(program, rows, capacity, tl.load(query_start_loc + rows), lens, starts, last_index, step, TAIL)
 
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
@@ -94,7 +106,24 @@ def _first(
     prompt = tl.load(next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
     length = tl.load(seq_lens + b, mask=inside, other=0)
-    shift_rows(b, inside, start, kept, token, length, target_ids, target_pos, ids, pos, lens, starts, last_index, LANES)
+    shift_rows(
+        b,
+        inside,
+        strip,
+        tl.num_programs(1),
+        start,
+        kept,
+        token,
+        length,
+        target_ids,
+        target_pos,
+        ids,
+        pos,
+        lens,
+        starts,
+        last_index,
+        LANES,
+    )
 
 
 @triton.jit
@@ -176,7 +205,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity, k, most = len(x.seq_lens), point.max_num_seqs, point.next_n - 1, point.max_model_len
     advance = point.advance == "yes"
     if point.draft_pass == "first":
-        grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)),)
+        grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), cdiv(longest_row(point), TOKENS))
 
         def launch() -> None:
             _first[grid](

@@ -31,20 +31,22 @@ __device__ __forceinline__ Row update(
         if (lane == 0) num_sampled[b] = num_rejected[b] = 0;
         return {s, 0, 0, 0};
     }
+    // Loaded before it is known whether it counts: one memory latency less.
+    const long long* row = tokens + (long long)b * tokens_stride;
+    const long long early = lane < produced ? row[lane] : 0;
     const bool samples = length >= prompt_lens[s];
     const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
     const int old = total_before[s], computed = computed_before[s];
     __syncwarp();  // every lane has read before lane 0 writes: an array may be input and output
-    const long long* row = tokens + (long long)b * tokens_stride;
     if (lane == 0) {
         num_sampled[b] = ns;
         num_rejected[b] = nr;
         num_computed[s] = computed + query - nr;
         total[s] = old + ns;
-        if (ns > 0) last[s] = row[ns - 1];
     }
     for (int i = lane; i < ns; i += 32) {
-        const long long token = row[i];
+        const long long token = i < 32 ? early : row[i];
+        if (i == ns - 1) last[s] = token;
         all_ids[s * history_len + old + i] = (int)token;
         if (bins) {
             int occurs = 0;

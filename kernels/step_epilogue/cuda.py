@@ -10,12 +10,14 @@ from torch import Tensor
 
 from baselines.step_epilogue.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real
+from baselines.workloads.request_slots import longest_row, num_real
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("step_epilogue.cu")
 THREADS = 128
+#: Tokens of a row that one warp shifts.
+TOKENS = 64
 
 
 def _or_null(tensor: Tensor | None) -> Tensor | ctypes.c_longlong:
@@ -29,7 +31,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         "epilogue",
-        max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - real, THREADS)),
+        (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - real, THREADS)), cdiv(longest_row(point), TOKENS)),
         THREADS,
         x.idx,
         x.cu_num_logits,

@@ -1,8 +1,9 @@
 // All that a sampled step leaves behind, in one launch: a warp per row does every part of it, and the threads of the grid
-// clear the tails. triton.py says why blocks do not specialise.
+// clear the tails. triton.py says why blocks do not specialise. Further warps of a long row (blockIdx.y > 0) only shift its
+// tokens; what they read is by row or never written.
 //
 // bins_before, bins, columns_before and moves may be null. prompt_lens and all_ids may be in mapped pinned memory.
-// Grid: max(ceil(rows / 4), ceil((capacity + 1 - real) / THREADS)) blocks of THREADS.
+// Grid: x = max(ceil(rows / 4), ceil((capacity + 1 - real) / THREADS)) blocks of THREADS, y = strips of a row.
 
 #include "draft_inputs/draft_inputs.cuh"
 #include "mamba_align_step/mamba_align_step.cuh"
@@ -21,12 +22,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
     long long* __restrict__ step, int* __restrict__ moves, int rows, int real, int capacity, int tokens_stride,
     int history_len, int vocab_size, int mamba_block_size) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    draft_inputs::clear_tails(thread, real, capacity, query_start_loc[real], lens, starts, last_index, step);
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, real, capacity, query_start_loc[real], lens, starts, last_index, step);
     if (b >= rows) return;
 
     const int start = query_start_loc[b], query = query_start_loc[b + 1] - start;
     // Loaded before they are known to be needed: one memory latency instead of two.
     const long long slot = max(idx[b], 0ll);
+    if (blockIdx.y > 0) {
+        if (b >= real || (int)blockIdx.y * 32 >= query) return;
+        const bool samples = seq_lens[b] >= prompt_lens[slot];
+        const int rejected = samples ? cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b] : 0;
+        draft_inputs::shift_row(
+            b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, target_ids, target_pos, ids, pos, lens, starts,
+            last_index);
+        return;
+    }
     const int prompt_token = next_prefill[slot], column = moves ? columns_before[slot] : 0;
     const post_update::Row row = post_update::update(
         b, lane, idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before, nullptr,
@@ -43,5 +53,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
     int token = prompt_token;
     if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
     draft_inputs::shift_row(
-        b, lane, start, query - row.nr, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts, last_index);
+        b, lane, 0, gridDim.y, start, query - row.nr, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts,
+        last_index);
 }

@@ -5,7 +5,8 @@
 
 The drafter's first pass needs the counts and the newest token of its row, the states its count by slot: both are in
 registers where the row was updated. Programs do not specialise as in step_prologue, because state may be one array as
-input and output: a program that read a slot for itself could read what another one has written.
+input and output: a program that read a slot for itself could read what another one has written. Further programs of a
+long row (strip > 0) only shift its tokens; what they read is by row or never written.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import triton.language as tl
 
 from baselines.step_epilogue.operator import Inputs, Outputs, with_states
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real
+from baselines.workloads.request_slots import longest_row, num_real
 from harness.contract import Point, variant
-from kernels.draft_inputs.triton import clear_tails, shift_rows
+from kernels.draft_inputs.triton import TOKENS, clear_tails, shift_rows
 from kernels.mamba_align_step.triton import freeze, store_move
-from kernels.post_update.triton import update_rows
+from kernels.post_update.triton import counts_of, update_rows
 
 #: Rows of a program, tokens of a row that it shifts at once, and entries of the tails that it clears.
 ROWS, LANES, TAIL = 4, 16, 256
@@ -74,10 +75,32 @@ def _epilogue(
     BINS: tl.constexpr,
     STATES: tl.constexpr,
 ):
-    program = tl.program_id(0)
-    clear_tails(program, real, capacity, tl.load(query_start_loc + real), lens, starts, last_index, step, TAIL)
-
+    program, strip = tl.program_id(0), tl.program_id(1)
     b = program * ROWS + tl.arange(0, ROWS)
+    if strip > 0:
+        start = tl.load(query_start_loc + b, mask=b < real, other=0)
+        query = tl.load(query_start_loc + b + 1, mask=b < real, other=0) - start
+        _, _, nr = counts_of(b, b < real, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+        shift_rows(
+            b,
+            b < real,
+            strip,
+            tl.num_programs(1),
+            start,
+            query - nr,
+            start,
+            start,
+            target_ids,
+            target_pos,
+            ids,
+            pos,
+            lens,
+            starts,
+            last_index,
+            LANES,
+        )
+        return
+    clear_tails(program, real, capacity, tl.load(query_start_loc + real), lens, starts, last_index, step, TAIL)
     inside = b < rows
     start = tl.load(query_start_loc + b, mask=inside, other=0)
     query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
@@ -123,6 +146,8 @@ def _epilogue(
     shift_rows(
         b,
         b < real,
+        0,
+        tl.num_programs(1),
         start,
         tl.where(b < real, query - nr, 0),
         tl.where(ns > 0, newest.to(tl.int32), prompt_token),
@@ -142,7 +167,7 @@ def _epilogue(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part of a row."""
     rows, real, capacity = point.batch_size, num_real(point), point.max_num_seqs
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - real, TAIL)),)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - real, TAIL)), cdiv(longest_row(point), TOKENS))
     prompt_lens = x.prompt_lens_device if x.prompt_lens_host is None else x.prompt_lens_host
     all_ids = out.all_ids_device if out.all_ids_host is None else out.all_ids_host
     sampled = triton.next_power_of_2(point.next_n)

@@ -2,7 +2,7 @@
 // hold their token and position. The threads of the grid also clear the lengths behind the last row.
 //
 // prompt_lens and all_ids may be in mapped pinned memory.
-// Grid: max(ceil(rows / 4), ceil((capacity - rows) / THREADS)) blocks of THREADS.
+// Grid: x = max(ceil(rows / 4), ceil((capacity - rows) / THREADS)) blocks of THREADS, y = strips of a row.
 
 #include "step_inputs.cuh"
 
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(
     int* __restrict__ drafted, long long* __restrict__ logit_positions, int rows, int capacity, int k, int history_len,
     int look_ahead, int new_tokens) {
     step_inputs::prepare(
-        blockIdx.x * THREADS + threadIdx.x,
+        blockIdx.x * THREADS + threadIdx.x, blockIdx.y, gridDim.y,
         idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens, all_ids, seq_lens, positions,
         input_ids, next_prefill, logits_indices, expanded_idx, expanded_pos, drafted, logit_positions, rows,
         capacity, k, history_len, look_ahead, new_tokens);

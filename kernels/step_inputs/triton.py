@@ -12,15 +12,20 @@ import triton.language as tl
 
 from baselines.step_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 
 #: Rows and tokens of a tile, and entries of the tail that a program clears.
 ROWS, LANES, TAIL = 4, 16, 256
+#: Tokens of a row that a program takes.
+TOKENS = 64
 
 
 @triton.jit
 def prepare_rows(
     program,
+    strip,
+    strips,
     idx,
     query_start_loc,
     cu_num_logits,
@@ -48,9 +53,12 @@ def prepare_rows(
     LANES: tl.constexpr,
     TAIL: tl.constexpr,
 ):
-    """ROWS rows of the batch, and TAIL entries behind the last one."""
+    """ROWS rows of the batch, and TAIL entries behind the last one.
+
+    Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
+    """
     past = rows + program * TAIL + tl.arange(0, TAIL)
-    tl.store(seq_lens + past, tl.zeros((TAIL,), tl.int32), mask=past < capacity)
+    tl.store(seq_lens + past, tl.zeros((TAIL,), tl.int32), mask=past < tl.where(strip == 0, capacity, 0))
 
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
@@ -66,14 +74,14 @@ def prepare_rows(
     in_prompt = inside & (computed < prompt)
     drafts_from = tl.where(length > prompt, NEW, n)  # logit rows from here on hold drafts
     anchored = (length > prompt) & (length - n >= prompt) & (n >= 1)
-    tl.store(seq_lens + b, length, mask=inside)
+    tl.store(seq_lens + b, length, mask=b < tl.where(strip == 0, rows, 0))
     history = all_ids + s * history_len
-    for ahead in range(0, look_ahead):
+    for ahead in range(0, tl.where(strip == 0, look_ahead, 0)):
         follows = in_prompt & (length + ahead < prompt)
         token = tl.load(history + length + ahead, mask=follows, other=0)
         tl.store(next_prefill + ahead * capacity + s, token, mask=in_prompt)
     lanes = tl.arange(0, LANES)
-    for first in range(0, tl.max(query, 0), LANES):
+    for first in range(strip * LANES, tl.max(query, 0), strips * LANES):
         j = first + lanes[None, :]
         real = j < query[:, None]
         i = j - (query - n)[:, None]
@@ -132,6 +140,8 @@ def _prepare(
 ):
     prepare_rows(
         tl.program_id(0),
+        tl.program_id(1),
+        tl.num_programs(1),
         idx,
         query_start_loc,
         cu_num_logits,
@@ -165,7 +175,7 @@ def _prepare(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch where the engine takes four or five."""
     rows, capacity = len(x.idx), point.max_num_seqs
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)),)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), cdiv(longest_row(point), TOKENS))
 
     def launch() -> None:
         _prepare[grid](

@@ -27,6 +27,7 @@ from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from kernels.step_inputs.cuda import strips_of
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
 #: As in the CUDA sources.
@@ -91,15 +92,18 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         )
     of_inputs = max(cdiv(real, THREADS // 32), cdiv(capacity - real, THREADS))
     of_slots = max(cdiv(rows, THREADS // 32), cdiv(point.max_num_batched_tokens, 4 * THREADS))
+    row_strips = strips_of(point)
     of_states = cdiv(rows, THREADS // LANES) if point.state_groups else 0
     strips = cdiv(max(widths), THREADS * vector)
     of_tables = max(rows_to_write(point), 1) * strips
+    groups = point.num_groups
+    blocks = schedulers + (of_inputs + of_slots * groups) * row_strips + of_states + of_lengths + of_tables * groups
     states = _states(point, x, out) if indexer or point.state_groups else ()
     name = point.indexer if indexer else "states_base" if states else "base"
     return launcher(
         SOURCE,
         f"{name}_vec{vector}",
-        schedulers + of_inputs + (of_slots + of_tables) * point.num_groups + of_states + of_lengths,
+        blocks,
         THREADS,
         x.idx,
         x.query_start_loc,
@@ -135,6 +139,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.look_ahead,
         point.max_num_batched_tokens,
         point.num_groups,
+        row_strips,
         of_inputs,
         of_slots,
         of_states,

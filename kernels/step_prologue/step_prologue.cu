@@ -3,7 +3,7 @@
 // Blocks specialise by index, the longest chains of dependent instructions first:
 //
 //   schedulers      tile schedule (1), paged-MQA schedule (1 per 256 rows)        lengths gathered by slot, no scratch
-//   of_inputs       a warp per row: positions, lengths, tokens, logit rows; the tail of the lengths
+//   of_inputs       a warp per row, row_strips for long ones: positions, lengths, tokens, logit rows; the tail of the lengths
 //   of_slots        per group, a warp per row: slot mappings; the tail behind the last token
 //   of_states       LANES threads per row: columns, counts, state slots, moves
 //   of_lengths      flatten: a row and a strip of its table; native: THREADS of the (B, L) lengths
@@ -49,7 +49,7 @@ __device__ __forceinline__ void prologue(
     int* __restrict__ next_prefill, long long* __restrict__ logits_indices, long long* __restrict__ expanded_idx,
     int* __restrict__ expanded_pos, int* __restrict__ drafted, long long* __restrict__ logit_positions,
     int* __restrict__ block_tables, long long* __restrict__ slots, int rows, int real, int capacity, int k, int history_len,
-    int look_ahead, int token_capacity, int groups, int of_inputs, int of_slots, int of_states, int of_tables, int strips,
+    int look_ahead, int token_capacity, int groups, int row_strips, int of_inputs, int of_slots, int of_states, int of_tables, int strips,
     // states
     const int* __restrict__ state_tables, const int* columns_before, const int* accepted_before, int* accepted,
     int* __restrict__ moves, int* columns, int* __restrict__ source_columns, int* __restrict__ source_offsets,
@@ -94,22 +94,23 @@ __device__ __forceinline__ void prologue(
         }
         block -= schedulers;
     }
-    if (block < of_inputs) {
+    if (block < of_inputs * row_strips) {
         step_inputs::prepare(
-            block * THREADS + threadIdx.x, idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens,
+            block % of_inputs * THREADS + threadIdx.x, block / of_inputs, row_strips, idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens,
             all_ids, seq_lens, positions, input_ids, next_prefill, logits_indices, expanded_idx, expanded_pos, drafted,
             logit_positions, real, capacity, k, history_len, look_ahead, 1);
         return;
     }
-    block -= of_inputs;
-    if (block < of_slots * groups) {
+    block -= of_inputs * row_strips;
+    if (block < of_slots * row_strips * groups) {
         compute_slot_mappings::map_rows<false>(
-            block / of_slots, block % of_slots * THREADS + threadIdx.x, of_slots * THREADS,
+            block / (of_slots * row_strips), block % of_slots * THREADS + threadIdx.x, of_slots * THREADS,
+            block / of_slots % row_strips, row_strips,
             compute_slot_mappings::Counted{num_computed}, idx, query_start_loc, tables, starts, widths, block_sizes, enabled,
             enabled, slots, rows, token_capacity, 1, 0, 1);
         return;
     }
-    block -= of_slots * groups;
+    block -= of_slots * row_strips * groups;
     if (block < of_states) {
         mamba_align_step::before_forward(
             block * THREADS + threadIdx.x, idx, num_computed, columns_before, accepted_before, query_start_loc, state_tables,
@@ -152,13 +153,13 @@ __device__ __forceinline__ void prologue(
         int *__restrict__ next_prefill, long long *__restrict__ logits_indices, long long *__restrict__ expanded_idx,     \
         int *__restrict__ expanded_pos, int *__restrict__ drafted, long long *__restrict__ logit_positions,               \
         int *__restrict__ block_tables, long long *__restrict__ slots, int rows, int real, int capacity, int k,           \
-        int history_len, int look_ahead, int token_capacity, int groups, int of_inputs, int of_slots, int of_states,      \
-        int of_tables, int strips
+        int history_len, int look_ahead, int token_capacity, int groups, int row_strips, int of_inputs, int of_slots,     \
+        int of_states, int of_tables, int strips
 #define ARGUMENTS                                                                                                         \
     idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens, all_ids, tables, starts, widths,         \
         block_sizes, reach, enabled, num_blocks, seq_lens, positions, input_ids, next_prefill, logits_indices,            \
         expanded_idx, expanded_pos, drafted, logit_positions, block_tables, slots, rows, real, capacity, k, history_len,  \
-        look_ahead, token_capacity, groups, of_inputs, of_slots, of_states, of_tables, strips
+        look_ahead, token_capacity, groups, row_strips, of_inputs, of_slots, of_states, of_tables, strips
 #define STATES_PARAMETERS                                                                                                 \
     const int *__restrict__ state_tables, const int *columns_before, const int *accepted_before, int *accepted,           \
         int *__restrict__ moves, int *columns, int *__restrict__ source_columns, int *__restrict__ source_offsets,        \

@@ -34,7 +34,7 @@ from baselines.step_prologue.operator import (
     with_indexer,
 )
 from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import group_tables, group_widths, num_real
+from baselines.workloads.request_slots import group_tables, group_widths, longest_row, num_real
 from harness.contract import Point, variant
 from kernels.compute_slot_mappings.triton import map_rows
 from kernels.decode_flatten import triton as decode_flatten
@@ -45,7 +45,7 @@ from kernels.gather_block_tables.triton import gather_row
 from kernels.mamba_align_step.triton import before_rows
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.step_inputs.triton import prepare_rows
+from kernels.step_inputs.triton import TOKENS, prepare_rows
 
 #: Rows and tokens of a tile, entries of a tail that a program clears, lengths that a program gathers at once.
 ROWS, LANES, TAIL, GATHERED = 16, 16, 512, 256
@@ -80,7 +80,17 @@ def native_rows(program, idx, query_start_loc, num_computed, lens, decode_lens, 
 #: Integers that Triton must not specialise on: it would recompile for 1 and for multiples of 16.
 _SIZES = [
     *("rows", "real", "capacity", "k", "history_len", "look_ahead", "token_capacity", "groups"),
-    *("schedulers", "of_inputs", "of_slots", "of_tables", "strips", "of_states", "of_lengths", "flatten_strips"),
+    *(
+        "schedulers",
+        "row_strips",
+        "of_inputs",
+        "of_slots",
+        "of_tables",
+        "strips",
+        "of_states",
+        "of_lengths",
+        "flatten_strips",
+    ),
     *("state_width", "slots_per_row", "state_groups", "mamba_block_size"),
     *(
         "width",
@@ -135,6 +145,7 @@ def _prologue(
     token_capacity,
     groups,
     schedulers,
+    row_strips,
     of_inputs,
     of_slots,
     of_tables,
@@ -230,9 +241,11 @@ def _prologue(
                 TEAM=TEAM,
             )
     program -= schedulers
-    if (program >= 0) & (program < of_inputs):
+    if (program >= 0) & (program < of_inputs * row_strips):
         prepare_rows(
-            program,
+            program % of_inputs,
+            program // of_inputs,
+            row_strips,
             idx,
             query_start_loc,
             cu_num_logits,
@@ -260,11 +273,13 @@ def _prologue(
             LANES=LANES,
             TAIL=TAIL,
         )
-    program -= of_inputs
-    if (program >= 0) & (program < of_slots * groups):
+    program -= of_inputs * row_strips
+    if (program >= 0) & (program < of_slots * row_strips * groups):
         map_rows(
             program % of_slots,
-            program // of_slots,
+            program // (of_slots * row_strips),
+            program // of_slots % row_strips,
+            row_strips,
             idx,
             query_start_loc,
             num_computed,
@@ -285,7 +300,7 @@ def _prologue(
             TAIL=TAIL,
             COUNTED=True,
         )
-    program -= of_slots * groups
+    program -= of_slots * row_strips * groups
     if STATES:
         if (program >= 0) & (program < of_states):
             before_rows(
@@ -369,6 +384,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     _, inputs, _ = tables_part(point, x, out)
     strips = cdiv(max(group_widths(point)), COLUMNS)
     counts = {
+        "row_strips": cdiv(longest_row(point), TOKENS),
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
         "of_slots": max(cdiv(rows, ROWS), cdiv(point.max_num_batched_tokens, TAIL)),
         "of_tables": max(rows_to_write(point), 1) * strips,
@@ -461,8 +477,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             tables |= {"factor": atoms, "queries": rows * atoms}
     grid = (
         counts["schedulers"]
-        + counts["of_inputs"]
-        + counts["of_slots"] * point.num_groups
+        + counts["of_inputs"] * counts["row_strips"]
+        + counts["of_slots"] * counts["row_strips"] * point.num_groups
         + counts["of_states"]
         + counts["of_lengths"]
         + counts["of_tables"] * point.num_groups,
