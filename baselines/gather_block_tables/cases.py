@@ -76,6 +76,7 @@ HARD_POINTS = [
     HardPoint("block size 1", _WINDOW | {"block_size": 1}),
     HardPoint("width a multiple of 4", _WINDOW | {"max_model_len": 320, "context_len": {"uniform": [4, 320]}}),
     HardPoint("counts in host memory", _WINDOW | {"memory": "uva", "num_groups": 3}),
+    HardPoint("counts in host memory, 1500 columns", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4, "memory": "uva"}),  # noqa: E501
 ]
 # fmt: on
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
-from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import group_widths, table_starts
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
+from kernels.gather_block_tables.triton import strips_of
 
 SOURCE = Path(__file__).with_name("gather_block_tables.cu")
 THREADS = 128
@@ -25,7 +25,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         f"gather_vec{vector}",
-        (max(rows_to_write(point), 1), cdiv(max(widths), THREADS * vector), point.num_groups),
+        (max(rows_to_write(point), 1), strips_of(point, THREADS * vector), point.num_groups),
         THREADS,
         x.idx,
         x.source,

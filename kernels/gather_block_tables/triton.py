@@ -25,6 +25,7 @@ def null_columns(computed, reach, block_size):
 def gather_row(
     b,
     strip,
+    strips,
     g,
     idx,
     source,
@@ -39,18 +40,21 @@ def gather_row(
     max_num_seqs,
     COLUMNS: tl.constexpr,
 ):
-    """One strip of a row of group g."""
-    columns = strip * COLUMNS + tl.arange(0, COLUMNS)
+    """Every strips-th strip of a row of group g."""
+    lanes = tl.arange(0, COLUMNS)
     start, width = tl.load(starts + g), tl.load(widths + g)
     row = target + start + b * width
     if b < real:
         s = tl.load(idx + b)
         owned = tl.load(num_blocks + g * max_num_seqs + s)
         null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
-        ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
-        tl.store(row + columns, ids, mask=columns < owned)
+        for first in range(strip * COLUMNS, owned, strips * COLUMNS):
+            columns = first + lanes
+            ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
+            tl.store(row + columns, ids, mask=columns < owned)
     else:
-        tl.store(row + columns, tl.zeros((COLUMNS,), tl.int32), mask=columns < width)
+        for first in range(strip * COLUMNS, width, strips * COLUMNS):
+            tl.store(row + first + lanes, tl.zeros((COLUMNS,), tl.int32), mask=first + lanes < width)
 
 
 @triton.jit(do_not_specialize=["real", "max_num_seqs"])
@@ -71,6 +75,7 @@ def _gather(
     gather_row(
         tl.program_id(0),
         tl.program_id(1),
+        tl.num_programs(1),
         tl.program_id(2),
         idx,
         source,
@@ -87,10 +92,15 @@ def _gather(
     )
 
 
+def strips_of(point: Point, columns: int) -> int:
+    """Programs of a row that take ``columns`` at a time. One where each would read the block count over the bus."""
+    return 1 if point.memory == "uva" else cdiv(max(group_widths(point)), columns)
+
+
 @variant("gather_block_tables")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all groups: rows x strips x groups."""
-    grid = (max(rows_to_write(point), 1), cdiv(max(group_widths(point)), COLUMNS), point.num_groups)
+    grid = (max(rows_to_write(point), 1), strips_of(point, COLUMNS), point.num_groups)
 
     def launch() -> None:
         _gather[grid](

@@ -27,6 +27,7 @@ from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from kernels.gather_block_tables.triton import strips_of as columns_strips
 from kernels.step_inputs.cuda import strips_of
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
@@ -94,7 +95,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     of_slots = max(cdiv(rows, THREADS // 32), cdiv(point.max_num_batched_tokens, 4 * THREADS))
     row_strips = strips_of(point)
     of_states = cdiv(rows, THREADS // LANES) if point.state_groups else 0
-    strips = cdiv(max(widths), THREADS * vector)
+    strips = columns_strips(point, THREADS * vector)
     of_tables = max(rows_to_write(point), 1) * strips
     groups = point.num_groups
     blocks = schedulers + (of_inputs + of_slots * groups) * row_strips + of_states + of_lengths + of_tables * groups

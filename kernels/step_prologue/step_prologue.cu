@@ -139,7 +139,7 @@ __device__ __forceinline__ void prologue(
     }
     const int row = block % of_tables;
     gather_block_tables::gather<VECTOR>(
-        row / strips, row % strips * THREADS + threadIdx.x, block / of_tables, idx, tables, num_computed, starts, widths,
+        row / strips, row % strips * THREADS + threadIdx.x, strips * THREADS, block / of_tables, idx, tables, num_computed, starts, widths,
         block_sizes, reach, num_blocks, block_tables, real, capacity);
 }
 

@@ -34,14 +34,14 @@ from baselines.step_prologue.operator import (
     with_indexer,
 )
 from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import group_tables, group_widths, longest_row, num_real
+from baselines.workloads.request_slots import group_tables, longest_row, num_real
 from harness.contract import Point, variant
 from kernels.compute_slot_mappings.triton import map_rows
 from kernels.decode_flatten import triton as decode_flatten
 from kernels.decode_flatten.triton import STRIP_SIZES, flatten_rows
 from kernels.decode_native.triton import context_len
 from kernels.decode_step.triton import COLUMNS, ENTRIES, NUM_WARPS, build_schedule
-from kernels.gather_block_tables.triton import gather_row
+from kernels.gather_block_tables.triton import gather_row, strips_of
 from kernels.mamba_align_step.triton import before_rows
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
@@ -361,6 +361,7 @@ def _prologue(
         gather_row(
             program % of_tables // strips,
             program % strips,
+            strips,
             program // of_tables,
             idx,
             tables,
@@ -382,7 +383,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part; programs of the schedules come first."""
     rows, real, capacity, width = point.batch_size, num_real(point), point.max_num_seqs, point.max_decode_len
     _, inputs, _ = tables_part(point, x, out)
-    strips = cdiv(max(group_widths(point)), COLUMNS)
+    strips = strips_of(point, COLUMNS)
     counts = {
         "row_strips": cdiv(longest_row(point), TOKENS),
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
