@@ -53,8 +53,8 @@ def gather_row(
             ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
             tl.store(row + columns, ids, mask=columns < owned)
     else:
-        for first in range(strip * COLUMNS, width, strips * COLUMNS):
-            tl.store(row + first + lanes, tl.zeros((COLUMNS,), tl.int32), mask=first + lanes < width)
+        for cleared in range(strip * COLUMNS, width.to(tl.int32), strips * COLUMNS):
+            tl.store(row + cleared + lanes, tl.zeros((COLUMNS,), tl.int32), mask=cleared + lanes < width)
 
 
 @triton.jit(do_not_specialize=["real", "max_num_seqs"])
