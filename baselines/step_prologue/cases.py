@@ -41,17 +41,17 @@ def _one_long_row(x: Inputs) -> None:
 
 
 _SMALL = {
-    "max_model_len": 480,
-    "history_len": 500,
+    "max_model_len": 512,
+    "history_len": 530,
     "block_size": 16,
-    "context_len": {"uniform": [8, 480]},
+    "context_len": {"uniform": [8, 512]},
     "max_num_batched_tokens": 64,
     "prefill_len": 20,
     "num_sms": 7,
     "num_heads_q": 32,
 }
 _BATCH = _SMALL | {"batch_size": 6, "max_num_seqs": 12}
-_STATES = _BATCH | {"num_groups": 4, "state_groups": 3, "mamba_block_size": 48, "acceptance": 0.5}
+_STATES = _BATCH | {"num_groups": 4, "state_groups": 3, "mamba_block_size": 40, "acceptance": 0.5}
 _FLAT, _NATIVE = _BATCH | {"indexer": "flatten"}, _BATCH | {"indexer": "native"}
 
 # fmt: off

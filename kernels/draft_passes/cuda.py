@@ -21,7 +21,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity = point.batch_size, point.max_num_seqs
     name, schedulers, schedule = "passes", 0, ()
     if with_indexer(point):
-        name = "schedules_one" if rows <= THREADS else "schedules_many"
+        name = "schedules"
         schedulers = cdiv(point.num_sms + 1, THREADS)
         sms = (point.num_sms, *reciprocal(point.num_sms))
         schedule = (out.schedule, rows, schedulers, *sms, int(point.remainder == "back"))

@@ -59,26 +59,20 @@ __device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) passes(PARAMETERS) { rows_of_pass(blockIdx.x, ARGUMENTS); }
 
-template <bool MANY>
-__device__ __forceinline__ void with_schedule(
-    PARAMETERS, int *__restrict__ schedule, int rows, int schedulers, int num_sms, int multiplier, int shift, int back) {
+extern "C" __global__ void __launch_bounds__(THREADS) schedules(
+    PARAMETERS, int* __restrict__ schedule, int rows, int schedulers, int num_sms, int multiplier, int shift, int back) {
     const int block = (int)blockIdx.x - schedulers;
     if (block >= 0) {
         rows_of_pass(block, ARGUMENTS);
         return;
     }
     const InPass lengths{seq_lens, num_rejected, real, most, advance ? (int)blockIdx.y + 1 : 0};
-    paged_mqa_schedule::schedule<MANY>(
-        paged_mqa_schedule::Requests<InPass>{lengths, 1, 1}, schedule + (long long)blockIdx.y * (num_sms + 1) * 2, blockIdx.x,
-        rows, (rows + THREADS - 1) / THREADS, num_sms, multiplier, shift, back);
-}
-
-// one, many: whether a thread of the schedule has one request or several.
-#define KERNEL(NAME, MANY)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(                                                           \
-        PARAMETERS, int* __restrict__ schedule, int rows, int schedulers, int num_sms, int multiplier, int shift,         \
-        int back) {                                                                                                       \
-        with_schedule<MANY>(ARGUMENTS, schedule, rows, schedulers, num_sms, multiplier, shift, back);                     \
+    const paged_mqa_schedule::Requests<InPass> work{lengths, 1, 1};
+    int* table = schedule + (long long)blockIdx.y * (num_sms + 1) * 2;
+    if (rows <= THREADS) {
+        paged_mqa_schedule::schedule<false>(work, table, blockIdx.x, rows, 1, num_sms, multiplier, shift, back);
+    } else {
+        paged_mqa_schedule::schedule<true>(
+            work, table, blockIdx.x, rows, (rows + THREADS - 1) / THREADS, num_sms, multiplier, shift, back);
     }
-KERNEL(schedules_one, false)
-KERNEL(schedules_many, true)
+}
