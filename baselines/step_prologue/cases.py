@@ -82,7 +82,12 @@ def _steps(**axes) -> tuple[dict, ...]:
     return big, _CAPACITY | axes | {"batch_size": 2, "dirty": 10}, big | {"padding": 0.5, "dirty": 2}
 
 
-_LARGE = _SMALL | {"max_model_len": 32, "history_len": 40, "context_len": 30, "max_num_batched_tokens": 520}
+_LARGE = _SMALL | {
+    "max_model_len": 32,
+    "history_len": 40,
+    "context_len": {"uniform": [2, 32]},
+    "max_num_batched_tokens": 520,
+}
 SEQUENCES = {
     "big-small-padded": _steps(num_groups=2, window=31),
     "states, big-small-padded": _steps(num_groups=3, state_groups=2, mamba_block_size=48),
