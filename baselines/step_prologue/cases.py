@@ -83,9 +83,9 @@ def _steps(**axes) -> tuple[dict, ...]:
 
 
 _LARGE = _SMALL | {
-    "max_model_len": 32,
-    "history_len": 40,
-    "context_len": {"uniform": [2, 32]},
+    "max_model_len": 128,
+    "history_len": 140,
+    "context_len": {"uniform": [2, 128]},
     "max_num_batched_tokens": 520,
 }
 SEQUENCES = {
