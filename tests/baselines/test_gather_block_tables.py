@@ -8,7 +8,7 @@ from baselines.gather_block_tables.operator import operator
 from baselines.workloads.request_slots import group_tables
 from harness.cuda import compile_all
 from harness.discover import discover
-from tests.baselines.random_batches import check_random, legal_point, run_examples
+from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
 
 
 def test_worked_example():
@@ -47,7 +47,7 @@ random_steps = st.fixed_dictionaries(
 )
 
 
-@run_examples()
+@run_examples(EXAMPLES // 3)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
     check_random(operator, SMALL | axes, seed, seldom=("engine",))
