@@ -4,6 +4,7 @@ test measures this suite itself.
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -123,7 +124,9 @@ def suite(seed_repository, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "ROOT", folder)
     monkeypatch.setenv("GATE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return folder
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    yield folder
+    signal.signal(signal.SIGINT, before)
 
 
 def bench(*arguments):
