@@ -61,7 +61,7 @@ HARD_POINTS = [
     HardPoint("later, before the last pass", _LATER, _after(3)),
     HardPoint("later, after the last pass: drafts only", _LATER, _after(4)),
     HardPoint("later, k = 2: the last pass", _LATER | {"next_n": 3}),
-    HardPoint("later, any pass", _LATER | {"next_n": 8, "batch_size": 20}),
+    HardPoint("later, any pass", _LATER | {"next_n": 8, "batch_size": 16}),
     HardPoint("later, end of the model's range", _LATER | _END | {"acceptance": 0.9}, _after(2)),
     HardPoint("later, positions stay", _LATER | _END | {"advance": "no"}, _after(2)),
     HardPoint("later, hidden rows of 7168", _LATER | {"batch_size": 3, "hidden_size": 7168}, _after(1)),
