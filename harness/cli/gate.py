@@ -128,10 +128,12 @@ class Gate:
             try:
                 self._verify(suites)
                 for side in (BASE, HEAD):
-                    if not _is_timed(read_run(self._proof(side))):
+                    proof = read_run(self._proof(side))
+                    if not _is_timed(proof):
                         self._say(f"no cell of {side} passed, so nothing is timed")
                         return
-                self._measure_pairs(suites, began + minutes * 60, minutes, can_hold and _is_gpu(self._proof(HEAD)))
+                    can_hold &= _is_gpu(proof)
+                self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
                 _end(self._running)
 
@@ -206,8 +208,7 @@ class Gate:
         texts = []
         todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
         for i, side in enumerate(todo):
-            process = self._timing(side, pair, suites, only)
-            started = self._released(process) or self._start(process)
+            started = self._released() or self._start(self._timing(side, pair, suites, only))
             began = time.monotonic()
             if can_hold:
                 self._hold(todo[i + 1 :], pair, suites, only)
@@ -222,7 +223,7 @@ class Gate:
         return self._process(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1))
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
-        """Start the process after the next, unless the sides are compared before it."""
+        """Start the process that follows, unless the sides are compared before it. left: the rest of this pair."""
         if not left:
             pair += 1
             if pair in LOOKS or pair >= LOOKS[-1]:
@@ -231,10 +232,10 @@ class Gate:
         if left:
             self._held = self._start(self._timing(left[0], pair, suites, only), hold=True)
 
-    def _released(self, process: _Process) -> _Started | None:
-        """The held process, if it is this one, on its way."""
+    def _released(self) -> _Started | None:
+        """The held process, on its way; ``_hold`` started none but the next one."""
         held, self._held = self._held, None
-        if held is None or held.process.record != process.record:
+        if held is None:
             return None
         with suppress(BrokenPipeError):  # it has ended, and its log says why
             held.running.stdin.write(b"go\n")
@@ -317,9 +318,9 @@ def _sides(pair: int) -> tuple[str, str]:
     return (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE)
 
 
-def _is_gpu(record: Path) -> bool:
-    """Whether it was recorded on a GPU. On a CPU, a process that loads would slow down the one that is timed."""
-    return read_run(record).header.environment.gpu is not None
+def _is_gpu(run: Run) -> bool:
+    """On a CPU, a process that loads would slow down the one that is timed."""
+    return run.header.environment.gpu is not None
 
 
 def _is_timed(run: Run) -> bool:
