@@ -102,6 +102,7 @@ class Gate:
     config:  content of the configuration of a new gate; None for one that goes on.
     seconds: of every process of a pair, in this call.
     _held:   a process that has loaded, and waits to be the next one.
+    _running: every process that has not ended.
     """
 
     folder: Path
@@ -110,6 +111,7 @@ class Gate:
     console: Console
     seconds: list[float] = field(default_factory=list)
     _held: _Started | None = None
+    _running: list[_Started] = field(default_factory=list)
 
     def measure(self, minutes: float) -> None:
         """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
@@ -123,15 +125,17 @@ class Gate:
                 can_hold &= check_command_line(f"--{side}", revision, suites[side])
             if self.config is not None:
                 self._write_down(self.config)
-            self._verify(suites)
-            for side in (BASE, HEAD):
-                if not _is_timed(read_run(self._proof(side))):
-                    self._say(f"no cell of {side} passed, so nothing is timed")
-                    return
             try:
-                self._measure_pairs(suites, began + minutes * 60, minutes, can_hold and _is_gpu(self._proof(HEAD)))
+                self._verify(suites)
+                for side in (BASE, HEAD):
+                    proof = read_run(self._proof(side))
+                    if not _is_timed(proof):
+                        self._say(f"no cell of {side} passed, so nothing is timed")
+                        return
+                    can_hold &= _is_gpu(proof)
+                self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
-                self._drop_held()
+                _end(self._running)
 
     def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
         only = None
@@ -187,10 +191,10 @@ class Gate:
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
         missing = alone = [side for side in sides if not self._proof(side).is_file()]
         if len(missing) > 1:
-            self._complete([_start(self._verifying(side, suites[side])) for side in missing])
+            self._complete([self._start(self._verifying(side, suites[side])) for side in missing])
             alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
         for side in alone:
-            self._complete([_start(self._verifying(side, suites[side]))])
+            self._complete([self._start(self._verifying(side, suites[side]))])
         if self.settings.same_code and not self._proof(BASE).is_file():
             shutil.copy(self._proof(HEAD), self._proof(BASE))
         if missing:
@@ -204,8 +208,7 @@ class Gate:
         texts = []
         todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
         for i, side in enumerate(todo):
-            process = self._timing(side, pair, suites, only)
-            started = self._released(process) or _start(process)
+            started = self._released() or self._start(self._timing(side, pair, suites, only))
             began = time.monotonic()
             if can_hold:
                 self._hold(todo[i + 1 :], pair, suites, only)
@@ -220,29 +223,29 @@ class Gate:
         return self._process(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1))
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
-        """Start the process after the next, unless the sides are compared before it."""
+        """Start the process that follows, unless the sides are compared before it. left: the rest of this pair."""
         if not left:
             pair += 1
             if pair in LOOKS or pair >= LOOKS[-1]:
                 return
             left = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
         if left:
-            self._held = _start(self._timing(left[0], pair, suites, only), hold=True)
+            self._held = self._start(self._timing(left[0], pair, suites, only), hold=True)
 
-    def _released(self, process: _Process) -> _Started | None:
-        """The held process, if it is this one, on its way."""
+    def _released(self) -> _Started | None:
+        """The held process, on its way; ``_hold`` started none but the next one."""
         held, self._held = self._held, None
-        if held is None or held.process.record != process.record:
+        if held is None:
             return None
         with suppress(BrokenPipeError):  # it has ended, and its log says why
             held.running.stdin.write(b"go\n")
             held.running.stdin.close()
         return held
 
-    def _drop_held(self) -> None:
-        if self._held is not None:
-            _end([self._held])
-            self._held = None
+    def _start(self, process: _Process, hold: bool = False) -> _Started:
+        started = _start(process, hold)
+        self._running.append(started)
+        return started
 
     def _only(self, keys: Sequence[str] | None) -> list[str]:
         """Flags for these cells, or for all that the gate measures."""
@@ -256,11 +259,12 @@ class Gate:
         return _Process(side, command, suite, log, unfinished / "run.jsonl", record)
 
     def _complete(self, started: Sequence[_Started]) -> None:
-        """Wait for them; a record counts only when it is complete. Raises RunError, KeyboardInterrupt."""
+        """Wait for them; a record counts only when it is complete. Raises RunError."""
         processes = [one.process for one in started]
         what = " and ".join(process.log.stem for process in processes)
         with self.console.status(what) if self.console.is_terminal else nullcontext():
-            codes = _wait(started)
+            codes = [one.running.wait() for one in started]
+        self._running = [one for one in self._running if one not in started]
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
                 revision = self.settings.revisions[process.side]
@@ -298,15 +302,6 @@ def _start(process: _Process, hold: bool = False) -> _Started:
     return _Started(process, running)
 
 
-def _wait(started: Sequence[_Started]) -> list[int]:
-    """The exit codes. Raises KeyboardInterrupt once all have ended."""
-    try:
-        return [one.running.wait() for one in started]
-    except BaseException:
-        _end(started)
-        raise
-
-
 def _end(started: Sequence[_Started]) -> None:
     for one in started:
         with suppress(ProcessLookupError):
@@ -323,9 +318,9 @@ def _sides(pair: int) -> tuple[str, str]:
     return (BASE, HEAD) if pair % 2 == 0 else (HEAD, BASE)
 
 
-def _is_gpu(record: Path) -> bool:
-    """Whether it was recorded on a GPU. On a CPU, a process that loads would slow down the one that is timed."""
-    return read_run(record).header.environment.gpu is not None
+def _is_gpu(run: Run) -> bool:
+    """On a CPU, a process that loads would slow down the one that is timed."""
+    return run.header.environment.gpu is not None
 
 
 def _is_timed(run: Run) -> bool:

@@ -102,11 +102,8 @@ def verify_all(
             runner.run(groups)
     except KeyboardInterrupt:  # what is known by now is printed all the same
         reached = [variant for variant in healthy if variant.id in findings]
-        for variant in reached:
-            operator = catalog.operators[variant.operator]
-            _print_failure(console, operator, variant, findings, _cells(lines), job.seed, command)
         if reached:
-            _print_summary(console, reached, findings, _cells(lines), job)
+            _print_outcome(console, catalog, reached, findings, _cells(lines), job, command)
         raise
     cells = _cells(lines)
     _print_seed(console, job)
@@ -117,10 +114,7 @@ def verify_all(
     print_compiled(console, runner.ready.compiled)
     accepted = _print_accepted_defects(console, defects, findings)
     _print_limits(console, healthy, findings)
-    for variant in healthy:
-        _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
-    console.print()
-    _print_summary(console, healthy, findings, cells, job)
+    _print_outcome(console, catalog, healthy, findings, cells, job, command)
     _print_left_out(console, findings)
     print_counts(console, cells, reasons=False)
     rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
@@ -240,6 +234,22 @@ def _rejection(findings: Sequence[Finding]) -> Finding | None:
 
 def _print_seed(console: Console, job: Job) -> None:
     console.print(Text(f"seed {job.seed}, device {job.device}"))
+
+
+def _print_outcome(
+    console: Console,
+    catalog: Catalog,
+    variants: Sequence[Variant],
+    findings: Findings,
+    cells: Sequence[Cell],
+    job: Job,
+    command: Callable[[str, int], str],
+) -> None:
+    """The first failure of each variant, then the summary."""
+    for variant in variants:
+        _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
+    console.print()
+    _print_summary(console, variants, findings, cells, job)
 
 
 def _print_summary(

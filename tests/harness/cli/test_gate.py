@@ -4,6 +4,7 @@ test measures this suite itself.
 
 import json
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -123,7 +124,9 @@ def suite(seed_repository, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "ROOT", folder)
     monkeypatch.setenv("GATE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return folder
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    yield folder
+    signal.signal(signal.SIGINT, before)
 
 
 def bench(*arguments):
@@ -242,7 +245,7 @@ def test_it_ends_when_the_minutes_are_over(suite):
 def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
     """Up to the next comparison. What is timed, and in which order, stays the same."""
     (suite / "holds.txt").write_text("")
-    monkeypatch.setattr(gate, "_is_gpu", lambda record: True)
+    monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
     code, _, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
     assert (code, err) == (0, "")
     assert not Path("../log.held").exists()  # base cannot
@@ -257,7 +260,7 @@ def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
 def test_a_held_process_ends_with_the_gate(suite, monkeypatch):
     (suite / "holds.txt").write_text("")
     commit(suite)
-    monkeypatch.setattr(gate, "_is_gpu", lambda record: True)
+    monkeypatch.setattr(gate, "_is_gpu", lambda run: True)
     arguments = ("tiny.yaml", "--base", "HEAD", "--head", "HEAD", "--out", "../out", "--minutes", "0.0001")
     assert bench(*arguments)[0] == 3
     assert [side for side, _, _ in processes(suite)] == ["head", "base", "head"]  # head of pair 2 was never let go
