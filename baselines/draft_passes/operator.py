@@ -47,7 +47,7 @@ INDEXER = Axis(
     "whether the drafter has a sparse indexer, which needs schedules; one token per request is the same on both paths",
 )
 NUM_SMS = axes.num_sms("SMs that the indexer's schedules distribute work over", maximum=512)
-AXES = (
+AXES = slots.composed(
     *slots.BUSY_STEP,
     *slots.GROUPS,
     draft_inputs.ACCEPTANCE,

@@ -49,7 +49,7 @@ INDEXER = Axis(
     "none",
     "whether the model has a sparse indexer, and its decode path",
 )
-_PARTS_AXES = (
+AXES = slots.composed(
     *slots.BUSY_STEP,
     *slots.GROUPS,
     slots.STATE_GROUPS,
@@ -71,12 +71,6 @@ _PARTS_AXES = (
         if axis.name in ("num_heads_q", "num_sms", "num_sm_parts", "remainder")
     ),
 )
-#: Sizes worth verifying here, where parts meet. Each part has points at capacity of its own, up to sizes of its own.
-_LARGEST = {
-    **dict.fromkeys(("batch_size", "max_num_seqs", "dirty", "history_len", "prefill_len", "window"), 4097),
-    **dict.fromkeys(("block_size", "mamba_block_size", "num_heads_q", "token_padding"), 1025),
-}
-AXES = tuple(replace(axis, largest=_LARGEST.get(axis.name, axis.largest)) for axis in _PARTS_AXES)
 
 
 def with_indexer(point: Point) -> bool:
