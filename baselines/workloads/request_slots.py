@@ -77,6 +77,7 @@ _LARGEST = {
     **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens", "dirty"), 4097),
     **dict.fromkeys(("prefill_len", "history_len", "window", "block_size", "mamba_block_size", "num_heads_q"), 1025),
     **dict.fromkeys(("token_padding", "prefills"), 257),
+    **dict.fromkeys(("next_n", "max_decode_len"), 65),
     "max_model_len": 2**18 + 1,
 }
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
