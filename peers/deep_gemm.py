@@ -77,9 +77,9 @@ def _skip(point: Point) -> str | None:
 def deep_gemm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """DeepGEMM's metadata kernel, and the copy into the persistent table, as vLLM runs both."""
     context_lens = x.context_lens if x.context_lens.dim() == 2 else x.context_lens[:, None]
-    plan = library().get_paged_mqa_logits_metadata
+    plan, schedule = library().get_paged_mqa_logits_metadata, out.schedule[: point.num_sms + 1]
 
     def launch() -> None:
-        out.schedule.copy_(plan(context_lens, BLOCK_KV, point.num_sms))
+        schedule.copy_(plan(context_lens, BLOCK_KV, point.num_sms))
 
     return launch

@@ -17,6 +17,7 @@ from harness.contract import FAR, UNALIGNED, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
+from harness.runner.limit_checks import check_limits
 from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
@@ -87,7 +88,8 @@ def verify_all(
             _check_all(runner, [*healthy, *defects], job, update, findings)
             for variant in healthy:
                 if variant.id in findings:
-                    findings[variant.id] += runner.ask_limits(catalog.operators[variant.operator], variant)
+                    operator = catalog.operators[variant.operator]
+                    findings[variant.id] += check_limits(job, start or Worker, operator, variant)
             passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
             done = steps[0]
             runner.run(_only(at_capacity, passed), at_capacity=True)

@@ -16,10 +16,8 @@ from msgspec import structs
 
 from harness.analysis import estimators
 from harness.config.sweep import Group
-from harness.contract import Operator, Variant
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.limit_checks import LimitChecks
 from harness.runner.output_check import OutputCheck
 from harness.runner.protocol import CheckRequest, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
@@ -89,7 +87,6 @@ class Runner:
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)
-        self._limit_checks, self._verified = LimitChecks(job, start), job.verified
         self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
         self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
         self.ready = self._wait_until_ready()
@@ -116,10 +113,6 @@ class Runner:
         except WorkerDied as death:
             self._restart(str(death))
             raise
-
-    def ask_limits(self, operator: Operator, variant: Variant) -> list[Any]:
-        """Findings where the variant declares that it does not hold. Raises RunError."""
-        return self._limit_checks.findings(operator, variant)
 
     def close(self, wait_s: float = 30.0) -> None:
         """End all processes; they get ``wait_s`` seconds to finish by themselves."""
@@ -154,15 +147,11 @@ class Runner:
         return point.to_audit
 
     def _without_excluded(self, group: Group) -> list[str]:
-        """The variants to run; those that ended their process too often, or declare limits that they do not have, get
-        their cells right away.
-        """
+        """The variants to run; those that ended their process too often get their cells right away."""
         to_run = []
         for variant in group.variants:
-            reason = None if self._verified else self._limit_checks.wrong_limit(group.operator, variant)
             if deaths := self._worker.excluded(variant.id):
                 reason = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
-            if reason:
                 self._done += 1
                 self._on_line(group.cell(variant.name, Status.FAILED, reason))
             else:

@@ -128,15 +128,14 @@ def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
     return not skipped(name, variant, [point]) and bool(far_strides(operator.make_inputs(point, 0)))
 
 
-def judged_limit(variant: Variant, name: str, finding: Finding) -> Finding:
-    """What was found where the variant declares a limit: it must fail there, or the declaration is wrong."""
+def judged_limit(finding: Finding) -> Finding:
+    """What was found where the variant declares a limit. A pass is reported and is no error: a later release of the
+    engine may hold there, and what a launch reads out of bounds may be right by chance.
+    """
     if finding.outcome in ("rejected", "failed"):
         return replace(finding, outcome="limited", passed_checks=frozenset())
     if finding.outcome == "passed":
-        wrong = (
-            f"passes, although its limits= say that it does not hold there ({variant.limit_at(name)}); drop the limit"
-        )
-        return Finding(name, "failed", "limits", wrong)
+        return Finding(finding.name, "limited", "limits", "passes here, drop the limit if it holds by now")
     return finding
 
 
