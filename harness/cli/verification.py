@@ -271,6 +271,39 @@ def _print_summary(
     print_rows(console, ("variant", *kinds.values(), "points of the sweep"), map(row, healthy))
 
 
+def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
+    """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
+    results differ, or a kernel failed.
+    """
+    from harness.verify.consumers import compare_consumers
+
+    found = list(compare_consumers(catalog, groups, job.device, job.seed))
+    if not found:
+        console.print(Text("no consumer reads the tables of these operators"))
+    compared: dict[tuple[str, ...], list] = {}
+    for one in found:
+        if one.elements is not None:
+            names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
+            compared.setdefault(names, []).append(one)
+    if compared:
+        counts = {
+            names: (len(at), sum(one.elements for one in at), sum(one.different for one in at))
+            for names, at in compared.items()
+        }
+        rows = [(*names, *(f"{count:,}" for count in counts[names])) for names in compared]
+        heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
+        print_rows(console, heads, rows)
+    reasons: dict[tuple[str, str, bool], int] = {}
+    for one in found:
+        if one.reason is not None:
+            said = one.consumer.name, f"{one.variant}: {one.reason}" if one.failed else one.reason, one.failed
+            reasons[said] = reasons.get(said, 0) + 1
+    for (name, reason, failed), count in reasons.items():
+        outcome = "failed" if failed else "not compared"
+        console.print(Text(f"{name}: {counted(count, 'time')} {outcome}: {reason}", style="red" if failed else ""))
+    return any(one.bad for one in found)
+
+
 def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
     """Where wrapped kernels fail as their limits= declare: the reason given, and what was found."""
     for variant in healthy:

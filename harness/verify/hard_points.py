@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import FAR, UNALIGNED, HardPoint, Operator, Point, Variant
+from harness.contract import FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
@@ -294,7 +294,7 @@ def skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | N
     return Finding(name, "skipped", message=reason) if reason else None
 
 
-def reason_to_skip(of: Operator | Variant, point: Point) -> str | None:
+def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> str | None:
     """What an operator's ``redundant`` or a variant's ``skip`` returns at a point.
 
     Raises what it raises, and TypeError where it returns neither a reason nor None, as a record could not hold it.
