@@ -277,7 +277,11 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Seque
     """
     from harness.verify.consumers import compare_consumers
 
-    found = list(compare_consumers(catalog, groups, job.device, job.seed))
+    found = [
+        one
+        for group in groups
+        for one in compare_consumers(catalog, group.operator, group.point, group.variants, job.device, job.seed)
+    ]
     if not found:
         console.print(Text("no consumer reads the tables of these operators"))
     compared: dict[tuple[str, ...], list] = {}

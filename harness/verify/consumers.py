@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.config.sweep import Group
 from harness.contract import Consumer, Operator, Point, Variant
 from harness.discover import Catalog, unavailable
 from harness.verify.buffers import POISONS, as_integers
@@ -43,24 +42,33 @@ class Comparison:
         return self.failed or bool(self.different)
 
 
-def compare_consumers(catalog: Catalog, groups: Sequence[Group], device: str, seed: int) -> Iterator[Comparison]:
-    """A comparison for each consumer, point and variant of the groups."""
-    for group in groups:
-        for consumer in catalog.consumers:
-            if consumer.operator == group.operator.name:
-                yield from _at_point(catalog, consumer, group, device, seed)
+def compare_consumers(
+    catalog: Catalog, operator: Operator, point: Point, variants: Sequence[Variant], device: str, seed: int
+) -> Iterator[Comparison]:
+    """A comparison of each variant for each consumer of the operator."""
+    for consumer in catalog.consumers:
+        if consumer.operator == operator.name:
+            planner = catalog.find(operator.name, consumer.planner)
+            yield from _compare(consumer, planner, operator, point, variants, device, seed)
 
 
-def _at_point(catalog: Catalog, consumer: Consumer, group: Group, device: str, seed: int) -> Iterator[Comparison]:
-    operator, point, label = group.operator, group.point, group.operator.label(group.point)
-    planner = catalog.find(operator.name, consumer.planner)
+def _compare(
+    consumer: Consumer,
+    planner: Variant,
+    operator: Operator,
+    point: Point,
+    variants: Sequence[Variant],
+    device: str,
+    seed: int,
+) -> Iterator[Comparison]:
+    label = operator.label(point)
     why_not = (
         unavailable(consumer, device)
         or unavailable(planner, device)
         or reason_to_skip(consumer, point)
         or reason_to_skip(planner, point)
     )
-    others = [variant for variant in group.variants if variant.name != planner.name]
+    others = [variant for variant in variants if variant.name != planner.name]
     if why_not:
         yield from (Comparison(consumer, variant.name, label, reason=why_not) for variant in others)
         return
