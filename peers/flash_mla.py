@@ -108,4 +108,9 @@ def mla_decode(point: Point, x: Inputs, out: Outputs) -> Mapping[str, Tensor]:
     rows, splits = out.tile_scheduler_metadata[: point.num_sm_parts], out.num_splits[: requests + 1]
     decode = torch.ops._flashmla_extension_C.fwd_kvcache_mla_fp8
     attended, lse = decode(q, cache, VALUE, x.seq_lens, table, QUERY**-0.5, True, rows, splits, one, one)
-    return {"out": attended, "lse": lse}
+    # Tokens before the first of their request see nothing, and nobody reads what they get.
+    seen = x.seq_lens[:, None] - tokens + 1 + torch.arange(tokens, device=device) > 0
+    return {
+        "out": attended.masked_fill(~seen[:, :, None, None], 0),
+        "lse": lse.masked_fill(~seen[:, None, :], 0),
+    }

@@ -73,7 +73,8 @@ def _compare(
         yield from (Comparison(consumer, variant.name, label, reason=why_not) for variant in others)
         return
     theirs: Mapping[str, Tensor] | None = None
-    for variant in (planner, *others):
+    # The planner twice: a consumer that does not repeat itself on the same tables shows as different there.
+    for variant in (planner, planner, *others):
         if reason := unavailable(variant, device) or reason_to_skip(variant, point):
             yield Comparison(consumer, variant.name, label, reason=reason)
             continue
