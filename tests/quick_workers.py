@@ -24,24 +24,29 @@ class _Forking:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(LOADED)
-        self.Pipe = self._context.Pipe
+        self.Pipe, self.Semaphore = self._context.Pipe, self._context.Semaphore
 
     def get_context(self, method: str) -> _Forking:
         assert method == "spawn"
         return self
 
     def Process(self, target: Callable, args: tuple, **more: Any) -> multiprocessing.Process:
-        return self._context.Process(target=_in_worker, args=(dict(os.environ), target, args), **more)
+        return self._context.Process(target=_in_worker, args=(dict(os.environ), os.getpid(), target, args), **more)
 
 
-def _in_worker(environment: Mapping[str, str], target: Callable, args: tuple) -> None:
+def _in_worker(environment: Mapping[str, str], starter: int, target: Callable, args: tuple) -> None:
+    """starter: the process that asked for this one, whose parent is the server."""
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by a process that is spawned
-    target.__globals__["die_with_parent"] = lambda parent: None  # its parent is the server
+    die_with_parent = worker.die_with_parent
+    worker.die_with_parent = import_probe.die_with_parent = lambda parent: parent == starter or die_with_parent(parent)
     target(*args)
+
+
+FORKING = _Forking()
 
 
 def install() -> None:
     """Patch this process. Not on a GPU, whose driver does not survive a fork."""
-    worker.multiprocessing = import_probe.multiprocessing = _Forking()
+    worker.multiprocessing = import_probe.multiprocessing = FORKING
