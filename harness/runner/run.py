@@ -14,8 +14,10 @@ from typing import Any
 
 from msgspec import structs
 
+from harness import interpreter
 from harness.analysis import estimators
 from harness.config.sweep import Group
+from harness.contract import COMPILER, Variant
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.output_check import OutputCheck
@@ -83,6 +85,8 @@ class Runner:
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         self._at_capacity = False
+        self._begun: set[str] = set()
+        self._device, self._timed, self._verified = job.device, job.timed, job.verified
         audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
@@ -132,7 +136,7 @@ class Runner:
         """
         began, wall_time = time.monotonic(), replace(self.wall_time)
         point = _Point(group, self._without_excluded(group))
-        point.batches = [list(point.pending)]
+        point.batches = self._batches(group, point.pending)
         while point.batches:
             batch = [name for name in point.batches.pop(0) if name in point.pending]
             if batch:
@@ -145,6 +149,18 @@ class Runner:
         other_s = self.wall_time.starting - wall_time.starting + self.wall_time.timing - wall_time.timing
         self.wall_time.verifying += time.monotonic() - began - other_s
         return point.to_audit
+
+    def _batches(self, group: Group, names: Sequence[str]) -> list[list[str]]:
+        """At the first point of an operator the variants that take long to verify come behind the others, whose times
+        need not wait for them. From the second one on, and where another run has verified them, all take turns.
+        """
+        first = group.operator.name not in self._begun
+        self._begun.add(group.operator.name)
+        slow = {variant.name for variant in group.variants if is_slow_to_verify(variant, self._device)}
+        if not (first and self._timed) or self._verified:
+            slow = set()
+        parts = [name for name in names if name not in slow], [name for name in names if name in slow]
+        return [part for part in parts if part]
 
     def _without_excluded(self, group: Group) -> list[str]:
         """The variants to run; those that ended their process too often get their cells right away."""
@@ -238,6 +254,11 @@ class Runner:
         """Replace the evaluator's process and note it in the record. Raises RunError."""
         self._worker.restart()
         self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
+
+
+def is_slow_to_verify(variant: Variant, device: str) -> bool:
+    """Whether torch.compile, or on a CPU Triton's interpreter, needs seconds for its hard points."""
+    return COMPILER in variant.requires or (device == "cpu" and interpreter.runs(variant.setup))
 
 
 # --- lines of the record ----------------------------------------------------------------------------------------------
