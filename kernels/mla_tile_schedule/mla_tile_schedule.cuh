@@ -30,8 +30,30 @@ __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
+// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on.
+template <class Lens>
+__device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
+    int4 s = make_int4(0, 0, 0, 0);
+    if (count > 0) s.x = seq_lens[first];
+    if (count > 1) s.y = seq_lens[first + 1];
+    if (count > 2) s.z = seq_lens[first + 2];
+    if (count > 3) s.w = seq_lens[first + 3];
+    return s;
+}
+template <class Lens>
+__device__ __forceinline__ int4 four(const Lens seq_lens, int first, int count) {
+    return one_by_one(seq_lens, first, count);
+}
+template <>
+__device__ __forceinline__ int4 four(const int* seq_lens, int first, int count) {
+    const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
+    return aligned && count >= ITEMS ? *reinterpret_cast<const int4*>(seq_lens + first) : one_by_one(seq_lens, first, count);
+}
+
+// Lens: const int*, or what has its operator[].
+template <class Lens>
 __device__ __forceinline__ void tile_schedule(
-    const int* __restrict__ seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
+    const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
     int batch_size, int num_parts, int overhead, int multiplier, int shift, int old) {
     __shared__ __align__(16) int ends[MAX_BATCH + 4];
     __shared__ int warp_sums[WARPS];
@@ -39,22 +61,13 @@ __device__ __forceinline__ void tile_schedule(
     __shared__ int4 parts[MAX_PARTS + 1];
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
     const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds NEVER from the batch up to here
 
     int total = 0;
 #pragma unroll 1
     for (int tile = 0; tile < capacity; tile += TILE) {
         const int first = tile + threadIdx.x * ITEMS, count = batch_size - first;
-        int4 s = make_int4(0, 0, 0, 0);
-        if (aligned && count >= ITEMS) {
-            s = *reinterpret_cast<const int4*>(seq_lens + first);
-        } else {
-            if (count > 0) s.x = seq_lens[first];
-            if (count > 1) s.y = seq_lens[first + 1];
-            if (count > 2) s.z = seq_lens[first + 2];
-            if (count > 3) s.w = seq_lens[first + 3];
-        }
+        const int4 s = four(seq_lens, first, count);
         // Costs past the batch are never read: their ends are NEVER, and no later thread of the block has a request.
         const int to_x = blocks_of(s.x, old) + overhead;
         const int to_y = to_x + blocks_of(s.y, old) + overhead;
