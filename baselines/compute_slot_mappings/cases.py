@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from baselines.workloads.request_slots import UNUSED
 from harness.contract import HardPoint
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _null_blocks(x: Inputs) -> None:
 
 def _large_ids(x: Inputs) -> None:
     """Slots just below 2^31: the product of id and block size is formed in 32 bits."""
-    owned = x.tables < 0x7FFFFF00
+    owned = x.tables < UNUSED
     x.tables[owned] += (2**31 - 1) // int(x.block_sizes[0]) - 1 - int(x.tables[owned].max())
 
 

@@ -38,7 +38,7 @@ def second_pass(x: Inputs, out: Outputs, boundaries: Tensor, most: int, advance:
     torch.add(x.pos_before, 2, out=out.src[:rows])
     length = x.seq_lens - x.num_rejected
     out.pos[:rows].copy_((x.pos_before + 1).clamp(max=most - 1) if advance else x.pos_before)
-    out.lens[:rows].copy_((length + 1).clamp(max=most) if advance else length)
+    out.lens[:rows].copy_(length.clamp(max=most - 1) + 1 if advance else length)
     out.lens[rows:].zero_()
     out.starts.copy_(boundaries)
 
@@ -49,7 +49,7 @@ def later_pass(x: Inputs, out: Outputs, columns: Tensor, most: int, advance: boo
     more = x.step < len(columns) - 1
     out.drafts[:rows].copy_(torch.where(columns == x.step, x.sampled[:, None], out.drafts[:rows]))
     pos = (x.pos_before + 1).clamp(max=most - 1) if advance else x.pos_before
-    lens = (x.lens_before + 1).clamp(max=most) if advance else x.lens_before
+    lens = x.lens_before.clamp(max=most - 1) + 1 if advance else x.lens_before
     out.ids[:rows].copy_(torch.where(more, x.sampled.int(), out.ids[:rows]))
     out.pos[:rows].copy_(torch.where(more, pos, out.pos[:rows]))
     out.lens[:rows].copy_(torch.where(more, lens, out.lens[:rows]))

@@ -74,14 +74,6 @@ RULES = (
 )
 
 
-def redundant(point: Point) -> str | None:
-    if point.hidden_size != HIDDEN_SIZE.default and point.draft_pass != "later":
-        return "only later passes copy hidden rows"
-    if point.advance == "no" and point.draft_pass == "first":
-        return "positions of the first pass are the target's"
-    return slots.redundant(point)
-
-
 @dataclass(frozen=True)
 class Inputs:
     """Tensors that a pass does not read are None. sampled: the pass's argmax."""
@@ -252,5 +244,5 @@ operator = Operator(
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=RULES,
-    redundant=redundant,
+    redundant=slots.redundant,
 )

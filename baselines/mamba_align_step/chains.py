@@ -18,7 +18,7 @@ def before_forward(x: Inputs, out: Outputs, none: Tensor, offsets: Tensor, size:
     rows, s, real = len(x.idx), x.idx.clamp(min=0), x.idx >= 0
     starts = x.query_start_loc[: rows + 1]
     old, count = x.columns_before[s], x.accepted_before[s]
-    new = (x.num_computed[s] + torch.diff(starts) + size - 1) // size - 1
+    new = (x.num_computed[s] + torch.diff(starts) - 1) // size
     shift = (count - 1).clamp(min=0)
     crosses = real & (old >= 0) & (old != new)
     count = torch.where(crosses, 1, count)

@@ -217,12 +217,6 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8
 
 
-def redundant(point: Point) -> str | None:
-    if point.phase == "after_sampling" and (point.num_groups, point.fresh) != (1, 0):
-        return "tables and requests without a state do not matter after sampling"
-    return slots.redundant(point)
-
-
 operator = Operator(
     name="mamba_align_step",
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
@@ -236,5 +230,5 @@ operator = Operator(
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=RULES,
-    redundant=redundant,
+    redundant=slots.redundant,
 )

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,15 @@ ACCEPTANCE = Axis(
 )
 PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens are counted for penalties")
 NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
-VOCAB_SIZE = Axis("vocab_size", axes.whole(1), 32768, "token ids, and columns of the penalty counts", largest=2**17 + 1)
+
+
+def _vocab_size(value: Any) -> int:
+    return axes.whole(1)(value)
+
+
+#: A wide row of counts leaves no room for many requests.
+_vocab_size.examples = (9, 33, 1027)
+VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
 AXES = (*slots.STEP, ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)

@@ -35,7 +35,7 @@ from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = (
-    *slots.STEP,
+    *slots.BUSY_STEP,
     post_update.ACCEPTANCE,
     post_update.PENALTIES,
     post_update.VOCAB_SIZE,
@@ -48,7 +48,6 @@ AXES = (
 RULES = (
     *post_update.RULES,
     slots.TOKENS_FIT,
-    Rule("padding ({padding}) must leave a real request: an idle rank drafts nothing", lambda p: slots.num_real(p) > 0),
 )
 
 
@@ -73,12 +72,6 @@ def drafter_point(point: Point) -> Point:
 
 def states_point(point: Point) -> Point:
     return part(mamba_align_step.operator, point, phase="after_sampling")
-
-
-def redundant(point: Point) -> str | None:
-    if not with_states(point) and point.mamba_block_size != MAMBA_BLOCK_SIZE.default:
-        return "the model has no states"
-    return slots.redundant(point)
 
 
 @dataclass(frozen=True)
@@ -240,5 +233,5 @@ operator = Operator(
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=RULES,
-    redundant=redundant,
+    redundant=slots.redundant,
 )

@@ -50,7 +50,7 @@ INDEXER = Axis(
     "whether the model has a sparse indexer, and its decode path",
 )
 AXES = (
-    *slots.STEP,
+    *slots.BUSY_STEP,
     *slots.GROUPS,
     slots.STATE_GROUPS,
     MAMBA_BLOCK_SIZE,
@@ -104,7 +104,6 @@ def _whole(single: Operator, point: Point) -> bool:
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
-    Rule("padding ({padding}) must leave a real request: an idle rank runs no step", lambda p: slots.num_real(p) > 0),
     Rule(
         "state_groups ({state_groups}) must be less than num_groups ({num_groups}): the first group is attention's",
         lambda p: p.state_groups < p.num_groups,
@@ -126,14 +125,6 @@ RULES = (
         lambda p: not with_indexer(p) or _whole(decode_step.operator, indexer_point(p)),
     ),
 )
-
-
-def redundant(point: Point) -> str | None:
-    if point.indexer != "flatten" and point.token_padding:
-        return "only the flattened path of an indexer pads tokens"
-    if not point.state_groups and point.fresh:
-        return "no group holds states"
-    return slots.redundant(point)
 
 
 @dataclass(frozen=True)
@@ -434,5 +425,5 @@ operator = Operator(
     hard_points=HARD_POINTS,
     sequences=SEQUENCES,
     rules=RULES,
-    redundant=redundant,
+    redundant=slots.redundant,
 )

@@ -2,7 +2,7 @@
 
 Rows of a step are in batch order: decodes first, then prefill chunks, then padding rows, with slot -1 and no token.
 Shapes and host integers depend on the point alone; the seed decides slots, lengths and contents. Slots that the batch
-does not use hold UNUSED, which is recognisable in any sum and never legal.
+does not use hold UNUSED, which is never legal, nor are its sums with the tokens of a row, which int32 holds.
 
 Tables of all KV cache groups lie in one flat int32 array: group g is [max_num_seqs, width of g] from table_starts[g].
 """
@@ -21,7 +21,7 @@ from baselines.workloads.decode_batch import int32
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
-UNUSED = 0x7FFFFF00
+UNUSED = 0x7FFF0000
 
 PADDING = Axis(
     "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
@@ -59,16 +59,18 @@ MEMORY = Axis(
 #: Axes and rules of a step over request slots.
 STEP = (
     axes.BATCH_SIZE,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
     axes.NEXT_N,
     axes.MAX_DECODE_LEN,
     axes.DECODE_LEN,
-    axes.CONTEXT_LEN,
-    axes.MAX_MODEL_LEN,
     PADDING,
     PREFILLS,
     PREFILL_LEN,
     MAX_NUM_SEQS,
 )
+#: The same without idle ranks.
+BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
 SEQS_FIT = Rule(
     "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
@@ -101,10 +103,6 @@ def redundant(point: Point) -> str | None:
     decodes, pattern = real - point.get("prefills", 0), point.get("decode_len", "uniform")
     if pattern != "uniform" and (decodes <= 1 or point.max_decode_len == 1):
         return f"a {pattern} step of {decodes} decode(s) is uniform"
-    if not point.get("prefills", 1) and point.prefill_len != PREFILL_LEN.default:
-        return "no request runs a prefill chunk"
-    if point.get("group_blocks", "same") == "mixed" and point.num_groups == 1:
-        return "one group has only one block size"
     return None
 
 

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) second_pass(
     ids[b] = (int)drafts[(long long)b * k];
     src[b] = p + 2;
     pos[b] = advance ? min(p + 1, (long long)most - 1) : p;
-    lens[b] = advance ? min(length + 1, most) : length;
+    lens[b] = advance ? min(length, most - 1) + 1 : length;
 }
 
 template <int VECTOR>
@@ -75,7 +75,7 @@ __device__ __forceinline__ void later(LATER_PARAMETERS) {
             ids[b] = (int)token;
             src[b] = src_before[b] + 1;
             pos[b] = advance ? min(pos_before[b] + 1, (long long)most - 1) : pos_before[b];
-            lens[b] = advance ? min(lens_before[b] + 1, most) : lens_before[b];
+            lens[b] = advance ? min(lens_before[b], most - 1) + 1 : lens_before[b];
         }
     }
     if (done >= k - 1) return;

@@ -130,7 +130,7 @@ def _first(
 def advanced(value, most, ADVANCE: tl.constexpr):
     """The next position or length."""
     if ADVANCE:
-        value = tl.minimum(value + 1, most)
+        value = tl.minimum(value, most - 1) + 1
     return value
 
 

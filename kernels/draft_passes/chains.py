@@ -31,7 +31,7 @@ def _second_pass(
             tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + real, mask=i <= capacity)
     else:
         length = tl.load(seq_lens + b) - tl.load(num_rejected + b)
-        tl.store(src + b, (length + 1).to(tl.int64))
+        tl.store(src + b, length.to(tl.int64) + 1)
         tl.store(pos + b, advanced(length - 1, most - 1, ADVANCE).to(tl.int64))
         tl.store(lens + b, advanced(length, most, ADVANCE))
         tl.store(starts + b, b)

@@ -15,7 +15,7 @@ struct InPass {
     int real, most, further;
 
     __device__ __forceinline__ int operator[](int b) const {
-        return b < real ? min(seq_lens[b] - num_rejected[b] + further, most) : 0;
+        return b < real ? min(seq_lens[b] - num_rejected[b], most - further) + further : 0;
     }
 };
 
@@ -38,10 +38,11 @@ __device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
     if (live) {
         s = idx[b];
         const int kept = seq_lens[b] - num_rejected[b];
-        position = min(kept - 1 + further, most - 1);
-        src[at] = kept + i + 1;
+        const int length = min(kept, most - further) + further;
+        position = length - 1;
+        src[at] = (long long)kept + i + 1;
         pos[at] = position;
-        lens[at] = min(kept + further, most);
+        lens[at] = length;
     } else {
         lens[at] = 0;
     }

@@ -81,7 +81,7 @@ def _passes(
             own = lengths + (i * schedulers + program) * rows
             for first in range(0, rows, GATHERED):
                 b = first + tl.arange(0, GATHERED)
-                length = tl.minimum(kept_tokens(seq_lens, num_rejected, b, b < real) + further, most)
+                length = tl.minimum(kept_tokens(seq_lens, num_rejected, b, b < real), most - further) + further
                 tl.store(own + b, tl.where(b < real, length, 0), mask=b < rows)
             tl.debug_barrier()
             schedule_rows(
@@ -105,10 +105,11 @@ def _passes(
         row = (program - schedulers) * ENTRIES + tl.arange(0, ENTRIES)
         inside = row < real
         kept = kept_tokens(seq_lens, num_rejected, row, inside)
-        position = tl.minimum(kept - 1 + further, most - 1)
-        tl.store(src + i * capacity + row, (kept + i + 1).to(tl.int64), mask=inside)
+        length = tl.minimum(kept, most - further) + further
+        position = length - 1
+        tl.store(src + i * capacity + row, kept.to(tl.int64) + i + 1, mask=inside)
         tl.store(pos + i * capacity + row, position.to(tl.int64), mask=inside)
-        tl.store(lens + i * capacity + row, tl.where(inside, tl.minimum(kept + further, most), 0), mask=row < capacity)
+        tl.store(lens + i * capacity + row, tl.where(inside, length, 0), mask=row < capacity)
         if i == 0:
             tl.store(starts + row, tl.minimum(row, real), mask=row <= capacity)
         s = tl.load(idx + row, mask=inside, other=-1)

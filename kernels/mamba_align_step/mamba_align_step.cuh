@@ -27,7 +27,7 @@ __device__ __forceinline__ void before_forward(
     const int start = query_start_loc[b], end = query_start_loc[b + 1];
     const bool live = s >= 0;
     int new_column = 0;
-    if (live) new_column = (num_computed[s] + end - start + block_size - 1) / block_size - 1;
+    if (live) new_column = (num_computed[s] + end - start - 1) / block_size;
     if (lane == 0) {
         bool crosses = false;
         int old = -1, count = 1;

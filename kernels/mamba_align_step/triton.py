@@ -22,7 +22,7 @@ TILE, ROWS = 64, 64
 @triton.jit
 def column_of(computed, query, block_size):
     """Column of the last scheduled token."""
-    return (computed + query + block_size - 1) // block_size - 1
+    return (computed + query - 1) // block_size
 
 
 @triton.jit
