@@ -118,6 +118,15 @@ def test_planning_reading_and_drawing_run_without_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
+    """By the process that plans and by the one that measures."""
+    slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
+    loaded = "import harness.cli.recording, harness.runner.evaluator, harness.discover as d; d.discover()"
+    program = f"import sys; {loaded}; print(*({set(slow)} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
 def package_of(name: str) -> str | None:
     """The package of harness/ that a module belongs to; None for what stands at the top of it, or elsewhere."""
     first, *inner = name.split(".")
