@@ -36,7 +36,7 @@ CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (C
 CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
 CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
 
-AXES = (*slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS)
+AXES = slots.bounded(*slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS)
 RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,

@@ -48,7 +48,7 @@ ACCEPTANCE = Axis(
     "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
 )
 HIDDEN_SIZE = Axis("hidden_size", axes.whole(1), 7168, "2-byte values of a hidden row, copied by later passes")
-AXES = (
+AXES = slots.bounded(
     axes.BATCH_SIZE,
     axes.NEXT_N,
     axes.MAX_DECODE_LEN,

@@ -41,7 +41,7 @@ WINDOW = Axis(
 DIRTY = Axis(
     "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
 )
-AXES = (
+AXES = slots.bounded(
     axes.BATCH_SIZE,
     axes.NEXT_N,
     axes.MAX_DECODE_LEN,

@@ -47,7 +47,7 @@ ACCEPTANCE = Axis(
     "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
 )
 FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
-AXES = (*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, ACCEPTANCE, FRESH)
+AXES = slots.bounded(*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, ACCEPTANCE, FRESH)
 RULES = slots.STEP_RULES
 
 

@@ -59,7 +59,7 @@ _vocab_size.examples = (9, 33, 1027)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
-AXES = (*slots.STEP, ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
+AXES = slots.bounded(*slots.STEP, ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
 RULES = (
     *slots.STEP_RULES,
     Rule(

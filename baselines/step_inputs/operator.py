@@ -49,7 +49,7 @@ PROMPT_ROWS = Axis(
     "whether the host knows of requests that are still in their prompt",
 )
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of prompt and output that a slot holds")
-AXES = (
+AXES = slots.bounded(
     axes.BATCH_SIZE,
     axes.NEXT_N,
     axes.MAX_DECODE_LEN,

@@ -9,6 +9,7 @@ Tables of all KV cache groups lie in one flat int32 array: group g is [max_num_s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,8 +72,15 @@ STEP = (
 )
 #: The same without idle ranks.
 BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
-#: Sizes worth verifying of an operator that is made of others: large enough for its parts to get in each other's way.
-#: Every part has points at capacity of its own.
+#: Sizes worth verifying of an operator over request slots: more rows and tokens than 14 and 16 bits count, and a reference
+#: in Python still takes less than a second.
+_LARGEST_PART = {
+    "batch_size": 2**14 + 1,
+    "max_num_batched_tokens": 2**16 + 1,
+    **dict.fromkeys(("next_n", "max_decode_len", "prefills"), 129),
+    "num_groups": 5,
+}
+#: Of one that is made of others: large enough for its parts to get in each other's way.
 _LARGEST = {
     **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens"), 4097),
     **dict.fromkeys(("dirty", "history_len", "mamba_block_size"), 1025),
@@ -105,9 +113,14 @@ TOKENS_FIT = Rule(
 )
 
 
-def composed(*parts: Axis) -> tuple[Axis, ...]:
-    """The axes of an operator that is made of others, bounded where verify tries large sizes."""
-    return tuple(replace(axis, largest=_LARGEST.get(axis.name, axis.largest)) for axis in parts)
+def bounded(*all_axes: Axis, largest: Mapping[str, int] = _LARGEST_PART) -> tuple[Axis, ...]:
+    """The axes of an operator over request slots, with bounds for the sizes that verify tries."""
+    return tuple(replace(axis, largest=largest.get(axis.name, axis.largest)) for axis in all_axes)
+
+
+def composed(*all_axes: Axis) -> tuple[Axis, ...]:
+    """The same of an operator that is made of others."""
+    return bounded(*all_axes, largest=_LARGEST)
 
 
 def redundant(point: Point) -> str | None:
