@@ -21,6 +21,7 @@ import triton.language as tl
 from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Lengths scanned at once. Batches larger than the larger tile take several turns.
 SMALL_TILE, LARGE_TILE = 256, 1024
@@ -192,20 +193,18 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     num_sms, atoms, back = point.num_sms, point.atoms, int(point.remainder == "back")
     multiplier, shift = reciprocal(num_sms)
     programs, sizes = tiling(batch_size, num_sms)
-
-    def launch():
-        _schedule[(programs,)](
-            lens,
-            table,
-            batch_size,
-            row_stride,
-            num_sms,
-            multiplier,
-            shift,
-            atoms,
-            back,
-            **sizes,
-            num_warps=4,
-        )
-
-    return launch
+    return fixed_launch(
+        _schedule,
+        (programs,),
+        lens,
+        table,
+        batch_size,
+        row_stride,
+        num_sms,
+        multiplier,
+        shift,
+        atoms,
+        back,
+        **sizes,
+        num_warps=4,
+    )
