@@ -209,8 +209,7 @@ __device__ __forceinline__ void jump_schedule(
     unsigned jump = FAR << 16 | batch_size;
     if (thread < batch_size) {
         int y = (thread ? ends[thread - 1] : 0) + stride;
-        int found = ends_within(ends, capacity, y + overhead);
-        int end = found ? ends[found - 1] : -1, next = ends[found];
+        int found = thread, end = y - stride, next = ends[found];
 #pragma unroll 1
         for (int k = 1; k < num_parts; ++k, y += stride) {
             while (next <= y + overhead) {
