@@ -16,7 +16,7 @@ for path in sys.argv[1:]:
         points.setdefault((cell.operator, cell.key.split("/", 2)[-1]), []).append(cell)
     for (operator, label), cells in points.items():
         timed = {c.variant: interval(c, "gpu_us") for c in cells if c.metrics}
-        bytes_moved = next((c.metrics.bytes_moved for c in cells if c.metrics and hasattr(c.metrics, "bytes_moved")), None)
+        bytes_moved = next((c.metrics.bytes_moved for c in cells if c.metrics), None)
         floor = f", floor {floor_us(run.header.calibration, bytes_moved):.2f}" if bytes_moved else ""
         print(f"{operator} {label}{floor}")
         for cell in cells:

@@ -11,7 +11,7 @@ from kernels.k_quant_gather import triton as gather
 from kernels.paged_mqa_schedule.triton import _weight
 from kernels.seq_lens_update import triton as update
 
-# --- paged_mqa_schedule: 32-bit reductions, one warp per program --------------------------------------------------------
+# --- paged_mqa_schedule: 32-bit reductions, one warp per program
 
 
 @triton.jit(do_not_specialize=["lens", "batch_size", "row_stride", "num_sms", "multiplier", "shift", "atoms", "back"])
@@ -121,7 +121,7 @@ def triton_w2s4(point, x, out):
     return _paged(point, x, out, 4, 2)
 
 
-# --- k_quant_gather: a search in steps of 33 ----------------------------------------------------------------------------
+# --- k_quant_gather: a search in steps of 33
 
 
 @triton.jit(do_not_specialize=["batch_size", "num_tokens"])
@@ -202,7 +202,7 @@ def triton_new_gather32(point, x, out):
     return _gather_with(point, x, out, LONG_REQUESTS=(64, 32))
 
 
-# --- seq_lens_update: other shapes of a program -------------------------------------------------------------------------
+# --- seq_lens_update: other shapes of a program
 
 
 def _updated(x, out, rows_per_program, warps):

@@ -1,4 +1,4 @@
-"""Candidate of w/kernels for mla_tile_schedule in Triton: python bench.py CONFIG --variants candidates/triton_tile.py"""
+"""Candidate for mla_tile_schedule in Triton: python bench.py CONFIG --variants candidates/triton_tile.py"""
 
 import triton
 import triton.language as tl

@@ -26,8 +26,8 @@ from harness.cuda_graph import checked
 from harness.launch import packed
 
 ROOT = Path(__file__).parent.parent
-#: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 #: Environment variable that switches the cache on disk off.
 CACHE_SWITCH = "BENCH_CUBIN_CACHE"
 #: Bytes of all cubins on disk; those not read for longest go first.
