@@ -114,6 +114,11 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random batches for each variant, drawn by --seed (default 25; 0: none)",
     )
+    verify.add_argument(
+        "--consumers",
+        action="store_true",
+        help="only run the engines' attention kernels on every variant's tables, and compare their results",
+    )
     verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
     verify.add_argument(
         "--point", metavar="KEY", help="one variant at one point only, named as verify or --plan prints it"

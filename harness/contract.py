@@ -222,8 +222,8 @@ class Variant:
               that a grid is limited to. ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
     limits:   glob of names of hard points and sequences -> why this variant, a wrapped kernel of an engine, does not
-              hold there. They run in a process of their own and must fail; every time of the variant is marked with
-              them. At the points of a sweep it must be right like any other.
+              hold there. ``verify`` runs them in a process of their own; every time of the variant is marked with them.
+              At the points of a sweep it must be right like any other.
     beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
               batches have no names: those for which this is true are left out, and counted as skipped.
     """
@@ -304,5 +304,42 @@ def variant(
             beyond=beyond,
         )
         return setup
+
+    return mark
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """An engine's kernel that reads the outputs of an operator; see ``consumer``.
+
+    run:      (point, inputs, outputs) -> {name: tensor}, the results on the tables that the outputs hold. Elements that
+              nobody reads must be the same in every run. Random inputs of its own come from torch's default generator,
+              which is seeded before each run.
+    planner:  the variant that wraps the engine's own planner; results on its tables are what others must reproduce.
+    requires, skip: as of a variant.
+    """
+
+    operator: str
+    name: str
+    run: Callable[[Point, Any, Any], Mapping[str, Tensor]]
+    planner: str
+    doc: str
+    requires: tuple[str, ...] = ()
+    skip: Callable[[Point], str | None] = lambda point: None
+
+
+def consumer(
+    operator: str,
+    *,
+    planner: str,
+    requires: Sequence[str] = (),
+    skip: Callable[[Point], str | None] = lambda point: None,
+) -> Callable[[Callable], Callable]:
+    """Mark ``def name(point, x, out) -> {name: tensor}`` as a consumer of ``operator``, for `verify --consumers`."""
+
+    def mark(run: Callable) -> Callable:
+        doc = " ".join((run.__doc__ or "").split())
+        run.__consumer__ = Consumer(operator, run.__name__, run, planner, doc, tuple(requires), skip)
+        return run
 
     return mark

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from baselines.workloads.engine_state import LoopBinding
-from harness.contract import COMPILER, FAR, GPU, UNALIGNED, Operator, Variant
+from harness.contract import COMPILER, FAR, GPU, UNALIGNED, Consumer, Operator, Variant
 from harness.packages import in_words, is_there
 from harness.wording import did_you_mean, first_line
 
@@ -38,13 +38,14 @@ class DiscoveryError(Exception):
 @dataclass
 class Catalog:
     """operators: by name. variants: in the order of the tables, defects included. broken: file -> what is wrong.
-    bindings: operator -> how it takes part in a decode loop.
+    bindings: operator -> how it takes part in a decode loop. consumers: engines' kernels that read the tables.
     """
 
     operators: dict[str, Operator] = field(default_factory=dict)
     variants: list[Variant] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
     bindings: dict[str, LoopBinding] = field(default_factory=dict)
+    consumers: list[Consumer] = field(default_factory=list)
 
     def of(self, operator: str) -> list[Variant]:
         return [v for v in self.variants if v.operator == operator]
@@ -182,6 +183,11 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the variants that a module defines, not those that it imports; what is wrong with them."""
     problems = []
     for value in list(vars(module).values()):
+        if (
+            isinstance(read_by := getattr(value, "__consumer__", None), Consumer)
+            and value.__module__ == module.__name__
+        ):
+            catalog.consumers.append(read_by)
         found = getattr(value, "__variant__", None)
         if not isinstance(found, Variant) or value.__module__ != module.__name__:
             continue
@@ -241,8 +247,8 @@ def _import_error(error: BaseException) -> str:
     return first_line(error)
 
 
-def unavailable(variant: Variant, device: str) -> str | None:
-    """Why a variant cannot run on a device ("cuda" or "cpu") of this machine; None where it can."""
+def unavailable(variant: Variant | Consumer, device: str) -> str | None:
+    """Why it cannot run on a device ("cuda" or "cpu") of this machine; None where it can."""
     for need in variant.requires:
         if need == GPU:
             if device != "cuda":

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import ModuleType
 
 import torch
+from torch import Tensor
 
 from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs
-from harness.contract import GPU, Point, variant
+from harness.contract import GPU, Point, consumer, variant
 from harness.packages import file_in
 
 #: Tokens of a page of the index cache on Hopper.
 BLOCK_KV = 64
+#: Heads and their size of DeepSeek-V3.2's indexer.
+HEADS, HEAD_DIM = 64, 128
 IN_VLLM = "third_party/deep_gemm/__init__.py"
+REQUIRES = (f"deep_gemm|vllm:{IN_VLLM}", GPU)
 
 
 @cache
@@ -68,7 +72,7 @@ def _skip(point: Point) -> str | None:
 
 @variant(
     "paged_mqa_schedule",
-    requires=(f"deep_gemm|vllm:{IN_VLLM}", GPU),
+    requires=REQUIRES,
     skip=_skip,
     waives="no_alloc",
     limits={"negative lengths in padding rows*": "lengths are read as uint32; engines clamp them (vLLM #51538)"},
@@ -77,9 +81,37 @@ def _skip(point: Point) -> str | None:
 def deep_gemm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """DeepGEMM's metadata kernel, and the copy into the persistent table, as vLLM runs both."""
     context_lens = x.context_lens if x.context_lens.dim() == 2 else x.context_lens[:, None]
-    plan = library().get_paged_mqa_logits_metadata
+    plan, schedule = library().get_paged_mqa_logits_metadata, out.schedule[: point.num_sms + 1]
 
     def launch() -> None:
-        out.schedule.copy_(plan(context_lens, BLOCK_KV, point.num_sms))
+        schedule.copy_(plan(context_lens, BLOCK_KV, point.num_sms))
 
     return launch
+
+
+def _skip_logits(point: Point) -> str | None:
+    if point.lens_layout == "2d" and point.max_decode_len > 2:
+        return "DeepGEMM's kernel takes one or two query tokens"
+    sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return None if point.num_sms == sms else f"the kernel runs on the {sms} SMs of this GPU"
+
+
+@consumer("paged_mqa_schedule", planner="deep_gemm", requires=REQUIRES, skip=_skip_logits)
+def paged_mqa_logits(point: Point, x: Inputs, out: Outputs) -> Mapping[str, Tensor]:
+    """DeepGEMM's fp8_paged_mqa_logits over a random fp8 cache: the logits of all tokens within a context."""
+    lens = x.context_lens if x.context_lens.dim() == 2 else x.context_lens[:, None]
+    requests, tokens, device = *lens.shape, lens.device
+    longest = max(int(lens.max()), 1)
+    blocks = -(-longest // BLOCK_KV)
+    pool = min(requests * blocks, 1 << 14)
+    # Per block: values of all tokens, then their scales. Bytes below 0x78 are finite positive fp8 numbers.
+    cache = torch.randint(0, 0x38, (pool, BLOCK_KV * (HEAD_DIM + 4)), dtype=torch.uint8, device=device)
+    cache[:, BLOCK_KV * HEAD_DIM :].view(torch.float32).uniform_(0.5, 1)
+    q = torch.randn(requests, tokens, HEADS, HEAD_DIM, device=device).to(torch.float8_e4m3fn)
+    weights = torch.randn(requests * tokens, HEADS, device=device)
+    table = torch.randint(0, pool, (requests, blocks), dtype=torch.int32, device=device)
+    schedule = out.schedule[: point.num_sms + 1]
+    cache = cache.view(pool, BLOCK_KV, 1, HEAD_DIM + 4)
+    logits = library().fp8_paged_mqa_logits(q, cache, weights, lens, table, schedule, blocks * BLOCK_KV, False)
+    within = torch.arange(logits.shape[1], device=device) < lens.reshape(-1, 1)  # the rest is never written
+    return {"logits": logits.masked_fill(~within, 0)}

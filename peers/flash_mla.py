@@ -5,17 +5,19 @@ FlashMLA since January 2026 plans inside its attention kernel's first call, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts
-from harness.contract import GPU, Point, variant
+from harness.contract import GPU, Point, consumer, variant
 from harness.packages import file_in
 
 EXTENSION = "_flashmla_extension_C.abi3.so"
+#: Tokens of a page; sizes of a query and of a value of DeepSeek's latent attention.
+PAGE, QUERY, VALUE = 64, 576, 512
 #: (lengths, query rows per KV head, KV heads) -> what a release returns.
 Plan = Callable[[Tensor, int, int], object]
 
@@ -90,3 +92,25 @@ def flash_mla_fp8(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 def flash_mla(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The package flash_mla before 2026, and the copies into the persistent buffers."""
     return _planned(package(), point, x, out)
+
+
+@consumer("mla_tile_schedule", planner="flash_mla_fp8", requires=(f"vllm:{EXTENSION}", GPU), skip=_skip(extension))
+def mla_decode(point: Point, x: Inputs, out: Outputs) -> Mapping[str, Tensor]:
+    """FlashMLA's fp8 decode kernel and its combine kernel over a random cache: attention outputs and their LSE."""
+    extension()
+    requests, tokens, device = point.batch_size, point.max_decode_len, x.seq_lens.device
+    blocks = max(-(-int(x.seq_lens.max()) // PAGE), 1)
+    pool = min(requests * blocks, 1 << 14)
+    cache = torch.randint(0, 0x38, (pool, PAGE, 1, QUERY), dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
+    q = torch.randn(requests, tokens, point.num_heads_q, QUERY, device=device).to(torch.float8_e4m3fn)
+    table = torch.randint(0, pool, (requests, blocks), dtype=torch.int32, device=device)
+    one = torch.ones(1, device=device)
+    rows, splits = out.tile_scheduler_metadata[: point.num_sm_parts], out.num_splits[: requests + 1]
+    decode = torch.ops._flashmla_extension_C.fwd_kvcache_mla_fp8
+    attended, lse = decode(q, cache, VALUE, x.seq_lens, table, QUERY**-0.5, True, rows, splits, one, one)
+    # Tokens before the first of their request see nothing, and nobody reads what they get.
+    seen = x.seq_lens[:, None] - tokens + 1 + torch.arange(tokens, device=device) > 0
+    return {
+        "out": attended.masked_fill(~seen[:, :, None, None], 0),
+        "lse": lse.masked_fill(~seen[:, None, :], 0),
+    }

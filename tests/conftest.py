@@ -10,9 +10,10 @@ from harness import interpreter
 
 if not torch.cuda.is_available():
     interpreter.choose("cpu")
-    from tests import quick_interpreter
+    interpreter.quicken()
+    from tests import quick_workers
 
-    quick_interpreter.install()
+    quick_workers.install()
 # Tensors in tests are tiny, and threads that wait for each other on a busy machine slow them down.
 torch.set_num_threads(1)
 

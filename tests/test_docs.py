@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from msgspec import structs
 
 import bench
 from tests import factory
+from tests.harness.cli.test_cli import call
 from tools import splice
 
 ROOT = Path(__file__).parents[1]
@@ -62,10 +61,10 @@ def test_the_readme_is_one_page():
 def test_the_example_of_the_readme_is_a_variant():
     """Verified as its first line is run, without the times."""
     assert "<!-- splice:example -->" in (ROOT / "README.md").read_text(encoding="utf-8")
-    command = ["bench.py", "verify", "configs/smoke.yaml", "--only", "decode_native/mine/*", "--variants", str(EXAMPLE)]
-    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "decode_native/mine" in done.stdout
+    only = ["--only", "decode_native/mine/*", "--variants", EXAMPLE, "--device", "cpu"]
+    code, out, err = call("verify", ROOT / "configs" / "smoke.yaml", *only, "--no-capacity", "--random", 5)
+    assert code == 0, out + err
+    assert "decode_native/mine" in out
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """The examples, through the command line: listed, verified, run on the CPU."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 from harness.records.file import read_run
+from tests.harness.cli.test_cli import call
 
 ROOT = Path(__file__).parents[1]
 #: file -> (operator, its variant)
@@ -24,23 +25,28 @@ measure: {time_budget_s: 0.2, min_rounds: 3, max_rounds: 3}
 """
 
 
-def bench(*arguments: object) -> str:
-    command = [sys.executable, "bench.py", *map(str, arguments), *NAMED, "--device", "cpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+    def one(*arguments: object) -> str:
+        code, out, err = call(*arguments, *NAMED, "--device", "cpu")
+        assert code == 0, out + err
+        return out
+
+    return one
 
 
 def test_every_example_is_here():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
 
 
-def test_examples_are_listed():
+def test_examples_are_listed(bench):
     rows = json.loads(bench("list", "--json"))["variants"]
     assert {(row["operator"], row["variant"]) for row in rows if row["unavailable"] is None} >= set(EXAMPLES.values())
 
 
-def test_examples_pass(tmp_path):
+def test_examples_pass(bench, tmp_path):
     config, out = tmp_path / "examples.yaml", tmp_path / "run"
     config.write_text(CONFIG)
     bench("run", config, "--out", out, "--no-plots")

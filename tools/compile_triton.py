@@ -1,17 +1,19 @@
-"""Compiles every Triton kernel for one architecture, without a GPU.
+"""Compiles every Triton kernel for some architectures, without a GPU.
 
-    python -m tools.compile_triton 90      # sm_90, all hard points
-    python -m tools.compile_triton 90 3    # the first three hard points of each variant
+    python -m tools.compile_triton 90                  # sm_90, all hard points
+    python -m tools.compile_triton 90 80 120 --most 3  # only the first three hard points of each variant for the others
 
 Triton's interpreter accepts code that its compiler rejects, such as one name for tiles of two shapes in the branches of
 an ``if``. Here the launches of every variant's hard points are compiled to a cubin and not run. Prints the number of
-launches of each variant, or the compiler's error; exit code 1 where there is one.
+launches of each variant and architecture, or the compiler's error; exit code 1 where there is one.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -20,7 +22,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from harness.discover import discover
-from harness.verify.fixture import Fixture
 
 
 class AbsentGpu:
@@ -33,14 +34,15 @@ class AbsentGpu:
         return self._target
 
     def get_current_device(self) -> int:
-        return 0
+        """Triton keeps what it compiled by device."""
+        return self._target.arch
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
 
-def main(arch: int, most: int | None) -> int:
-    driver.set_active(AbsentGpu(arch))
+def main(architectures: Sequence[int], most: int | None) -> int:
+    """most: hard points for architectures other than the first."""
     run, launches, refused = JITFunction.run, 0, False
 
     def compiled(self, *arguments, grid, warmup, **keywords):
@@ -53,18 +55,29 @@ def main(arch: int, most: int | None) -> int:
     for variant in catalog.variants:
         if not variant.origin.startswith("kernels.") or variant.requires:
             continue
-        operator, launches = catalog.operators[variant.operator], 0
-        taken = [h for h in operator.hard_points if not variant.skip(operator.complete(h.point))][:most]
-        for hard in taken:
-            try:
-                Fixture(operator, operator.complete(hard.point), "cpu", 0, hard.edit, batches=1).setup(variant)()
-            except Exception as error:  # the compiler raises many types
-                refused = True
-                print(f"{variant.id} at {hard.name!r}: {type(error).__name__}: {error}")
-                break
-        print(f"{variant.id}: {launches} launches for sm_{arch}")
+        operator = catalog.operators[variant.operator]
+        taken = [h for h in operator.hard_points if not variant.skip(operator.complete(h.point))]
+        for arch in architectures:
+            driver.set_active(AbsentGpu(arch))
+            launches = 0
+            for hard in taken if arch == architectures[0] else taken[:most]:
+                point = operator.complete(hard.point)
+                x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
+                if hard.edit is not None:
+                    hard.edit(x)
+                try:
+                    variant.setup(point, x, out)()
+                except Exception as error:  # the compiler raises many types
+                    refused = True
+                    print(f"{variant.id} at {hard.name!r} for sm_{arch}: {type(error).__name__}: {error}")
+                    break
+            print(f"{variant.id}: {launches} launches for sm_{arch}")
     return int(refused)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else None))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("architectures", nargs="+", type=int)
+    parser.add_argument("--most", type=int)
+    given = parser.parse_args()
+    sys.exit(main(given.architectures, given.most))

@@ -64,7 +64,7 @@ TABLES = ROOT / "tools" / "mutants"
 #: Folders of the operators' files, of which every mutant gets a copy.
 FOLDERS = ("baselines", "kernels")
 #: Configurations whose points a survivor of all other parts is put to: the first that has the operator.
-SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml")
+SWEEPS = ("configs/full.yaml", "configs/mamba_copy.yaml", "configs/step.yaml", "configs/whole_step.yaml")
 SEED = 0
 #: Outputs of a sweep's point. Many processes at a time have no room for the gigabytes of a few of them.
 MOST_BYTES = 256 << 20

@@ -60,6 +60,18 @@ def choice(*names: str) -> Callable[[Any], str]:
     return parse
 
 
+def one_of(*values: int) -> Callable[[Any], int]:
+    """Parser of one of these whole numbers. It raises ValueError for any other value."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or value not in values:
+            raise ValueError(f"must be one of {', '.join(map(str, values))}")
+        return value
+
+    parse.examples = values
+    return parse
+
+
 #: B * L then exceeds 16 bits, and a reference in Python still takes less than a second.
 MOST_REQUESTS = 2**15 + 1
 BATCH_SIZE = Axis(

@@ -40,7 +40,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import scipy
 
 from harness.analysis.cache_states import CACHE_STATES, cache_state_errors
 from harness.analysis.stats import fit, samples
@@ -137,8 +136,14 @@ def _queued_slope(stream_us: Mapping[int, Sequence[float]]) -> float | None:
     if len(stream_us) < 2:
         return None
     fewest, most = min(stream_us), max(stream_us)
-    longer, shorter = (scipy.stats.trim_mean(stream_us[calls], TRIMMED_SHARE) for calls in (most, fewest))
+    longer, shorter = (_trimmed_mean(stream_us[calls]) for calls in (most, fewest))
     return float((longer - shorter) / (most - fewest))
+
+
+def _trimmed_mean(values: Sequence[float]) -> float:
+    """Without TRIMMED_SHARE of the values at each end."""
+    cut = int(TRIMMED_SHARE * len(values))
+    return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
 def _median(cupti_us: Sequence[float]) -> float:

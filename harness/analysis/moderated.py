@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import scipy.stats
-from scipy.special import stdtr, stdtrit
+from scipy.special import fdtrc, fdtri, stdtr, stdtrit
 
 Array = np.ndarray
 #: Cells below which no trend of the spread over the time of a call is fitted, only its level.
@@ -44,7 +43,7 @@ class Spread:
 @cache
 def _log_f(df: float) -> tuple[Array, Array]:
     """(interquartile range, median) of log F(df, df0) for each df0 of _DF0."""
-    low, middle, high = (np.log(scipy.stats.f.ppf(p, df, _DF0)) for p in (0.25, 0.5, 0.75))
+    low, middle, high = (np.log(fdtri(df, _DF0, p)) for p in (0.25, 0.5, 0.75))
     return high - low, middle
 
 
@@ -107,7 +106,7 @@ def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
     count = np.maximum(usable.sum(-1, keepdims=True), 1)
     df0 = np.interp((high - low) * (1 + CAUTION / np.sqrt(count)), ranges[::-1], _DF0[::-1])
     prior = np.exp(trend + middle - np.interp(df0, _DF0, medians))
-    outlier = usable & (scipy.special.fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER)
+    outlier = usable & (fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER)
     df0 = np.where(outlier, 0.0, df0)
     pooled = (df0 * prior + np.where(usable, df * own, 0.0)) / np.maximum(df0 + np.where(usable, df, 0.0), 1e-9)
     return Spread(np.maximum(pooled, MIN_SD**2), df0 + np.where(usable, df, 0.0), outlier)

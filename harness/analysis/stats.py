@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import scipy
 
 from harness.records.schema import Calibration, Cell, KernelTimes, Metrics, Status
 
@@ -29,21 +28,18 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float], seed: int = 0) -> Interval:
-    """Median with its 95 % percentile-bootstrap interval (scipy.stats.bootstrap); a point for one sample."""
+    """Median with its 95 % percentile-bootstrap interval; a point for one sample.
+
+    As scipy.stats.bootstrap has it, the import of which would take half a second of every start.
+    """
     values = np.asarray(samples, dtype=float)
     median = float(np.median(values))
     if len(values) < 2 or np.ptp(values) == 0:
         return Interval(median, median, median)
-    bounds = scipy.stats.bootstrap(
-        (values,),
-        np.median,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Interval(median, float(bounds.low), float(bounds.high))
+    drawn = values[np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.median(drawn, axis=1), [tail, 1 - tail])
+    return Interval(median, float(low), float(high))
 
 
 def slopes(graph_us: Mapping[int, Sequence[float]]) -> list[float]:
@@ -55,11 +51,14 @@ def slopes(graph_us: Mapping[int, Sequence[float]]) -> list[float]:
     if len(copies) < 2:
         return []
     rounds = min(len(graph_us[k]) for k in copies)
-    times, k = np.array([graph_us[k][:rounds] for k in copies]), np.array(copies, dtype=float)
-    # Medians of all pairwise slopes, all rounds at once: scipy.stats.theilslopes takes one round per call, which
-    # would take seconds for a run.
+    times = np.array([graph_us[k][:rounds] for k in copies])
+    return _theil_sen(np.array(copies, dtype=float), times).tolist()
+
+
+def _theil_sen(k: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """For each column of ``times``, which has a row for each k, the median of all pairwise slopes. k ascends."""
     i, j = np.triu_indices(len(k), 1)
-    return np.median((times[j] - times[i]) / (k[j] - k[i])[:, None], axis=0).tolist()
+    return np.median((times[j] - times[i]) / (k[j] - k[i])[:, None], axis=0)
 
 
 @dataclass(frozen=True)
@@ -74,10 +73,9 @@ class Fit:
 def fit(graph_us: Mapping[int, Sequence[float]]) -> Fit:
     copies = np.array(sorted(graph_us), dtype=float)
     times = np.array([np.median(graph_us[int(k)]) for k in copies])
-    line = scipy.stats.theilslopes(times, copies)
-    return Fit(
-        float(line.slope), float(line.intercept), float(np.abs(times - line.intercept - line.slope * copies).max())
-    )
+    slope = float(_theil_sen(copies, times[:, None])[0])
+    overhead = float(np.median(times) - slope * np.median(copies))
+    return Fit(slope, overhead, float(np.abs(times - overhead - slope * copies).max()))
 
 
 #: The figures of a cell, in the order of tables; cpu_us on a CPU only.

@@ -309,7 +309,7 @@ def _print_broken(catalog: Catalog) -> None:
 
 def verify_command(options: argparse.Namespace) -> int:
     from harness.cli.one_point import parse_key, verify_point
-    from harness.cli.verification import verify_all, verify_defects
+    from harness.cli.verification import verify_all, verify_consumers, verify_defects
 
     if options.config is None:
         if options.point is not None:
@@ -331,6 +331,9 @@ def verify_command(options: argparse.Namespace) -> int:
             operators = {group.operator.name for group in groups} or set(catalog.operators)
             job = _job(options, measure, device, timed=False)
             return BAD if verify_defects(make_console(), job, catalog, operators, start) else OK
+        if options.consumers:
+            job = _job(options, measure, device, timed=False)
+            return BAD if verify_consumers(make_console(), job, catalog, groups) else OK
         if options.point is not None:
             job = _job(options, measure, device, timed=False)
             request = parse_key(options.point, catalog, groups)

@@ -95,7 +95,7 @@ def verify_point(
     finally:
         runner.close()
     if request.only:
-        findings = [judged_limit(variant, request.at, finding) for finding in findings]
+        findings = [judged_limit(finding) for finding in findings]
     bad = False
     for finding in findings:
         if finding.outcome == "limited":
@@ -111,4 +111,4 @@ def verify_point(
 
 
 def _limited(variant: Variant, name: str, found: str) -> str:
-    return f"{variant.id} at {name}: fails as its limits= declare ({variant.limit_at(name)}): {found}"
+    return f"{variant.id} at {name}: declared not to hold ({variant.limit_at(name)}); found {found}"

@@ -17,6 +17,7 @@ from harness.contract import FAR, UNALIGNED, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Cell, Segment, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
+from harness.runner.limit_checks import check_limits
 from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
 from harness.runner.run import Runner
 from harness.runner.worker import Worker, WorkerDied
@@ -87,7 +88,8 @@ def verify_all(
             _check_all(runner, [*healthy, *defects], job, update, findings)
             for variant in healthy:
                 if variant.id in findings:
-                    findings[variant.id] += runner.ask_limits(catalog.operators[variant.operator], variant)
+                    operator = catalog.operators[variant.operator]
+                    findings[variant.id] += check_limits(job, start or Worker, operator, variant)
             passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
             done = steps[0]
             runner.run(_only(at_capacity, passed), at_capacity=True)
@@ -267,6 +269,43 @@ def _print_summary(
         return variant.id, *counts, _counts([c.status for c in mine])
 
     print_rows(console, ("variant", *kinds.values(), "points of the sweep"), map(row, healthy))
+
+
+def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
+    """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
+    results differ, or a kernel failed.
+    """
+    from harness.verify.consumers import compare_consumers
+
+    found = [
+        one
+        for group in groups
+        for one in compare_consumers(catalog, group.operator, group.point, group.variants, job.device, job.seed)
+    ]
+    if not found:
+        console.print(Text("no consumer reads the tables of these operators"))
+    compared: dict[tuple[str, ...], list] = {}
+    for one in found:
+        if one.elements is not None:
+            names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
+            compared.setdefault(names, []).append(one)
+    if compared:
+        counts = {
+            names: (len(at), sum(one.elements for one in at), sum(one.different for one in at))
+            for names, at in compared.items()
+        }
+        rows = [(*names, *(f"{count:,}" for count in counts[names])) for names in compared]
+        heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
+        print_rows(console, heads, rows)
+    reasons: dict[tuple[str, str, bool], int] = {}
+    for one in found:
+        if one.reason is not None:
+            said = one.consumer.name, f"{one.variant}: {one.reason}" if one.failed else one.reason, one.failed
+            reasons[said] = reasons.get(said, 0) + 1
+    for (name, reason, failed), count in reasons.items():
+        outcome = "failed" if failed else "not compared"
+        console.print(Text(f"{name}: {counted(count, 'time')} {outcome}: {reason}", style="red" if failed else ""))
+    return any(one.bad for one in found)
 
 
 def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:

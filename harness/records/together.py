@@ -31,10 +31,9 @@ def check_together(runs: Sequence[Run]) -> None:
 
 def mixed_states(runs: Sequence[Run]) -> list[str]:
     """A sentence for each record whose cache state is not that of the first one, since its times are others."""
-    first = runs[0]
     return [
-        f"{run.path} was measured with a {run.cache} cache, {first.path} with a {first.cache} one: their GPU times are "
-        "shown apart, and ITL and TPOT of the hot one only"
+        f"{run.path} was measured with a {run.cache} cache, {runs[0].path} with a {runs[0].cache} one: their GPU times "
+        "are shown apart, and ITL and TPOT of the hot one only"
         for run in runs[1:]
-        if run.cells and first.cells and run.cache != first.cache
+        if run.cells and runs[0].cells and run.cache != runs[0].cache
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,8 @@ from harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"
+#: Least width of an operator's summary.
+SHORTEST = 24
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
@@ -51,7 +54,10 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
                     variant.name
                 )
     longest = max((len(name) for name in catalog.operators), default=0)
-    print_rows(console, ("operator", "variants", "hard points", "defects", "what it does"), rows, first=longest, gap=2)
+    *heads, last = ("operator", "variants", "hard points", "defects", "what it does")
+    width = max(console.width - longest - sum(map(len, heads[1:])) - 2 * len(heads), SHORTEST)
+    rows = [(*row[:-1], textwrap.shorten(row[-1], width, placeholder=" …")) for row in rows]
+    print_rows(console, (*heads, last), rows, first=longest, gap=2)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))

@@ -91,9 +91,17 @@ def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
 
 
 def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
+    notes = [
+        "DRAM: caches are flushed before every kernel. L2: what the SMs ask of it, in sectors of 32 bytes",
+        "moved: the operator's least traffic. L2 GB/s: over the kernels' durations, gaps left out",
+    ]
+    if record is not None and record.header.calibration is not None:
+        bandwidth = copy_bandwidth(record.header.calibration) / 1e3
+        notes.append(f"copy bandwidth of {record.header.name}: {bandwidth:.0f} GB/s")
+    heads = ("µs", "DRAM kB", "L2 kB", "moved kB", "L2 / moved", "L2 GB/s", "occupancy", "registers", "shape")
+    points = _by_point(profile.counters)
     tables = []
-    calibration = record.header.calibration if record else None
-    for (operator, point), rows in _by_point(profile.counters):
+    for number, ((operator, point), rows) in enumerate(points, 1):
         cells: dict[str, list[KernelCounters]] = {}
         for row in rows:
             cells.setdefault(row.cell, []).append(row)
@@ -102,12 +110,8 @@ def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
             variant = key.split("/", 2)[1]
             name = kernels[0].name if len(kernels) == 1 else f"all {len(kernels)} kernels"
             shown.append(((variant, name), _sums(kernels, profile.cell(key))))
-        notes = ["DRAM: caches are flushed before every kernel. L2: what the SMs ask of it, in sectors of 32 bytes"]
-        notes.append("moved: the operator's least traffic. L2 GB/s: over the kernels' durations, gaps left out")
-        if calibration is not None:
-            notes.append(f"copy bandwidth of {record.header.name}: {copy_bandwidth(calibration) / 1e3:.0f} GB/s")
-        heads = ("µs", "DRAM kB", "L2 kB", "moved kB", "L2 / moved", "L2 GB/s", "occupancy", "registers", "shape")
-        tables.append(Table(f"{operator} at {point}", ("variant", "kernel"), heads, tuple(shown), tuple(notes)))
+        said = tuple(notes) if number == len(points) else ()
+        tables.append(Table(f"{operator} at {point}", ("variant", "kernel"), heads, tuple(shown), said))
     return tables
 
 

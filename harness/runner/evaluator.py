@@ -124,6 +124,7 @@ class Evaluator:
 
         self._catalog = discover(job.variant_files, check_import)
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self._catalog.variants}
+        interpreter.quicken()
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = self._loops = None
 

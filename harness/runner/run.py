@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import structs
 
+from harness import interpreter
 from harness.analysis import estimators
 from harness.config.sweep import Group
-from harness.contract import Operator, Variant
+from harness.contract import COMPILER, Variant
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
-from harness.runner.limit_checks import LimitChecks
 from harness.runner.output_check import OutputCheck
 from harness.runner.protocol import CheckRequest, Job, Outputs, RandomRequest, Ready, Rejection, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
@@ -85,11 +85,12 @@ class Runner:
         self._on_line, self._on_progress = on_line, on_progress
         self._done = self._total = 0
         self._at_capacity = False
+        self._begun: set[str] = set()
+        self._device, self._timed, self._verified = job.device, job.timed, job.verified
         audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
         # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
         self._worker = SupervisedWorker(job, start)
-        self._limit_checks, self._verified = LimitChecks(job, start), job.verified
         self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
         self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
         self.ready = self._wait_until_ready()
@@ -117,10 +118,6 @@ class Runner:
             self._restart(str(death))
             raise
 
-    def ask_limits(self, operator: Operator, variant: Variant) -> list[Any]:
-        """Findings where the variant declares that it does not hold. Raises RunError."""
-        return self._limit_checks.findings(operator, variant)
-
     def close(self, wait_s: float = 30.0) -> None:
         """End all processes; they get ``wait_s`` seconds to finish by themselves."""
         clients = [client for client in (self._worker, self._audit_client, self._output_check) if client]
@@ -139,7 +136,7 @@ class Runner:
         """
         began, wall_time = time.monotonic(), replace(self.wall_time)
         point = _Point(group, self._without_excluded(group))
-        point.batches = [list(point.pending)]
+        point.batches = self._batches(group, point.pending)
         while point.batches:
             batch = [name for name in point.batches.pop(0) if name in point.pending]
             if batch:
@@ -153,16 +150,24 @@ class Runner:
         self.wall_time.verifying += time.monotonic() - began - other_s
         return point.to_audit
 
-    def _without_excluded(self, group: Group) -> list[str]:
-        """The variants to run; those that ended their process too often, or declare limits that they do not have, get
-        their cells right away.
+    def _batches(self, group: Group, names: Sequence[str]) -> list[list[str]]:
+        """At the first point of an operator the variants that take long to verify come behind the others, whose times
+        need not wait for them. From the second one on, and where another run has verified them, all take turns.
         """
+        first = group.operator.name not in self._begun
+        self._begun.add(group.operator.name)
+        slow = {variant.name for variant in group.variants if is_slow_to_verify(variant, self._device)}
+        if not (first and self._timed) or self._verified:
+            slow = set()
+        parts = [name for name in names if name not in slow], [name for name in names if name in slow]
+        return [part for part in parts if part]
+
+    def _without_excluded(self, group: Group) -> list[str]:
+        """The variants to run; those that ended their process too often get their cells right away."""
         to_run = []
         for variant in group.variants:
-            reason = None if self._verified else self._limit_checks.wrong_limit(group.operator, variant)
             if deaths := self._worker.excluded(variant.id):
                 reason = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
-            if reason:
                 self._done += 1
                 self._on_line(group.cell(variant.name, Status.FAILED, reason))
             else:
@@ -249,6 +254,11 @@ class Runner:
         """Replace the evaluator's process and note it in the record. Raises RunError."""
         self._worker.restart()
         self._on_line(segment(self._wait_until_ready(), why, self._measure_config.cache))
+
+
+def is_slow_to_verify(variant: Variant, device: str) -> bool:
+    """Whether torch.compile, or on a CPU Triton's interpreter, needs seconds for its hard points."""
+    return COMPILER in variant.requires or (device == "cpu" and interpreter.runs(variant.setup))
 
 
 # --- lines of the record ----------------------------------------------------------------------------------------------

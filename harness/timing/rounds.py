@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import scipy.stats  # noqa: F401 - loaded here, as loading it between two rounds takes half a second
-
 from harness.analysis.stats import median_interval, samples
 from harness.records.schema import Metrics
 

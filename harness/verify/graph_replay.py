@@ -49,7 +49,8 @@ class Step:
 
     poison:   None leaves the outputs as the step before left them.
     eager:    output on the device -> what the eager launch left in it, as integers.
-    optional: output -> mask of elements that no consumer reads. They may differ from launch to launch.
+    optional: output -> mask over the buffer of elements that no consumer reads. They may differ from launch to launch,
+              and so may those that an earlier step left so and that this one must not touch.
     """
 
     bound: BoundLaunch
@@ -68,7 +69,7 @@ class Step:
         buffers = self.bound.fixture.outputs.buffers
         wrong = {name: as_integers(buffers[name].tensor) != eager for name, eager in self.eager.items()}
         for name, optional in self.optional.items():
-            wrong[name][tuple(slice(size) for size in optional.shape)] &= ~optional
+            wrong[name] &= ~optional
         if not any_of(flags.any() for flags in wrong.values()):
             return
         name = next(name for name, flags in wrong.items() if bool(flags.any()))
@@ -89,7 +90,10 @@ def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int 
     """
     # Every launch on three batches: on two under fresh poison, on the third on top of what the step before left.
     rounds = ((0, POISONS[0]), (1, POISONS[1]), (2, None))
-    period = [_run_eagerly(bound, batch, poison) for batch, poison in rounds for bound in launches]
+    period: list[Step] = []
+    for batch, poison in rounds:
+        for bound in launches:
+            period.append(_run_eagerly(bound, batch, poison, period[-1] if period else None))
     replays = {bound: _capture(bound, capture) for bound in dict.fromkeys(launches)}
     allocated: deque[Tensor] = deque(maxlen=ALLOCATED)
     steps = max(steps, len(period))
@@ -133,7 +137,7 @@ def replay_sequence(
     check_replays(launches, capture, steps)
 
 
-def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None) -> Step:
+def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None, before: Step | None) -> Step:
     """Run the step with an eager launch, compare it with the reference, and keep what it left."""
     fixture = bound.fixture
     fixture.check(bound.launch, batch, poison)
@@ -143,8 +147,16 @@ def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None) -> Step:
         if buffer.tensor.device.type == fixture.device
     }
     eager = {name: as_integers(tensor).clone() for name, tensor in on_device.items()}
-    expected = fixture.batches[batch].expected
-    optional = {name: e.optional for name, e in expected.items() if name in on_device and e.optional is not None}
+    optional = {}
+    for name, expected in fixture.batches[batch].expected.items():
+        left = before.optional.get(name) if before is not None and poison is None else None
+        if name not in on_device or (left is None and expected.optional is None):
+            continue
+        optional[name] = torch.zeros_like(eager[name], dtype=torch.bool) if left is None else left.clone()
+        inside = optional[name][tuple(slice(size) for size in expected.value.shape)]
+        inside &= False if expected.untouched is None else expected.untouched
+        if expected.optional is not None:
+            inside |= expected.optional
     return Step(bound, batch, poison, eager, optional)
 
 

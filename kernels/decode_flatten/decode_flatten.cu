@@ -8,8 +8,8 @@
         int *__restrict__ lens, int *__restrict__ decode_lens, int *__restrict__ table, int batch_size,               \
         int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride
 #define ARGUMENTS                                                                                                     \
-    seq_lens, query_start_loc, source, lens, decode_lens, table, blockIdx.x, batch_size, num_tokens, capacity,        \
-        block_size, columns, source_stride, table_stride
+    seq_lens, query_start_loc, source, lens, decode_lens, table, blockIdx.x, blockIdx.y, gridDim.y, batch_size,       \
+        num_tokens, capacity, block_size, columns, source_stride, table_stride
 
 extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec4(PARAMETERS) { decode_flatten::flatten<4>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec1(PARAMETERS) { decode_flatten::flatten<1>(ARGUMENTS); }

@@ -40,24 +40,29 @@ struct Access<1> {
     static __device__ int zero() { return 0; }
 };
 
-template <int VECTOR>
+// BY_SLOT: idx holds the slot of each request (-1: none), source is by slot, and seq_lens are the lengths before the step,
+// by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
+template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
     const int* __restrict__ seq_lens, const int* __restrict__ query_start_loc, const int* __restrict__ source,
     int* __restrict__ lens, int* __restrict__ decode_lens, int* __restrict__ table,
-    int b, int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride) {
+    int b, int strip, int strips, int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride,
+    int table_stride, const long long* __restrict__ idx = nullptr) {
     using Entries = typename Access<VECTOR>::Type;
     if (b < batch_size) {
-        const int* row = source + (long long)b * source_stride;
-        int column = (blockIdx.y * THREADS + threadIdx.x) * VECTOR;
+        const long long owner = BY_SLOT ? max(idx[b], 0ll) : b;
+        const int* row = source + owner * source_stride;
+        int column = (strip * THREADS + threadIdx.x) * VECTOR;
         Entries entries;
-        const bool early = blockIdx.y == 0 && column < columns;
+        const bool early = strip == 0 && column < columns;
         if (early) entries = *reinterpret_cast<const Entries*>(row + column);
 
-        const int start = query_start_loc[b], end = query_start_loc[b + 1], seq_len = seq_lens[b];
+        const int start = query_start_loc[b], end = query_start_loc[b + 1];
+        const int seq_len = seq_lens[owner] + (BY_SLOT ? end - start : 0);
         // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
         // would wait for these two loads before it issues the load of seq_len. Without rows the loops below end at once.
         const int rows = min(end, num_tokens) - start;
-        if (blockIdx.y == 0) {
+        if (strip == 0) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < rows; j += THREADS) {
                 lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
@@ -68,7 +73,7 @@ __device__ __forceinline__ void flatten(
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without a division.
         bool loaded = early;
 #pragma unroll 1
-        for (; column < columns && column * block_size < seq_len; column += gridDim.y * THREADS * VECTOR, loaded = false) {
+        for (; column < columns && column * block_size < seq_len; column += strips * THREADS * VECTOR, loaded = false) {
             if (!loaded) entries = *reinterpret_cast<const Entries*>(row + column);
             int* target = first_row + column;
 #pragma unroll 1
@@ -78,7 +83,7 @@ __device__ __forceinline__ void flatten(
     }
 
     const int actual = query_start_loc[batch_size];
-    const int begin = (((b - batch_size) * gridDim.y + blockIdx.y) * THREADS + threadIdx.x) * VECTOR;
+    const int begin = (((b - batch_size) * strips + strip) * THREADS + threadIdx.x) * VECTOR;
     if (begin >= actual && begin >= num_tokens && begin + VECTOR <= capacity) {
         *reinterpret_cast<Entries*>(lens + begin) = Access<VECTOR>::zero();
         return;

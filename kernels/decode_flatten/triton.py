@@ -144,16 +144,26 @@ def flatten_rows(
     table_stride,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
+    idx=None,
 ):
-    """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear."""
+    """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
+
+    idx: None, or the slot of each request (-1: none), where ``source`` is by slot and ``seq_lens`` the lengths before
+    the step, by slot.
+    """
     lanes = tl.arange(0, COLUMNS)
     if request < batch_size:
-        row = source + request.to(tl.int64) * source_stride
+        owner = request.to(tl.int64)
+        if idx is not None:
+            owner = tl.maximum(tl.load(idx + request), 0)
+        row = source + owner * source_stride
         # Load the first strip before the lengths are known: one memory latency instead of two. Later ones are rare.
         entries = tl.load(row + lanes, mask=lanes < columns - strip * columns, other=0)
         start = tl.load(query_start_loc + request)
         decode_len = tl.load(query_start_loc + request + 1) - start
-        seq_len = tl.load(seq_lens + request)
+        seq_len = tl.load(seq_lens + owner)
+        if idx is not None:
+            seq_len += decode_len
         rows = tl.minimum(decode_len, num_tokens - start)
         first = table + start.to(tl.int64) * table_stride
         begin = strip * COLUMNS

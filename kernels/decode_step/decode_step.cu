@@ -54,10 +54,10 @@ __device__ __forceinline__ void flatten_step(SCHEDULERS_PARAMETERS, FLATTEN_PARA
     const int b = (int)blockIdx.x - schedulers;
     if (b >= 0) {
         decode_flatten::flatten<VECTOR>(
-            seq_lens, query_start_loc, source, lens, decode_lens, table, b, batch_size, num_tokens, capacity, block_size, columns,
-            source_stride, table_stride);
+            seq_lens, query_start_loc, source, lens, decode_lens, table, b, blockIdx.y, gridDim.y, batch_size, num_tokens, capacity,
+            block_size, columns, source_stride, table_stride);
     } else if (blockIdx.y == 0) {
-        schedule<MANY>(paged_mqa_schedule::Tokens{seq_lens, query_start_loc, num_tokens}, SCHEDULERS_ARGUMENTS);
+        schedule<MANY>(paged_mqa_schedule::Tokens<const int*>{seq_lens, query_start_loc, num_tokens}, SCHEDULERS_ARGUMENTS);
     }
 }
 
@@ -69,7 +69,7 @@ template <bool MANY>
 __device__ __forceinline__ void native_step(SCHEDULERS_PARAMETERS, NATIVE_PARAMETERS) {
     const int block = (int)blockIdx.x - schedulers;
     if (block < 0) {
-        schedule<MANY>(paged_mqa_schedule::Requests{seq_lens, 1, atoms}, SCHEDULERS_ARGUMENTS);
+        schedule<MANY>(paged_mqa_schedule::Requests<const int*>{seq_lens, 1, atoms}, SCHEDULERS_ARGUMENTS);
         return;
     }
     const int i = block * THREADS + threadIdx.x;

@@ -42,7 +42,7 @@ NUM_WARPS = 8
 
 
 @triton.jit
-def _build_schedule(
+def build_schedule(
     program,
     seq_lens,
     query_start_loc,
@@ -174,7 +174,7 @@ def _flatten_step(
             COLUMNS=COLUMNS,
         )
     elif strip == 0:
-        _build_schedule(
+        build_schedule(
             program,
             seq_lens,
             query_start_loc,
@@ -241,7 +241,7 @@ def _native_step(
         tl.store(lens + i, context_len(seq_len, width, j, 1), mask=inside)
         tl.store(decode_lens + b, end - start, mask=inside & (j == 0))
     else:
-        _build_schedule(
+        build_schedule(
             program,
             seq_lens,
             query_start_loc,

@@ -1,6 +1,6 @@
 // mla_tile_schedule in one launch of one block: the kernels. mla_tile_schedule.cuh explains them. Grid: 1.
 //
-// few: at most THREADS requests; many: any number.
+// few: for at most THREADS requests; many: for more.
 
 #include "mla_tile_schedule.cuh"
 

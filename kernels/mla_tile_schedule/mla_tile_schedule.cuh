@@ -13,8 +13,7 @@
 //
 // For few requests and parts a single warp does 1 to 3 in registers (small_schedule): one barrier instead of three or more.
 // Where many of more than 32 parts are stretched, a round for each takes too long: they are found by doubling
-// (jump_schedule). Both live in the kernel for at most THREADS requests; larger batches have one without them, which is
-// smaller.
+// (jump_schedule). Kernels for more than THREADS requests are compiled without both, which makes them smaller.
 //
 // Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
 // multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
@@ -29,8 +28,8 @@ constexpr int BLOCK_N = 64, BLOCK_N_LOG2 = 6;
 constexpr unsigned ALL = 0xffffffffu, NO_SNAP = 0xffffffffu;
 constexpr int SNAP_BITS = 7;  // overhead <= 64
 constexpr int NEVER = 0x7fffffff;
-// Largest batch and number of parts that one warp schedules, and most parts among which stretched ones are found by doubling.
-constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_PARTS = THREADS;
+// Batches and parts that one warp schedules, and those for which stretched parts are found by doubling.
+constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_BATCH = THREADS, JUMP_PARTS = THREADS;
 constexpr unsigned FAR = 0x3fff;  // parts; more than there are
 
 // Costs of four requests, summed up one after another.
@@ -44,19 +43,32 @@ __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
-// Of the requests from `first` on; a length past the batch counts as 0.
-__device__ __forceinline__ Four four_costs(const int* __restrict__ seq_lens, int first, int batch_size, int overhead, bool old) {
-    const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
-    const int count = batch_size - first;
+// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what has its
+// operator[].
+template <class Lens>
+__device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
     int4 s = make_int4(0, 0, 0, 0);
-    if (aligned && count >= ITEMS) {
-        s = *reinterpret_cast<const int4*>(seq_lens + first);
-    } else {
-        if (count > 0) s.x = seq_lens[first];
-        if (count > 1) s.y = seq_lens[first + 1];
-        if (count > 2) s.z = seq_lens[first + 2];
-        if (count > 3) s.w = seq_lens[first + 3];
-    }
+    if (count > 0) s.x = seq_lens[first];
+    if (count > 1) s.y = seq_lens[first + 1];
+    if (count > 2) s.z = seq_lens[first + 2];
+    if (count > 3) s.w = seq_lens[first + 3];
+    return s;
+}
+template <class Lens>
+__device__ __forceinline__ int4 four_lens(const Lens seq_lens, int first, int count) {
+    return one_by_one(seq_lens, first, count);
+}
+template <>
+__device__ __forceinline__ int4 four_lens(const int* seq_lens, int first, int count) {
+    const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
+    return aligned && count >= ITEMS ? *reinterpret_cast<const int4*>(seq_lens + first) : one_by_one(seq_lens, first, count);
+}
+
+// Of the requests from `first` on; a length past the batch counts as 0.
+template <class Lens>
+__device__ __forceinline__ Four four_costs(const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
+    const int count = batch_size - first;
+    const int4 s = four_lens(seq_lens, first, count);
     // Costs past the batch are never read: their ends are NEVER, and no later thread of the block has a request.
     Four four;
     four.count = count;
@@ -103,8 +115,9 @@ __device__ __forceinline__ void settle(const int* ends, int lane, int slack, int
 }
 
 // A row. begin: request, block and split index at which the part starts; after: request and block at which the next does.
+template <class Lens>
 __device__ __forceinline__ void write_row(
-    const int* __restrict__ seq_lens, int* __restrict__ metadata, int p, int request, int block, int split, int after_request,
+    const Lens seq_lens, int* __restrict__ metadata, int p, int request, int block, int split, int after_request,
     int after_block, bool old) {
     const bool finished = after_block == 0;
     const int last = after_request - (int)finished;
@@ -131,8 +144,9 @@ __device__ __forceinline__ void write_row(
 
 // Up to 128 requests and 32 parts: four requests and one part per lane of the first warp, everything in registers but the
 // ends. The other warps wait for the only barrier, then write num_splits while the first writes the rows.
+template <class Lens>
 __device__ __forceinline__ void small_schedule(
-    const int* __restrict__ seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
+    const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
     int batch_size, int num_parts, int overhead, int multiplier, int shift, bool old, int* ends, int4* parts) {
     const int lane = threadIdx.x & 31;
     int reached = 0, block = 0, split = 0;
@@ -281,10 +295,10 @@ __device__ __forceinline__ void jump_schedule(
     __syncthreads();
 }
 
-// MANY: more than THREADS requests.
-template <bool MANY>
+// MANY: compiled for more than THREADS requests only.
+template <bool MANY, class Lens>
 __device__ __forceinline__ void tile_schedule(
-    const int* __restrict__ seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
+    const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
     int batch_size, int num_parts, int overhead, int multiplier, int shift, int old) {
     __shared__ __align__(16) int ends[MAX_BATCH + 4];
     __shared__ int warp_sums[WARPS];
@@ -324,8 +338,8 @@ __device__ __forceinline__ void tile_schedule(
         (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
 
     // A part is stretched where an end lies in the overhead + 1 places behind its start.
-    const bool stretched =
-        !MANY && num_parts > 32 && num_parts <= JUMP_PARTS && num_parts * batch_size * (overhead + 1) >> 4 >= total;
+    const bool stretched = !MANY && batch_size <= JUMP_BATCH && num_parts > 32 && num_parts <= JUMP_PARTS &&
+                           num_parts * batch_size * (overhead + 1) >> 4 >= total;
     if (stretched) {
         jump_schedule(ends, ends + TILE + ITEMS, parts, carries, batch_size, num_parts, overhead, stride, capacity);
     } else {

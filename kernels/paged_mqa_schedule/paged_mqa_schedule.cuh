@@ -26,9 +26,10 @@ constexpr int LOADS = 4;  // in flight per thread where it has many requests
 __device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
 
 // The weight of a request: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths, rows
-// row_stride apart.
+// row_stride apart. Lens: const int*, or what has its operator[].
+template <class Lens>
 struct Requests {
-    const int* lens;
+    Lens lens;
     int row_stride, atoms;
 
     __device__ __forceinline__ int factor() const { return atoms; }
@@ -58,8 +59,9 @@ struct Requests {
 
 // The weight of a request of a flattened batch: the segments of its tokens, each a query with its own length.
 // It has a closed form, so no token is visited and no flattened length is read. Token padding has no segments.
+template <class Lens>
 struct Tokens {
-    const int* seq_lens;
+    Lens seq_lens;
     const int* query_start_loc;
     int num_tokens;
 

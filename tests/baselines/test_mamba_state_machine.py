@@ -295,7 +295,7 @@ def steps_of(variant, interpreted: int) -> int:
 @BLOCK_SIZES
 @each(healthy("mamba_spec_metadata"))
 def test_every_read_of_mode_all_finds_its_state(variant, block_size):
-    steps = steps_of(variant, 500)
+    steps = steps_of(variant, 250)
     assert run_metadata(variant, block_size, steps, seed=SEED or 0) > steps
 
 
@@ -324,7 +324,7 @@ def check_align(copy_variant, metadata, block_size: int, steps: int, layers: int
 @each(healthy("mamba_state_copy"))
 def test_every_read_of_mode_align_finds_its_state(variant, block_size):
     # Where each block is one token long every request moves in every step.
-    steps = steps_of(variant, 200 if block_size == 1 else 500)
+    steps = steps_of(variant, 100 if block_size == 1 else 250)
     check_align(variant, CHAIN, block_size, steps, layers=2 if steps == STEPS else 1)
 
 

@@ -19,6 +19,14 @@ from tests.runnable import defective, healthy
 CATALOG = discover()
 #: Defects that upstream had, or was suspected of. None of them may be dropped.
 HISTORIC = {
+    "compute_slot_mappings": (
+        "tail_kept",
+        "dummy_rows_mapped",
+        "every_group_sharded",
+        "disabled_group_mapped",
+        "row_for_slot",
+        "boundaries_of_setup",
+    ),
     "decode_flatten": (
         "chain_clamps_shared_table",
         "host_boundaries_trusted",
@@ -35,8 +43,55 @@ HISTORIC = {
         "ratio_of_first_capture",
         "ratio_in_place",
     ),
+    "step_epilogue": (
+        "drafter_before_update",
+        "counts_of_the_sampler",
+        "rejected_tokens_kept",
+        "states_before_update",
+        "last_index_not_padded",
+    ),
+    "draft_passes": (
+        "positions_not_gated",
+        "sampling_key_kept",
+        "rejected_tokens_kept",
+        "slots_of_the_second_pass",
+        "schedule_of_the_second_pass",
+        "tail_kept",
+    ),
+    "step_prologue": (
+        "bounds_for_lengths",
+        "boundaries_of_setup",
+        "slots_of_the_first_group",
+        "padding_rows_own_slot_0",
+        "scheduler_block_size",
+    ),
     "decode_step": ("schedule_of_requests", "schedule_of_tokens", "fresh_tensors", "skipped_planning"),
+    "draft_inputs": (
+        "last_index_not_padded",
+        "rejected_tokens_kept",
+        "chunk_gets_last_token",
+        "sampling_key_kept",
+        "positions_not_gated",
+        "hidden_rows_kept",
+        "step_of_setup",
+    ),
+    "gather_block_tables": (
+        "dirty_rows_kept",
+        "padding_rows_kept",
+        "evicted_blocks_kept",
+        "window_of_optimistic_count",
+        "row_for_slot",
+        "source_masked_in_place",
+    ),
     "k_quant_gather": ("unguarded_upper_bound", "dropped_scales", "ignored_row_stride", "pages_for_tokens"),
+    "mamba_align_step": (
+        "offsets_after_reset",
+        "scheduler_block_size",
+        "fresh_slots_moved",
+        "row_for_slot",
+        "backward_move_dropped",
+        "only_exact_ends_frozen",
+    ),
     "mamba_spec_metadata": (
         "table_without_speculative_blocks",
         "padded_by_tokens",
@@ -66,6 +121,21 @@ HISTORIC = {
         "old_field_order",
     ),
     "paged_mqa_schedule": ("negative_length_unsigned", "whole_requests_for_atoms", "search_past_prefix"),
+    "post_update": (
+        "penalties_twice",
+        "progress_as_scheduled",
+        "accepted_below_one",
+        "last_chunk_dropped",
+        "filtered_rows_written",
+        "chunks_sampled",
+    ),
+    "step_inputs": (
+        "drafted_by_value",
+        "stale_tail",
+        "boundaries_of_setup",
+        "prompt_overwritten",
+        "row_for_slot",
+    ),
     "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail"),
 }
 #: The check that rejects a defect whose numbers are right. All others are rejected by comparing numbers (exact).
@@ -75,6 +145,7 @@ REJECTED_BY = {
     "decode_native/strided_slice": "contiguous",
     "decode_native/contiguous_per_step": "stable_address",
     "decode_step/fresh_tensors": "stable_address",
+    "gather_block_tables/source_masked_in_place": "inputs_unchanged",
     "mamba_state_gather/same_tensor": "stable_address",
     "mla_tile_schedule/fresh_tensors": "stable_address",
 }

@@ -6,10 +6,17 @@ from collections import Counter
 import msgspec
 import pytest
 
+from tests import quick_workers
 from tools import mutate
 from tools.mutate import Case, Mutant, Result, TableError, all_cases, chosen, main, mutated, run_all
 
 CASES = all_cases()
+
+
+@pytest.fixture(autouse=True)
+def forking(monkeypatch, device):
+    if device == "cpu":
+        monkeypatch.setattr(mutate, "multiprocessing", quick_workers.FORKING)
 
 
 @pytest.mark.parametrize("operator", sorted({case.operator for case in CASES}))

@@ -60,6 +60,19 @@ def test_fit_residual_shows_a_bend():
     assert stats.fit(graph_us).residual > 5
 
 
+def test_fit_and_interval_are_those_of_scipy():
+    rng = np.random.default_rng(3)
+    graph_us = {k: rng.normal(1 + 5 * k, 1.0, 15).tolist() for k in factory.COPIES}
+    line = scipy_stats.theilslopes([np.median(graph_us[k]) for k in factory.COPIES], factory.COPIES)
+    fit = stats.fit(graph_us)
+    assert (fit.slope, fit.overhead) == pytest.approx((line.slope, line.intercept), rel=1e-12)
+    values, rng = rng.normal(5, 1, 17), np.random.default_rng(4)
+    options = {"n_resamples": stats.RESAMPLES, "method": "percentile", "rng": rng}
+    bounds = scipy_stats.bootstrap((values,), np.median, **options).confidence_interval
+    found = stats.median_interval(values, seed=4)
+    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "draw", [lambda rng: rng.normal(5, 0.1, 20), lambda rng: 5 * rng.lognormal(0, 0.05, 20)], ids=["normal", "skewed"]
 )

@@ -9,6 +9,7 @@ import pytest
 
 from harness.analysis.stats import FIGURES, interval
 from harness.records.file import read_run
+from tests.harness.cli.test_cli import call
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,10 +25,7 @@ def smoke(tmp_path_factory):
 
 def test_every_cell_is_there_and_verified(smoke):
     _, _, run = smoke
-    plan = subprocess.run(
-        [sys.executable, "bench.py", "configs/smoke.yaml", "--plan"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert sorted(cell.key for cell in run.cells) == sorted(plan.stdout.split())
+    assert sorted(cell.key for cell in run.cells) == sorted(call(ROOT / "configs/smoke.yaml", "--plan")[1].split())
     assert {cell.status for cell in run.cells} <= {"passed", "skipped", "unavailable"}
     assert all(cell.reason for cell in run.cells if cell.status != "passed")
     assert not run.truncated
@@ -69,8 +67,7 @@ def test_tables_and_plots_are_written(smoke):
 
 def test_the_run_compares_with_itself(smoke, tmp_path):
     out, _, _ = smoke
-    command = [sys.executable, "bench.py", "compare", str(out), str(out), "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 3, done.stderr  # nothing can be told from one process
-    assert re.search(r"^Could not tell: 0 slower, 0 faster", done.stdout)
+    code, text, err = call("compare", out, out, "--out", tmp_path)
+    assert code == 3, err  # nothing can be told from one process
+    assert re.search(r"^Could not tell: 0 slower, 0 faster", text)
     assert (tmp_path / "comparison.md").exists()

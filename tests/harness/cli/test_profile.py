@@ -4,6 +4,7 @@ import gzip
 import json
 import sqlite3
 import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -180,3 +181,9 @@ def test_none_runs_the_cells_and_nothing_else(capsys, config, tmp_path):
     session = read_document(tmp_path / "w" / SESSION, Session)
     assert [cell.key for cell in session.cells] == [KEY.format("chain_clamp"), KEY.format("flat_view")]
     assert all(cell.bytes_moved > 0 and cell.no_graph for cell in session.cells)
+
+
+def test_the_timeline_of_a_profile_is_drawn_without_a_record(tmp_path):
+    folder = Path("results/reference/nvidia-h200/profiles/nsys").resolve()
+    assert bench.main(["plot", str(folder), "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "timeline.png").stat().st_size > 10_000

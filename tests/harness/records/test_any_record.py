@@ -189,7 +189,7 @@ def page_safely(text: str) -> None:
     assert not set(tags) & {"b", "img", "a", "iframe", "object", "link"}
 
 
-@settings(max_examples=75, **SLOW)
+@settings(max_examples=50, **SLOW)
 @given(lines=MUTATIONS, ascii_only=st.booleans())
 def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
     run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only))
@@ -230,7 +230,7 @@ def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
     assert read_run(tmp_path / "again.jsonl").cells == run.cells
 
 
-@settings(max_examples=6, **SLOW)
+@settings(max_examples=3, **SLOW)
 @given(lines=MUTATIONS)
 def test_any_record_that_is_read_is_drawn(lines, tmp_path):
     run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only=True))

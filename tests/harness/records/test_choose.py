@@ -1,17 +1,13 @@
 """Globs over the cells of a record, and what filtering keeps."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from msgspec import structs
 
 from harness.records.choose import chosen, is_chosen
 from harness.records.schema import Segment
 from tests import factory
+from tests.harness.cli.test_cli import call
 
-ROOT = Path(__file__).parents[3]
 CELL = structs.replace(
     factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
 )
@@ -51,14 +47,13 @@ def test_a_filtered_run_keeps_the_calibration_of_every_cell():
 def test_plots_of_some_cells(tmp_path):
     record = factory.write(factory.sweep_run(batch_sizes=(1, 8)), tmp_path / "run.jsonl")
 
-    def plot(glob: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "bench.py", "plot", str(record), "--only", glob, "--out", str(tmp_path / "plots")]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    def plot(glob: str) -> tuple[int, str, str]:
+        return call("plot", record, "--only", glob, "--out", tmp_path / "plots")
 
-    assert plot("decode_native/*_fused").returncode == 0
+    assert plot("decode_native/*_fused")[0] == 0
     drawing = (tmp_path / "plots" / "latency.svg").read_text(encoding="utf-8")
     assert "decode_native" in drawing
     assert "decode_flatten" not in drawing
-    done = plot("none/*")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "matches no cell" in done.stderr
+    code, out, err = plot("none/*")
+    assert (code, out) == (2, "")
+    assert "matches no cell" in err

@@ -1,5 +1,6 @@
 """Workers that start before their job is known."""
 
+import multiprocessing
 import sys
 
 import pytest
@@ -15,6 +16,7 @@ from tests import faulty_session
 @pytest.fixture
 def started(monkeypatch):
     """All workers that were started, in a process without torch; they run tests/faulty_session.py."""
+    monkeypatch.setattr(worker, "multiprocessing", multiprocessing)
     monkeypatch.setattr(worker, "_serve", faulty_session.serve)
     monkeypatch.delitem(sys.modules, "torch")
     workers = []

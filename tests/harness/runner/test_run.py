@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.config.load import Measure
 from harness.config.sweep import Group
-from harness.contract import Axis, Operator, Point, Variant
+from harness.contract import COMPILER, Axis, Operator, Point, Variant
 from harness.records.schema import Cell, Segment
 from harness.runner import run as loop
 from harness.runner.protocol import Fatal, Heartbeat, Job
@@ -74,6 +75,18 @@ def test_a_run_in_which_nobody_dies(drive):
     assert set(fates.values()) == {"passed"}
     assert workers.asked == [("a", "b", "c")] * 2
     assert not any(isinstance(line, Segment) for line in lines)
+
+
+def test_what_is_slow_to_verify_comes_last_at_the_first_point_of_an_operator(drive, catalog):
+    chain = catalog.find("decode_native", "chain").setup
+    kernel = catalog.find("decode_native", "triton_fused").setup
+    compiled = Variant("o", "a", chain, "", "test", requires=(COMPILER,))
+    others = Variant("o", "b", kernel, "", "test"), Variant("o", "c", chain, "", "test")
+    plan = [replace(group, variants=(compiled, *others)) for group in groups(2)]
+    drive(workers := FakeWorkers(session()), plan)
+    first = [("b", "c"), ("a",)] if torch.cuda.is_available() else [("c",), ("a", "b")]
+    assert workers.asked == [*first, ("a", "b", "c")]
+    assert sum(workers.budgets[:2]) == pytest.approx(Measure().time_budget_s / 2, rel=0.01)
 
 
 def test_who_dies_while_it_is_verified_fails_alone(drive):

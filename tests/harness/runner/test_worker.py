@@ -2,6 +2,7 @@
 stays.
 """
 
+import multiprocessing
 import os
 import time
 
@@ -28,6 +29,7 @@ ENDS = {
 
 @pytest.fixture
 def start(monkeypatch):
+    monkeypatch.setattr(worker, "multiprocessing", multiprocessing)  # spawned, as for a user
     monkeypatch.setattr(worker, "_serve", faulty_session.serve)
     started = []
 

@@ -1,6 +1,7 @@
 """graph_safe without a GPU: a closure that runs the launch's work again, or wrongly, takes the place of a graph."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from baselines.decode_flatten.chains import merged_chain
 from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
+from baselines.mla_tile_schedule.chains import fresh_copy
+from baselines.mla_tile_schedule.operator import operator as tiles
 from harness.checks import Mismatch
 from harness.verify.fixture import Fixture
 from harness.verify.graph_replay import STEPS, BoundLaunch, check_replays
@@ -122,3 +125,26 @@ def test_steps_of_different_sizes_share_buffers_with_stale_contents_too():
     with pytest.raises(Mismatch, match=r"replay \d+ of 45: lens is not what") as caught:
         check_replays(right, captures_another, steps=45)
     assert caught.value.check == "graph_safe"
+
+
+def test_what_no_consumer_reads_may_differ_also_under_a_smaller_step():
+    """Fields that nobody reads hold anything; a smaller step on top keeps them, a written element is compared."""
+    big, small = (tiles.complete(step) for step in tiles.sequences["big-small-big, old layout"][:2])
+    numbers = itertools.count(1)
+
+    def random_fields(point, x, out, column=7):
+        inner, rows = fresh_copy(point, x, out), out.tile_scheduler_metadata[: point.num_sm_parts]
+
+        def launch():
+            inner()
+            rows[:, column] = next(numbers)
+
+        return launch
+
+    def launches(setup):
+        first = bound_launch(big, tiles, setup)
+        return [first, bound_launch(small, tiles, setup, outputs=first.fixture.outputs), first]
+
+    check_replays(launches(random_fields), Replays(), steps=18)
+    with pytest.raises(Mismatch):
+        check_replays(launches(partial(random_fields, column=1)), Replays(), steps=18)

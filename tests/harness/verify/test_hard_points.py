@@ -228,4 +228,4 @@ def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
     found = list(far_rows(flatten, wrapping, "cpu", 3, only=name))
     if not found:
         pytest.skip("no room for 8 GiB of addresses")
-    assert {judged_limit(wrapping, name, finding).outcome for finding in found} == {"limited"}
+    assert {judged_limit(finding).outcome for finding in found} == {"limited"}

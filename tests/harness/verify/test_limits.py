@@ -52,7 +52,7 @@ VERIFY = ("verify", "one.yaml", "--variants", "peer.py", "--device", "cpu", "--s
 B_IS_1 = {"B=1": "the engine never decodes one request"}
 
 
-def test_a_declared_limit_is_run_must_fail_and_is_shown(write):
+def test_a_declared_limit_is_run_and_shown(write):
     write(B_IS_1)
     code, out, err = call(*VERIFY)
     text = " ".join(out.split())
@@ -72,17 +72,11 @@ def test_a_limit_that_ends_the_process_costs_nothing_else(write, what):
     assert "no_crash: the worker process" in " ".join(out.split())
 
 
-def test_a_limit_that_holds_after_all_is_an_error(write, tmp_path):
+def test_a_limit_that_holds_after_all_is_reported(write):
     write(B_IS_1, where="False")
     code, out, _ = call(*VERIFY)
-    assert code == 1
-    assert "limits: passes, although its limits= say that it does not hold there" in " ".join(out.split())
-    arguments = ["one.yaml", "--variants", "peer.py", "--device", "cpu", "--out", str(tmp_path / "run"), "--no-plots"]
-    assert bench.main(arguments) == 1
-    cells = {cell.variant: cell for cell in read_run(tmp_path / "run" / "run.jsonl").cells}
-    assert cells["peer"].status == "failed"
-    assert cells["peer"].reason.startswith("limits: hard point 'B=1' passes")
-    assert cells["flat_view"].status == "passed"
+    assert code == 0
+    assert "limits: passes here, drop the limit if it holds by now" in " ".join(out.split())
 
 
 def test_what_fails_elsewhere_is_rejected_as_ever(write):
@@ -113,7 +107,7 @@ def test_listing_and_single_points_show_it(write):
     assert "does not hold at" in " ".join(out.split())
     code, out, _ = call(*VERIFY, "--point", "decode_native/peer/B=1")
     assert code == 0
-    assert "peer at B=1: fails as its limits= declare (the engine never decodes" in " ".join(out.split())
+    assert "peer at B=1: declared not to hold (the engine never decodes" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

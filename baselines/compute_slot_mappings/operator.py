@@ -1,0 +1,160 @@
+"""compute_slot_mappings: the KV-cache slot of every token, for all KV cache groups.
+
+Token t of row b (query_start_loc[b] <= t < query_start_loc[b + 1]), s = idx[b], p = positions[t], BS = block_sizes[g]:
+
+    s < 0, or group g not enabled          slots[g, t] = -1
+    one context-parallel rank, or group g not sharded:
+                                           slots[g, t] = tables[g][s, p // BS] * BS + p % BS
+    CP ranks and group g sharded:          V = BS * CP,  o = p % V;  -1 unless o // I % CP == rank, else as above with
+                                           p' = p // V * BS + o // (I * CP) * I + o % I
+
+I is the interleave, a divisor of BS. Entries from the real number of tokens on are -1 over the whole capacity: a graph
+captured at a larger size would write KV through slots of an earlier step there (vLLM #36580). Slot -1 is a request that
+owns no blocks, such as a drafter's dummy row (vLLM #56734).
+
+Tables are by slot, not by row, and may not be read where nothing is owned: a position must lie in the table of every
+enabled group, but a group that is not enabled may have a narrower one (vLLM #57317). block id * BS must fit an int32.
+
+vLLM 0.33 runs this once before the target's forward pass and once per further pass of the drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from baselines.compute_slot_mappings.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.decode_batch import int32
+from harness.contract import Axis, Expected, Operator, Point, Rule
+
+CP_SIZE = Axis("cp_size", axes.one_of(1, 2, 4, 8), 1, "context-parallel ranks (CP) that split the sharded groups")
+CP_RANK = Axis("cp_rank", axes.choice("first", "last"), "first", "which of the context-parallel ranks this is")
+CP_INTERLEAVE = Axis("cp_interleave", axes.one_of(1, 4), 1, "consecutive tokens of a context-parallel rank (I)")
+
+AXES = (*slots.STEP, *slots.GROUPS, CP_SIZE, CP_RANK, CP_INTERLEAVE, axes.MAX_NUM_BATCHED_TOKENS)
+RULES = (
+    *slots.STEP_RULES,
+    slots.TOKENS_FIT,
+    Rule(
+        "block_size ({block_size}) must be a multiple of cp_interleave ({cp_interleave}) where ranks share a group",
+        lambda p: p.cp_size == 1 or p.block_size % p.cp_interleave == 0,
+    ),
+)
+
+
+def redundant(point: Point) -> str | None:
+    if point.cp_size == 1 and (point.cp_rank, point.cp_interleave) != (CP_RANK.default, CP_INTERLEAVE.default):
+        return "one rank has all tokens"
+    return slots.redundant(point)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot; -1 = owns no blocks
+    query_start_loc: Tensor  # [R + 1] int32
+    positions: Tensor  # [max_num_batched_tokens] int64; only those of real tokens may be read
+    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    starts: Tensor  # [G] int64
+    widths: Tensor  # [G] int64, row strides
+    block_sizes: Tensor  # [G] int32
+    enabled: Tensor  # [G] bool
+    sharded: Tensor  # [G] bool
+    num_tokens: int  # A, as the host counts them
+
+
+@dataclass(frozen=True)
+class Outputs:
+    slots: Tensor  # [G, max_num_batched_tokens] int64
+
+
+def rank_of(point: Point) -> int:
+    """The context-parallel rank."""
+    return 0 if point.cp_rank == "first" else point.cp_size - 1
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step = slots.make_step(point, seed)
+    positions = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int64)
+    starts = step.query_start_loc.tolist()
+    for b in range(slots.num_real(point)):
+        first = int(step.num_computed[step.idx[b]])
+        positions[starts[b] : starts[b + 1]] = torch.arange(first, first + starts[b + 1] - starts[b])
+    groups = torch.arange(point.num_groups)
+    return Inputs(
+        idx=step.idx,
+        query_start_loc=step.query_start_loc,
+        positions=positions,
+        tables=slots.make_tables(point, step, seed),
+        starts=torch.tensor(slots.table_starts(point)[:-1]),
+        widths=torch.tensor(slots.group_widths(point)),
+        block_sizes=int32(slots.group_block_sizes(point)),
+        enabled=torch.ones(point.num_groups, dtype=torch.bool),
+        sharded=groups % 2 == 0 if point.cp_size > 1 else torch.zeros(point.num_groups, dtype=torch.bool),
+        num_tokens=slots.num_tokens(point),
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    return Outputs(torch.empty(point.num_groups, point.max_num_batched_tokens, dtype=torch.int64))
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    return {"slots": out.slots}
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    size, rank, interleave = point.cp_size, rank_of(point), point.cp_interleave
+    value = torch.full((point.num_groups, point.max_num_batched_tokens), -1)
+    tables = [table.tolist() for table in slots.group_tables(point, x.tables)]
+    starts, idx, positions = x.query_start_loc.tolist(), x.idx.tolist(), x.positions.tolist()
+    for g, block in enumerate(x.block_sizes.tolist()):
+        for b, s in enumerate(idx):
+            if s < 0 or not x.enabled[g]:
+                continue
+            for t in range(starts[b], starts[b + 1]):
+                p = positions[t]
+                if x.sharded[g]:
+                    o = p % (block * size)
+                    if o // interleave % size != rank:
+                        continue
+                    p = p // (block * size) * block + o // (interleave * size) * interleave + o % interleave
+                value[g, t] = tables[g][s][p // block] * block + p % block
+    return {"slots": Expected(value)}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """idx and query starts of all rows, positions, one table entry per block that a row's tokens touch, all slots
+    written (the tail too).
+    """
+    tokens, entries = int(x.query_start_loc[point.batch_size]), 0
+    starts, positions = x.query_start_loc.tolist(), x.positions.tolist()
+    for g, block in enumerate(x.block_sizes.tolist()):
+        for b, s in enumerate(x.idx.tolist()):
+            if s >= 0 and x.enabled[g]:
+                entries += len({positions[t] // block for t in range(starts[b], starts[b + 1])})
+    rows = len(x.idx)
+    written = 8 * point.num_groups * point.max_num_batched_tokens
+    return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
+
+
+operator = Operator(
+    name="compute_slot_mappings",
+    summary="KV-cache slot of every token in all KV cache groups, -1 behind the last",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    indices={"slots": ("g", "t")},
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=redundant,
+)

@@ -1,0 +1,70 @@
+"""Steps that break implementations of draft_passes, and sequences of steps through the same buffers.
+
+Edits change the contents of the generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.draft_passes.operator import Inputs
+
+
+def _second_group_disabled(x: Inputs) -> None:
+    x.enabled[1] = False
+
+
+def _null_blocks(x: Inputs) -> None:
+    x.tables.zero_()
+
+
+_SMALL = {
+    "max_model_len": 600,
+    "context_len": {"uniform": [8, 600]},
+    "block_size": 16,
+    "max_num_batched_tokens": 128,
+    "num_sms": 7,
+    "acceptance": 0.5,
+}
+_BATCH = _SMALL | {"batch_size": 6, "max_num_seqs": 12}
+_INDEXER = _BATCH | {"indexer": "native"}
+_END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}, "acceptance": 0.9}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    HardPoint("k = 2: one further pass", _BATCH | {"next_n": 3}),
+    HardPoint("k = 7", _BATCH | {"next_n": 8}),
+    HardPoint("every slot", _BATCH | {"batch_size": 12, "decode_len": "ragged"}),
+    HardPoint("all rejected", _BATCH | {"acceptance": 0}),
+    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
+    HardPoint("chunks beside decodes", _BATCH | {"prefills": 3, "prefill_len": 20}),
+    HardPoint("end of the model's range", _BATCH | _END),
+    HardPoint("end of the model's range, k = 7", _BATCH | _END | {"next_n": 8, "context_len": {"uniform": [33, 40]}}),
+    HardPoint("positions stay", _BATCH | _END | {"advance": "no"}),
+    HardPoint("a row crosses into the next block", _BATCH | {"context_len": 31, "acceptance": 1}),
+    HardPoint("block size 1", _BATCH | {"block_size": 1}),
+    HardPoint("three groups, one of them not mapped", _BATCH | {"num_groups": 3, "group_blocks": "mixed"}, _second_group_disabled),  # noqa: E501
+    HardPoint("null blocks", _BATCH, _null_blocks),
+    HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 64]}}),
+    HardPoint("indexer", _INDEXER),
+    HardPoint("indexer, B = 1", _INDEXER | {"batch_size": 1}),
+    HardPoint("indexer, padding rows, two groups", _INDEXER | {"padding": 0.4, "num_groups": 2}),
+    HardPoint("indexer, lengths pass a segment", _INDEXER | {"context_len": 255, "acceptance": 1, "next_n": 6}),
+    HardPoint("indexer, remainder at the back, positions stay", _INDEXER | {"remainder": "back", "advance": "no"}),
+]
+# fmt: on
+
+_CAPACITY = _SMALL | {"max_num_seqs": 12}
+_BIG, _LITTLE = _CAPACITY | {"batch_size": 12, "decode_len": "ragged"}, _CAPACITY | {"batch_size": 2}
+_MANY = _SMALL | {"max_num_seqs": 260, "max_num_batched_tokens": 1040, "indexer": "native", "max_model_len": 300}
+SEQUENCES = {
+    "big-small-padded": (_BIG, _LITTLE, _BIG | {"padding": 0.5}),
+    "indexer, big-small-padded": tuple(
+        step | {"indexer": "native"} for step in (_BIG, _LITTLE, _BIG | {"padding": 0.5})
+    ),
+    "260-2 requests": tuple(_MANY | {"batch_size": size, "context_len": {"uniform": [8, 300]}} for size in (260, 2)),
+}

@@ -1,0 +1,256 @@
+"""draft_passes: metadata of a drafter's passes 2 .. k at once, where its closed form holds.
+
+After the first pass each pass runs over one token per request, one position further on. An engine advances positions
+and lengths between two passes. But they do not depend on the tokens that are drafted: for pass i + 1 (1 <= i < k) and
+row b of the B real rows, with s = idx[b], p = seq_lens[b] - num_rejected[b] - 1, the position of the last kept token,
+and M = max_model_len:
+
+    src[i - 1, b] = p + i + 1                            sampling key
+    pos[i - 1, b] = min(p + i, M - 1)                    p where positions do not advance (``advance: no``)
+    lens[i - 1, b] = min(p + i + 1, M)                   p + 1 where they do not; 0 from row B on
+    slots[i - 1, g, b] = slot of pos[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
+    starts[j] = min(j, B)                                the same for all passes
+    schedule[i - 1] = paged_mqa_schedule over lens[i - 1] of all rows with their padding, one atom each
+                                                         where the model has a sparse indexer
+
+That equals what the passes of draft_inputs make one after another, because min(min(x, M) + 1, M) = min(x + 1, M).
+Left to a pass are the token of the pass before and its hidden row.
+
+vLLM 0.33 takes four graph nodes per pass, about eleven with a sparse indexer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.compute_slot_mappings import operator as compute_slot_mappings
+from baselines.draft_inputs import operator as draft_inputs
+from baselines.draft_passes.cases import HARD_POINTS, SEQUENCES
+from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
+from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.decode_batch import int32
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, Expected, Operator, Point, Rule
+
+INDEXER = Axis(
+    "indexer",
+    axes.choice("none", "native", "flatten"),
+    "none",
+    "whether the drafter has a sparse indexer, which needs schedules; one token per request is the same on both paths",
+)
+NUM_SMS = axes.num_sms("SMs that the indexer's schedules distribute work over", maximum=512)
+AXES = slots.composed(
+    *slots.BUSY_STEP,
+    *slots.GROUPS,
+    draft_inputs.ACCEPTANCE,
+    draft_inputs.ADVANCE,
+    INDEXER,
+    NUM_SMS,
+    paged_mqa_schedule.REMAINDER,
+    axes.MAX_NUM_BATCHED_TOKENS,
+)
+RULES = (
+    *slots.STEP_RULES,
+    slots.TOKENS_FIT,
+    Rule("next_n ({next_n}) must be at least 3: one draft takes no further pass", lambda p: p.next_n >= 3),
+    Rule(
+        "the indexer takes batch_size ({batch_size}) rows of max_model_len ({max_model_len}) only where they make "
+        f"fewer than {MAX_UNITS} segments of {SEGMENT} tokens",
+        lambda p: p.indexer == "none" or p.batch_size * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
+    ),
+)
+
+
+def passes(point: Point) -> int:
+    """Passes after the first one: k - 1."""
+    return point.next_n - 2
+
+
+def with_indexer(point: Point) -> bool:
+    return point.indexer != "none"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    seq_lens: Tensor  # [B] int32, of the target's step, rejected drafts included; 0 in padding rows
+    num_rejected: Tensor  # [B] int32
+    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    table_starts: Tensor  # [G] int64
+    widths: Tensor  # [G] int64
+    block_sizes: Tensor  # [G] int32
+    enabled: Tensor  # [G] bool
+    sharded: Tensor  # [G] bool, all false: one context-parallel rank
+
+
+@dataclass(frozen=True)
+class Outputs:
+    pos: Tensor  # [k - 1, R] int64
+    lens: Tensor  # [k - 1, R] int32
+    src: Tensor  # [k - 1, R] int64
+    slots: Tensor  # [k - 1, G, R] int64
+    starts: Tensor  # [R + 1] int32
+    schedule: Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    """Requests own blocks for the tokens that are drafted, too."""
+    step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 8])
+    real, k = slots.num_real(point), point.next_n - 1
+    query = torch.diff(step.query_start_loc[: real + 1]).numpy()
+    accepted = (rng.random((real, k)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+    rejected = np.zeros(point.batch_size, dtype=np.int64)
+    decodes = real - point.prefills
+    rejected[:decodes] = (query - 1 - np.minimum(accepted, query - 1))[:decodes]
+    drafted = (step.seq_lens - int32(rejected) + k).clamp(max=point.max_model_len) * (step.idx >= 0)
+    groups = torch.zeros(point.num_groups, dtype=torch.bool)
+    return Inputs(
+        idx=step.idx,
+        seq_lens=step.seq_lens,
+        num_rejected=int32(rejected),
+        tables=slots.make_tables(point, replace(step, seq_lens=drafted.int()), seed),
+        table_starts=torch.tensor(slots.table_starts(point)[:-1]),
+        widths=torch.tensor(slots.group_widths(point)),
+        block_sizes=int32(slots.group_block_sizes(point)),
+        enabled=~groups,
+        sharded=groups,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    count, capacity = passes(point), point.max_num_seqs
+    return Outputs(
+        pos=torch.empty(count, capacity, dtype=torch.int64),
+        lens=torch.empty(count, capacity, dtype=torch.int32),
+        src=torch.empty(count, capacity, dtype=torch.int64),
+        slots=torch.empty(count, point.num_groups, capacity, dtype=torch.int64),
+        starts=torch.empty(capacity + 1, dtype=torch.int32),
+        schedule=torch.empty(count, point.num_sms + 1, 2, dtype=torch.int32) if with_indexer(point) else None,
+    )
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    return {name: buffer for name, buffer in vars(out).items() if buffer is not None}
+
+
+# --- point, inputs and outputs for the variants of the parts, pass i of 1 .. k - 1 ------------------------------------
+
+
+def part(operator: Operator, point: Point, **changes: Any) -> Point:
+    """The step's point as one of a part."""
+    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
+    return operator.complete({**own, **changes})
+
+
+def slots_part(
+    point: Point, x: Inputs, out: Outputs, i: int
+) -> tuple[Point, compute_slot_mappings.Inputs, compute_slot_mappings.Outputs]:
+    """Over the positions of the pass."""
+    inputs = compute_slot_mappings.Inputs(
+        idx=x.idx,
+        query_start_loc=out.starts,
+        positions=out.pos[i - 1],
+        tables=x.tables,
+        starts=x.table_starts,
+        widths=x.widths,
+        block_sizes=x.block_sizes,
+        enabled=x.enabled,
+        sharded=x.sharded,
+        num_tokens=slots.num_real(point),
+    )
+    at = part(compute_slot_mappings.operator, point, max_num_batched_tokens=point.max_num_seqs)
+    return at, inputs, compute_slot_mappings.Outputs(out.slots[i - 1])
+
+
+def schedule_part(
+    point: Point, x: Inputs, out: Outputs, i: int
+) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
+    """Over the lengths of the pass: one query per request."""
+    at = part(paged_mqa_schedule.operator, point, lens_layout="1d")
+    inputs = paged_mqa_schedule.Inputs(out.lens[i - 1, : point.batch_size])
+    return at, inputs, paged_mqa_schedule.Outputs(out.schedule[i - 1])
+
+
+def _pass_inputs(point: Point, x: Inputs, i: int, before: Mapping[str, Tensor]) -> tuple[Point, draft_inputs.Inputs]:
+    """Of draft_inputs; ``before``: what it wrote for the pass before this one."""
+    real = slots.num_real(point)
+    which = "second" if i == 1 else "later"
+    at = part(draft_inputs.operator, point, batch_size=real, draft_pass=which, hidden_size=1)
+    seq_lens, num_rejected = x.seq_lens[:real], x.num_rejected[:real]
+    nowhere = torch.zeros(point.max_num_seqs + 1, dtype=torch.int32)
+    row = {"seq_lens": seq_lens, "num_rejected": num_rejected, "query_start_loc": nowhere}
+    tokens = torch.zeros(real, dtype=torch.int64)
+    if i == 1:
+        last = seq_lens.long() - num_rejected - 1
+        return at, draft_inputs.Inputs(
+            **row, step=torch.tensor([1]), pos_before=last, drafts=tokens[:, None].expand(-1, point.next_n - 1)
+        )
+    return at, draft_inputs.Inputs(
+        **row,
+        step=torch.tensor([i - 1]),
+        sampled=tokens,
+        pos_before=before["pos"],
+        src_before=before["src"],
+        lens_before=before["lens"],
+        hidden_before=torch.zeros(real, 1, dtype=torch.int16),
+    )
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    """The references of the parts, pass after pass: nothing of the closed form."""
+    out, real = make_outputs(point), slots.num_real(point)
+    value = {name: torch.zeros_like(buffer) for name, buffer in views(point, out).items()}
+    written, before = Outputs(**value), {}
+    value["starts"].copy_(torch.arange(point.max_num_seqs + 1).clamp(max=real))
+    for i in range(1, passes(point) + 1):
+        got = draft_inputs.reference(*_pass_inputs(point, x, i, before))
+        before = {name: got[name].value[:real] for name in ("pos", "lens", "src")}
+        for name, content in before.items():
+            value[name][i - 1, :real] = content
+        value["slots"][i - 1] = compute_slot_mappings.reference(*slots_part(point, x, written, i)[:2])["slots"].value
+        if with_indexer(point):
+            made = paged_mqa_schedule.reference(*schedule_part(point, x, written, i)[:2])
+            value["schedule"][i - 1] = made["schedule"].value
+    behind = (torch.arange(point.max_num_seqs) >= real).expand(passes(point), -1)
+    kept = {"pos": behind, "src": behind}
+    return {name: Expected(value[name], kept.get(name)) for name in value}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Slots, lengths and rejected counts once; a table entry per block that the passes touch; all that is written."""
+    real, capacity, count = slots.num_real(point), point.max_num_seqs, passes(point)
+    entries = 0
+    for size in x.block_sizes.tolist():
+        for length, rejected in zip(x.seq_lens[:real].tolist(), x.num_rejected[:real].tolist(), strict=True):
+            last = length - rejected - 1
+            ahead = range(1, count + 1) if point.advance == "yes" else (0,)
+            entries += len({min(last + i, point.max_model_len - 1) // size for i in ahead})
+    written = count * (16 * real + 4 * capacity + 8 * point.num_groups * capacity) + 4 * (capacity + 1)
+    schedules = 8 * count * (point.num_sms + 1) if with_indexer(point) else 0
+    return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
+
+
+operator = Operator(
+    name="draft_passes",
+    summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    indices={"slots": ("i", "g", "b")},
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=slots.redundant,
+)

@@ -1,0 +1,94 @@
+"""Steps that break implementations of gather_block_tables, and sequences of steps through the same buffers.
+
+Edits change the contents of the generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.gather_block_tables.operator import Inputs
+
+
+def _some_own_nothing(x: Inputs) -> None:
+    x.num_blocks[:, x.idx[::2]] = 0
+
+
+def _none_owns_anything(x: Inputs) -> None:
+    x.num_blocks[:, x.idx] = 0
+
+
+def _whole_rows_owned(x: Inputs) -> None:
+    for g, width in enumerate(x.widths.tolist()):
+        x.num_blocks[g, x.idx] = width
+
+
+def _computed(tokens: int):
+    """Every request has this many computed tokens."""
+
+    def edit(x: Inputs) -> None:
+        x.num_computed[x.idx] = tokens
+
+    return edit
+
+
+def _window_above_all_blocks(x: Inputs) -> None:
+    """The window starts behind the blocks that are owned: all of those are below it, and no other is touched."""
+    x.num_blocks[:, x.idx] = 2
+    x.num_computed[x.idx] = 390
+
+
+_TINY = {"block_size": 16, "max_model_len": 400, "context_len": {"uniform": [4, 400]}}
+_BATCH = _TINY | {"batch_size": 9, "max_num_seqs": 20}
+_WINDOW = _BATCH | {"window": 31}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1", _TINY | {"batch_size": 1}),
+    HardPoint("every slot, no padding", _BATCH | {"batch_size": 20}),
+    HardPoint("one padding row", _BATCH | {"padding": 0.1}),
+    HardPoint("padded up to the last slot", _BATCH | {"batch_size": 20, "padding": 0.9}),
+    HardPoint("no real request", _BATCH | {"padding": 1.0, "dirty": 12}),
+    HardPoint("the previous step had more rows", _BATCH | {"dirty": 17}),
+    HardPoint("the previous step had all rows", _BATCH | {"dirty": 20, "padding": 0.5}),
+    HardPoint("the previous step had fewer rows", _BATCH | {"dirty": 2, "padding": 0.5}),
+    HardPoint("no previous step", _BATCH | {"dirty": 0}),
+    HardPoint("some requests own no block", _BATCH, _some_own_nothing),
+    HardPoint("no request owns a block", _BATCH, _none_owns_anything),
+    HardPoint("whole rows", _BATCH, _whole_rows_owned),
+    HardPoint("one column", _BATCH | {"block_size": 400}),
+    HardPoint("1025 columns", {"batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4100, "context_len": 4100}),  # noqa: E501
+    HardPoint("2051 columns cleared", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4}),  # noqa: E501
+    HardPoint("5 groups of one width", _BATCH | {"num_groups": 5}),
+    HardPoint("4 groups of different widths", _BATCH | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.3}),
+    HardPoint("window", _WINDOW),
+    HardPoint("window in every second group", _WINDOW | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.2}),
+    HardPoint("window, nothing computed", _WINDOW, _computed(0)),
+    HardPoint("window, computed = reach", _WINDOW, _computed(31)),
+    HardPoint("window, computed = reach + block", _WINDOW, _computed(47)),
+    HardPoint("window, one less", _WINDOW, _computed(46)),
+    HardPoint("window above all owned blocks", _WINDOW, _window_above_all_blocks),
+    HardPoint("window of one token", _WINDOW | {"window": 1}),
+    HardPoint("window of 1500 blocks", {"batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000, "window": 1400}),  # noqa: E501
+    HardPoint("block size 1", _WINDOW | {"block_size": 1}),
+    HardPoint("width a multiple of 4", _WINDOW | {"max_model_len": 320, "context_len": {"uniform": [4, 320]}}),
+    HardPoint("counts in host memory", _WINDOW | {"memory": "uva", "num_groups": 3}),
+    HardPoint("counts in host memory, 1500 columns", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4, "memory": "uva"}),  # noqa: E501
+]
+# fmt: on
+
+_CAPACITY = _TINY | {"max_num_seqs": 24, "num_groups": 2, "window": 31}
+_BIG, _SMALL = _CAPACITY | {"batch_size": 20, "dirty": 0}, _CAPACITY | {"batch_size": 3, "dirty": 20}
+SEQUENCES = {
+    "big-small-big": (_BIG, _SMALL, _BIG | {"dirty": 3}),
+    "shrinking": (_BIG, *(_CAPACITY | {"batch_size": b, "dirty": d} for b, d in ((14, 20), (9, 14), (1, 9)))),
+    "big-padded-idle-big": (
+        _BIG,
+        _BIG | {"padding": 0.6, "dirty": 20},
+        _SMALL | {"padding": 1.0, "dirty": 8},
+        _BIG,
+    ),
+}

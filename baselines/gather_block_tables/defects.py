@@ -1,0 +1,80 @@
+"""Historic bugs of gather_block_tables, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from baselines.gather_block_tables.chains import op_chain, set_up
+from baselines.gather_block_tables.operator import Inputs, Outputs
+from baselines.workloads.request_slots import num_real
+from harness.contract import Point, variant
+
+
+@variant(
+    "gather_block_tables",
+    defect="rows of an earlier, larger batch keep its blocks (vLLM #49757)",
+    waives="no_alloc",
+)
+def dirty_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return set_up(point, x, out, rows=point.batch_size)
+
+
+@variant(
+    "gather_block_tables",
+    defect="padding rows keep the blocks of finished requests (vLLM #37728)",
+    waives="no_alloc",
+)
+def padding_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return set_up(point, x, out, rows=num_real(point))
+
+
+@variant(
+    "gather_block_tables",
+    defect="blocks below a sliding window stay in the table (vLLM #42273)",
+    waives="no_alloc",
+)
+def evicted_blocks_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return set_up(point, x, out, windows=[0] * point.num_groups)
+
+
+@variant(
+    "gather_block_tables",
+    defect="the window is taken from the optimistic count, before rejected tokens are given back (vLLM #47728)",
+    waives="no_alloc",
+)
+def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    optimistic = torch.empty_like(x.num_computed)
+    chain = set_up(point, replace(x, num_computed=optimistic), out)
+
+    def launch() -> None:
+        torch.add(x.num_computed, point.max_decode_len, out=optimistic)
+        chain()
+
+    return launch
+
+
+@variant(
+    "gather_block_tables",
+    defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)",
+    waives="no_alloc",
+)
+def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return set_up(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
+
+
+@variant(
+    "gather_block_tables",
+    defect="entries below the window are hidden in the shared source (like vLLM 0.19's clamped table)",
+    waives="no_alloc",
+)
+def source_masked_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = op_chain(point, x, out)
+
+    def launch() -> None:
+        chain()
+        x.source.clamp_(max=1 << 24)
+
+    return launch

@@ -1,0 +1,169 @@
+"""gather_block_tables: block tables by request slot -> tables in batch order, for all KV cache groups.
+
+An engine appends new blocks to a table by request slot; attention wants rows in batch order at a fixed address. For
+group g and row b of the B real requests, s = idx[b]:
+
+    null = max(num_computed[s] - reach[g], 0) // block_sizes[g]       where group g has a window (reach[g] > 0), else 0
+    target[g][b, c] = 0                        c < min(null, num_blocks[g, s])       below the window: may be reused
+    target[g][b, c] = source[g][s, c]          null <= c < num_blocks[g, s]
+    target[g][b, :] = 0                        B <= b < max(batch_size, dirty)
+
+No consumer reads columns from num_blocks on. dirty: rows that the previous step filled; a padding row that still named
+blocks of a finished request had state written through it (vLLM #49757). Rows behind keep their contents.
+
+reach is the number of tokens below the step's first one that may still be read. The comparison with the first position
+holds for all rows of a request. Entries below the window must be 0, not only unread: a tile that straddles its start
+loads the whole block, and NaN in a reused block survives masking.
+
+num_blocks is in pinned host memory upstream (``memory: uva``), so a kernel's first load crosses the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from baselines.gather_block_tables.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.decode_batch import int32
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+
+WINDOW = Axis(
+    "window",
+    axes.whole(0),
+    0,
+    "tokens before the step that a sliding window reaches, in every second group (0 = no window)",
+)
+DIRTY = Axis(
+    "dirty", axes.whole(0), lambda p: p.batch_size, "rows that the previous step filled, cleared where they are padding"
+)
+AXES = (
+    axes.BATCH_SIZE,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    slots.PADDING,
+    slots.MAX_NUM_SEQS,
+    *slots.GROUPS,
+    WINDOW,
+    DIRTY,
+    slots.MEMORY,
+)
+RULES = (
+    *axes.DECODE_STEP_RULES,
+    slots.SEQS_FIT,
+    Rule("dirty ({dirty}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.dirty <= p.max_num_seqs),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot of every real row, distinct
+    source: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    num_computed: Tensor  # [R] int32, tokens computed before the step
+    starts: Tensor  # [G] int64
+    widths: Tensor  # [G] int64, row strides of source and target
+    block_sizes: Tensor  # [G] int32
+    reach: Tensor  # [G] int32, 0 = no window
+    num_blocks_device: Tensor | None  # [G, R] int32, blocks owned
+    num_blocks_host: Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+
+    @property
+    def num_blocks(self) -> Tensor:
+        return self.num_blocks_host if self.num_blocks_device is None else self.num_blocks_device
+
+
+@dataclass(frozen=True)
+class Outputs:
+    target: Tensor  # flat int32, in batch order, laid out like the source
+
+
+def reaches(point: Point) -> list[int]:
+    """Window of each group: of every second one, or of the only one; none where a group holds states."""
+    attention = point.num_groups - slots.num_state_groups(point)
+    return [point.window if g < attention and (g % 2 or point.num_groups == 1) else 0 for g in range(point.num_groups)]
+
+
+def rows_to_write(point: Point) -> int:
+    """Rows from 0 on that are filled or cleared."""
+    return max(point.batch_size, point.dirty)
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step = slots.make_step(point, seed)
+    owned, on_device = slots.num_blocks(point, step), point.memory == "device"
+    return Inputs(
+        idx=step.idx[: slots.num_real(point)].clone(),
+        source=slots.make_tables(point, step, seed),
+        num_computed=step.num_computed,
+        starts=torch.tensor(slots.table_starts(point)[:-1]),
+        widths=torch.tensor(slots.group_widths(point)),
+        block_sizes=int32(slots.group_block_sizes(point)),
+        reach=int32(reaches(point)),
+        num_blocks_device=owned if on_device else None,
+        num_blocks_host=None if on_device else owned,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    return Outputs(torch.empty(slots.table_starts(point)[-1], dtype=torch.int32))
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    tables = slots.group_tables(point, out.target)
+    return {f"group {g}": table[: point.batch_size] for g, table in enumerate(tables)}
+
+
+def _null_columns(x: Inputs, g: int, s: int) -> int:
+    """Columns below the window, of those that are owned."""
+    reach, block = int(x.reach[g]), int(x.block_sizes[g])
+    null = max(int(x.num_computed[s]) - reach, 0) // block if reach > 0 else 0
+    return min(null, int(x.num_blocks[g, s]))
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    value = torch.zeros_like(x.source)
+    untouched, slack = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
+    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, slack)]
+    for g, (source, table, kept, unread) in enumerate(zip(*parts, strict=True)):
+        for b, s in enumerate(x.idx.tolist()):
+            null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
+            table[b, null:] = source[s, null:]
+            kept[b], unread[b, owned:] = False, True
+        for b in range(len(x.idx), rows_to_write(point)):
+            kept[b] = False
+    return {"target": Expected(value, untouched, slack)}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Owned entries read above the window and written all; whole rows cleared; idx, counts and two numbers a row."""
+    entries = 0
+    for g, width in enumerate(slots.group_widths(point)):
+        for s in x.idx.tolist():
+            owned = int(x.num_blocks[g, s])
+            entries += 2 * owned - _null_columns(x, g, s)
+        entries += (rows_to_write(point) - len(x.idx)) * width
+    counts = (point.num_groups if point.memory == "device" else 0) + int(point.window > 0)
+    return 4 * (entries + counts * len(x.idx)) + 8 * len(x.idx) + 24 * point.num_groups
+
+
+operator = Operator(
+    name="gather_block_tables",
+    summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=slots.redundant,
+)

@@ -1,0 +1,98 @@
+"""Steps that break implementations of mamba_align_step, and sequences of steps through the same buffers.
+
+Edits change the contents of the generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.mamba_align_step.operator import Inputs
+
+
+def _fell_back(x: Inputs) -> None:
+    """The previous step was scheduled into a later block than this one: its drafts were rejected."""
+    x.columns_before[x.idx] += 2
+
+
+def _reused_slots(x: Inputs) -> None:
+    """New requests took over the slots: no running state, count of 1."""
+    x.columns_before[x.idx] = -1
+    x.accepted_before[x.idx] = 1
+
+
+def _reached(tokens: int, accepted: int = 1, column: int | None = None):
+    """After sampling: every request has this many tokens, of which ``accepted`` are the step's."""
+
+    def edit(x: Inputs) -> None:
+        x.num_computed[x.idx] = tokens
+        x.accepted_before[x.idx] = accepted
+        if column is not None:
+            x.columns_before[x.idx] = column
+
+    return edit
+
+
+_SMALL = {"mamba_block_size": 16, "max_model_len": 256, "context_len": {"uniform": [8, 256]}}
+_BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
+_BS1 = _BATCH | {"mamba_block_size": 1, "next_n": 6, "context_len": {"uniform": [6, 256]}}
+_AFTER = _BATCH | {"phase": "after_sampling"}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    HardPoint("every slot", _BATCH | {"batch_size": 20}),
+    HardPoint("BS = 1, k = 5: a block end with every token", _BS1),
+    HardPoint("BS larger than any request", _BATCH | {"mamba_block_size": 1024}),
+    HardPoint("nc = 0", _BATCH | {"context_len": 4}),
+    HardPoint("nc = BS - 1", _BATCH | {"context_len": 19}),
+    HardPoint("nc = BS", _BATCH | {"context_len": 20}),
+    HardPoint("nc = BS + 1", _BATCH | {"context_len": 21}),
+    HardPoint("the step ends with a block", _BATCH | {"context_len": 32}),
+    HardPoint("the step ends one past a block", _BATCH | {"context_len": 33}),
+    HardPoint("the last column", _BATCH | {"context_len": 256}),
+    HardPoint("all requests fresh", _BATCH | {"fresh": 1}),
+    HardPoint("half of them fresh", _BATCH | {"fresh": 0.5}),
+    HardPoint("slots reused by new requests", _BATCH, _reused_slots),
+    HardPoint("fell back over a block's end", _BATCH, _fell_back),
+    HardPoint("all accepted", _BATCH | {"acceptance": 1}),
+    HardPoint("none accepted", _BATCH | {"acceptance": 0}),
+    HardPoint("a chunk of three blocks", _BATCH | {"prefills": 4, "prefill_len": 40}),
+    HardPoint("k = 0", _BATCH | {"next_n": 1}),
+    HardPoint("k = 7, ragged", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
+    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
+    HardPoint("only padding rows", _BATCH | {"padding": 1.0}),
+    HardPoint("2 groups", _BATCH | {"num_groups": 2}),
+    HardPoint("5 groups, padding rows", _BATCH | {"num_groups": 5, "padding": 0.3}),
+    HardPoint("B = 300, 3 groups", _SMALL | {"batch_size": 300, "num_groups": 3}),
+    HardPoint("after", _AFTER),
+    HardPoint("after, B = 1", _AFTER | {"batch_size": 1}),
+    HardPoint("after, BS = 1, k = 5", _BS1 | {"phase": "after_sampling"}),
+    HardPoint("after, BS larger than any request", _AFTER | {"mamba_block_size": 1024}),
+    HardPoint("after, all accepted", _AFTER | {"acceptance": 1}),
+    HardPoint("after, none accepted", _AFTER | {"acceptance": 0}),
+    HardPoint("after, chunks, some to a block's end", _AFTER | {"prefills": 5, "prefill_len": 32, "context_len": {"uniform": [32, 64]}}),  # noqa: E501
+    HardPoint("after, a block's end reached", _AFTER, _reached(32, 3)),
+    HardPoint("after, a block's end passed by one", _AFTER, _reached(33, 2)),
+    HardPoint("after, a block's end just not reached", _AFTER, _reached(31, 4)),
+    HardPoint("after, a block's end passed before the step", _AFTER, _reached(33, 1)),
+    HardPoint("after, frozen in place: no copy, count 1", _AFTER, _reached(32, 1, 1)),
+    HardPoint("after, shifted inside its slot", _AFTER, _reached(32, 3, 1)),
+    HardPoint("after, from the next column", _AFTER, _reached(34, 3, 2)),
+    HardPoint("after, padding rows", _AFTER | {"padding": 0.4}),
+    HardPoint("after, only padding rows", _AFTER | {"padding": 1.0}),
+    HardPoint("after, B = 300", _SMALL | {"batch_size": 300, "phase": "after_sampling"}),
+]
+# fmt: on
+
+_CAPACITY = _SMALL | {"max_num_seqs": 24, "num_groups": 2}
+_BIG, _LITTLE = _CAPACITY | {"batch_size": 20, "decode_len": "ragged"}, _CAPACITY | {"batch_size": 2}
+SEQUENCES = {
+    "big-small-padded-big": (_BIG, _LITTLE, _BIG | {"padding": 0.5}, _BIG),
+    "after, big-small-padded-big": tuple(
+        step | {"phase": "after_sampling", "num_groups": 1} for step in (_BIG, _LITTLE, _BIG | {"padding": 0.5}, _BIG)
+    ),
+}

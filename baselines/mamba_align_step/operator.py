@@ -1,0 +1,234 @@
+"""mamba_align_step: columns, state slots and moves of recurrent states kept by request slot (cache mode align).
+
+Each request has one running state, in the block that holds its last scheduled token, and k scratch slots behind it. For
+row b, s = idx[b] (-1 = padding), BS the Mamba block size, q the row's query tokens:
+
+    before_forward   old = columns_before[s];  new = ceil((num_computed[s] + q) / BS) - 1
+        source_columns[s] = old;  source_offsets[s] = max(accepted_before[s] - 1, 0);  columns[s] = new
+        accepted[s] = 1 where old >= 0 and old != new, else accepted_before[s]
+        moves[b] = (old, new, source_offsets[s]) where old >= 0 and old != new, else (-1, -1, 0)
+        batch_accepted[b] = accepted[s] after that, 1 for padding
+        state_slots[g, b, j] = table of group g, row of b: column max((seq_lens[b] - 1) // BS, 0) + j      0 <= j <= k
+        mask[b] = s >= 0;  starts[b] = query_start_loc[b] up to and including the last row's end
+    after_sampling   a = accepted_before[s], of this step;  running = num_computed[s] - a + 1
+        aligned = num_computed[s] // BS * BS;  to = aligned / BS - 1;  from = columns_before[s]
+        frozen where aligned >= running: a block's end was reached, and the state of just that many tokens is kept
+        accepted[s] = 1 where frozen and to = from, else a
+        moves[b] = (from, to, aligned - running) where frozen, but (-1, -1, 0) where that is a copy onto itself
+
+Padding rows have slot 0 in state_slots (their row of the batch-ordered table is cleared) and no move; nothing by slot
+is written for them. Other slots and rows from the batch on keep their contents. num_computed is before the step in the
+first phase and after it in the second.
+
+Counts and columns are read from one array and written to another: all copies of a request read them while one block
+resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselves are mamba_state_copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.mamba_align_step.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.context_lengths import plain
+from baselines.workloads.decode_batch import int32
+from baselines.workloads.integers import cdiv
+from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from harness.contract import Axis, Expected, Operator, Point
+
+PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
+ACCEPTANCE = Axis(
+    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
+)
+FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
+AXES = (*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, ACCEPTANCE, FRESH)
+RULES = slots.STEP_RULES
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tables are given twice, as in an engine: by slot and, gathered, by row."""
+
+    idx: Tensor  # [B] int64, request slot; -1 = padding
+    num_computed: Tensor  # [R] int32
+    columns_before: Tensor  # [R] int32, column of the running state; -1 = none
+    accepted_before: Tensor  # [R] int32, accepted drafts + 1, >= 1
+    query_start_loc: Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
+    seq_lens: Tensor | None = None  # [B] int32; 0 in padding rows
+    slot_tables: Tensor | None = None  # [G, R, W] int32, by slot
+    batch_tables: Tensor | None = None  # [G, B, W] int32, by row; padding rows 0
+
+
+@dataclass(frozen=True)
+class Outputs:
+    accepted: Tensor  # [R] int32, by slot
+    moves: Tensor  # [R, 3] int32, by row: column from, column to, shift
+    columns: Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
+    source_columns: Tensor | None = None  # [R] int32, by slot
+    source_offsets: Tensor | None = None  # [R] int32, by slot
+    batch_accepted: Tensor | None = None  # [R] int32, by row
+    state_slots: Tensor | None = None  # [G, R, 1 + k] int32, by row
+    mask: Tensor | None = None  # [R] bool, by row
+    starts: Tensor | None = None  # [R + 1] int32, by row
+
+
+def table_columns(point: Point) -> int:
+    """W: blocks of the longest request and k scratch columns."""
+    return cdiv(point.max_model_len, point.mamba_block_size) + point.next_n - 1
+
+
+def running_states(
+    point: Point, rng: np.random.Generator, computed: np.ndarray, accepted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(accepted counts, columns) that a step before this one may have left; accepted: as drawn, at most 1 + k."""
+    accepted = np.minimum(accepted, np.maximum(computed, 1))
+    scheduled = np.minimum(rng.integers(accepted, point.next_n + 1), point.max_model_len - computed + accepted)
+    columns = np.where(computed > 0, (computed - accepted + np.maximum(scheduled, 1) - 1) // point.mamba_block_size, -1)
+    fresh = (rng.random(len(computed)) < point.fresh) | (computed == 0)
+    return np.where(fresh, 1, accepted), np.where(fresh, -1, columns)
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 5])
+    real, capacity, k, size = slots.num_real(point), point.max_num_seqs, point.next_n - 1, point.mamba_block_size
+    idx, lens = step.idx.numpy()[:real], step.seq_lens.numpy()[:real].astype(np.int64)
+    query = torch.diff(step.query_start_loc[: real + 1]).numpy().astype(np.int64)
+    computed = lens - query
+    accepted = 1 + (rng.random((real, k)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+    if point.phase == "after_sampling":
+        accepted = np.minimum(accepted, query)
+        accepted[real - point.prefills : real] = 1
+        after = computed + accepted
+        after[real - point.prefills : real] = lens[real - point.prefills : real]
+        return Inputs(
+            idx=step.idx,
+            num_computed=slots.by_slot(idx, after, capacity),
+            columns_before=slots.by_slot(idx, (lens - 1) // size, capacity),
+            accepted_before=slots.by_slot(idx, accepted, capacity),
+        )
+    accepted, columns = running_states(point, rng, computed, accepted)
+
+    width = table_columns(point)
+    by_slot = torch.full((point.num_groups, capacity, width), slots.UNUSED, dtype=torch.int32)
+    by_row = torch.zeros(point.num_groups, point.batch_size, width, dtype=torch.int32)
+    ids = torch.from_numpy(rng.permutation(point.num_groups * real * (1 + k)).reshape(point.num_groups, real, 1 + k))
+    for b, s in enumerate(idx.tolist()):
+        first = (int(lens[b]) - 1) // size
+        by_slot[:, s, first : first + 1 + k] = 1 + ids[:, b].int()
+        by_row[:, b] = by_slot[:, s]
+    return Inputs(
+        idx=step.idx,
+        num_computed=slots.by_slot(idx, computed, capacity),
+        columns_before=slots.by_slot(idx, columns, capacity),
+        accepted_before=slots.by_slot(idx, accepted, capacity),
+        query_start_loc=step.query_start_loc,
+        seq_lens=step.seq_lens,
+        slot_tables=by_slot,
+        batch_tables=by_row,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    capacity, int_ = point.max_num_seqs, lambda *shape: torch.empty(*shape, dtype=torch.int32)
+    shared = {"accepted": int_(capacity), "moves": int_(capacity, 3)}
+    if point.phase == "after_sampling":
+        return Outputs(**shared)
+    return Outputs(
+        **shared,
+        columns=int_(capacity),
+        source_columns=int_(capacity),
+        source_offsets=int_(capacity),
+        batch_accepted=int_(capacity),
+        state_slots=int_(point.num_groups, capacity, point.next_n),
+        mask=torch.empty(capacity, dtype=torch.bool),
+        starts=int_(capacity + 1),
+    )
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    rows = point.batch_size
+    found = {"accepted": out.accepted, "moves": out.moves[:rows]}
+    if point.phase == "before_forward":
+        found |= {name: getattr(out, name) for name in ("columns", "source_columns", "source_offsets")}
+        found |= {"batch_accepted": out.batch_accepted[:rows], "state_slots": out.state_slots[:, :rows]}
+        found |= {"mask": out.mask[:rows], "starts": out.starts[: rows + 1]}
+    return found
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    outputs = {name: buffer for name, buffer in vars(make_outputs(point)).items() if buffer is not None}
+    value = {name: torch.zeros_like(buffer) for name, buffer in outputs.items()}
+    kept = {name: torch.ones(buffer.shape, dtype=torch.bool) for name, buffer in outputs.items()}
+
+    def put(name: str, place: object, content: object) -> None:
+        value[name][place], kept[name][place] = content, False
+
+    def move(b: int, *columns: int) -> None:
+        put("moves", b, int32(columns))
+
+    size, before = point.mamba_block_size, point.phase == "before_forward"
+    for b, s in enumerate(x.idx.tolist()):
+        move(b, -1, -1, 0)
+        if before:
+            query = int(x.query_start_loc[b + 1] - x.query_start_loc[b])
+            put("starts", b, x.query_start_loc[b])
+            put("starts", b + 1, x.query_start_loc[b + 1])
+            put("mask", b, s >= 0)
+            put("batch_accepted", b, 1)
+            first = max((int(x.seq_lens[b]) - 1) // size, 0)
+            for g in range(point.num_groups):
+                for j in range(point.next_n):
+                    put("state_slots", (g, b, j), x.batch_tables[g, b, first + j])
+        if s < 0:
+            continue
+        computed, old, count = int(x.num_computed[s]), int(x.columns_before[s]), int(x.accepted_before[s])
+        if before:
+            new = cdiv(computed + query, size) - 1
+            crosses = old >= 0 and old != new
+            if crosses:
+                move(b, old, new, max(count - 1, 0))
+            put("source_columns", s, old)
+            put("source_offsets", s, max(count - 1, 0))
+            put("columns", s, new)
+            put("accepted", s, 1 if crosses else count)
+            put("batch_accepted", b, 1 if crosses else count)
+        else:
+            running, aligned = computed - count + 1, computed // size * size
+            to, frozen = aligned // size - 1, aligned >= running
+            if frozen and (to != old or aligned > running):
+                move(b, old, to, aligned - running)
+            put("accepted", s, 1 if frozen and to == old else count)
+    return {name: Expected(value[name], kept[name]) for name in outputs}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Per row slot, count, column and progress, and what is written of them; before the forward pass lengths,
+    boundaries, mask and, in each group, 1 + k table entries read and written.
+    """
+    rows = len(x.idx)
+    if point.phase == "after_sampling":
+        return rows * (8 + 3 * 4 + 4 + 12)
+    return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8
+
+
+operator = Operator(
+    name="mamba_align_step",
+    summary="columns, state slots of all groups and moves of recurrent states, by request slot",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=slots.redundant,
+)

@@ -1,0 +1,105 @@
+"""Steps that break implementations of post_update, and sequences of steps through the same buffers.
+
+Edits change the contents of the generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.post_update.operator import Inputs
+
+
+_HISTORY = 64
+
+
+def _filtered(x: Inputs) -> None:
+    """Rows between others belong to another pipeline rank."""
+    x.idx[1::2] = -1
+
+
+def _all_filtered(x: Inputs) -> None:
+    x.idx.fill_(-1)
+
+
+def _chunks(x: Inputs) -> None:
+    """Every request is in the middle of its prompt."""
+    x.prompt_lens[x.idx] = x.seq_lens + 1
+
+
+def _last_chunks(x: Inputs) -> None:
+    x.prompt_lens[x.idx] = x.seq_lens
+
+
+def _one_token_repeated(x: Inputs) -> None:
+    """Every row produced one token several times: the last id of the vocabulary."""
+    last = x.bins.shape[1] - 1
+    for b, count in enumerate(x.num_sampled.tolist()):
+        x.tokens[b, :count] = last
+
+
+def _first_id(x: Inputs) -> None:
+    for b, count in enumerate(x.num_sampled.tolist()):
+        x.tokens[b, :count] = torch.arange(count) % 2
+
+
+def _history_ends(x: Inputs) -> None:
+    """The step's tokens are the last ones that the history holds."""
+    x.total[x.idx] = _HISTORY - x.num_sampled
+
+
+def _history_begins(x: Inputs) -> None:
+    x.total[x.idx] = 0
+
+
+_SMALL = {"max_model_len": 900, "context_len": {"uniform": [8, 900]}, "history_len": _HISTORY, "vocab_size": 50}
+_BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
+_BINS = _BATCH | {"penalties": "on"}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1, slot not 0", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    HardPoint("every slot", _BATCH | {"batch_size": 20}),
+    HardPoint("all accepted", _BATCH | {"acceptance": 1}),
+    HardPoint("all rejected", _BATCH | {"acceptance": 0}),
+    HardPoint("all rows chunks", _BATCH, _chunks),
+    HardPoint("all rows last chunks", _BATCH, _last_chunks),
+    HardPoint("chunks beside decodes", _BATCH | {"prefills": 4, "prefill_len": 33}),
+    HardPoint("fewer drafts than k, and none", _BATCH | {"decode_len": "ragged"}),
+    HardPoint("k = 1", _BATCH | {"next_n": 2}),
+    HardPoint("no drafts", _BATCH | {"next_n": 1}),
+    HardPoint("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
+    HardPoint("k = 40, rows longer than a warp", _SMALL | {"batch_size": 3, "max_num_seqs": 5, "next_n": 41, "acceptance": 1, "penalties": "on"}),  # noqa: E501
+    HardPoint("filtered rows between others", _BATCH, _filtered),
+    HardPoint("every row filtered", _BINS | {"new_drafts": "yes"}, _all_filtered),
+    HardPoint("padding rows", _BINS | {"padding": 0.4}),
+    HardPoint("an idle rank", _BATCH | {"padding": 1.0}),
+    HardPoint("penalties", _BINS),
+    HardPoint("penalties, the last id repeated", _BINS | {"acceptance": 0.9}, _one_token_repeated),
+    HardPoint("penalties, two ids alternate", _BINS | {"acceptance": 0.9, "next_n": 7}, _first_id),
+    HardPoint("penalties, chunks beside decodes", _BINS | {"prefills": 4, "prefill_len": 5}),
+    HardPoint("penalties, all rows chunks", _BINS, _chunks),
+    HardPoint("one token id", _BINS | {"vocab_size": 1}),
+    HardPoint("drafts arrive with the tokens", _BATCH | {"new_drafts": "yes"}),
+    HardPoint("drafts arrive, rows filtered", _BATCH | {"new_drafts": "yes"}, _filtered),
+    HardPoint("history fills up", _BATCH, _history_ends),
+    HardPoint("history begins", _BATCH, _history_begins),
+    HardPoint("host memory", _BINS | {"memory": "uva", "prefills": 3, "prefill_len": 20}),
+    HardPoint("B = 257", _SMALL | {"batch_size": 257, "decode_len": "mixed"}),
+]
+# fmt: on
+
+_CAPACITY = _SMALL | {"max_num_seqs": 24}
+_BIG, _LITTLE = _CAPACITY | {"batch_size": 20, "decode_len": "ragged"}, _CAPACITY | {"batch_size": 2}
+SEQUENCES = {
+    "big-small-big": (_BIG, _LITTLE, _BIG),
+    "penalties, big-chunks-padded-big": tuple(
+        step | {"penalties": "on"}
+        for step in (_BIG, _BIG | {"prefills": 9, "prefill_len": 7}, _BIG | {"padding": 0.6}, _BIG)
+    ),
+}

@@ -1,0 +1,112 @@
+"""Historic bugs of post_update, kept as negative controls: verify must reject each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from baselines.post_update.chains import on_device, op_chain, set_up
+from baselines.post_update.operator import Inputs, Outputs
+from baselines.workloads.request_slots import rows_of_slots
+from harness.contract import Point, variant
+
+
+def _corrected(
+    point: Point, x: Inputs, out: Outputs, target: Tensor, wrong: Callable[[], Tensor]
+) -> Callable[[], None]:
+    """The chain, then ``wrong()`` by row into a tensor by slot."""
+    chain = op_chain(point, x, out)
+
+    def launch() -> None:
+        chain()
+        row, live = rows_of_slots(x.idx, len(target))
+        target.copy_(torch.where(live, wrong()[row], target))
+
+    return launch
+
+
+@variant(
+    "post_update", defect="drafts are counted twice for penalties (vLLM #33251)", skip=on_device, waives="no_alloc"
+)
+def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = op_chain(point, x, out)
+    if x.bins is None:
+        return chain
+    again = set_up(point, replace(x, bins=out.bins), out)
+
+    def launch() -> None:
+        chain()
+        again()
+
+    return launch
+
+
+@variant(
+    "post_update",
+    defect="progress counts rejected drafts (as the host believes, vLLM #30029)",
+    skip=on_device,
+    waives="no_alloc",
+)
+def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def optimistic() -> Tensor:
+        query = torch.diff(x.query_start_loc[: len(x.idx) + 1])
+        return x.num_computed[x.idx.clamp(min=0)] + query
+
+    return _corrected(point, x, out, out.num_computed, optimistic)
+
+
+@variant(
+    "post_update",
+    defect="a chunk leaves an accepted count of 0, or that of the slot's former owner (vLLM #48132)",
+    skip=on_device,
+    waives="no_alloc",
+)
+def accepted_below_one(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return _corrected(point, x, out, out.accepted, lambda: out.num_sampled[: len(x.idx)])
+
+
+@variant(
+    "post_update",
+    defect="the last chunk of a prompt does not sample (comparison off by one)",
+    skip=on_device,
+    waives="no_alloc",
+)
+def last_chunk_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    longer = torch.empty_like(x.prompt_lens)
+    chain = set_up(point, replace(x, prompt_lens_device=longer), out)
+
+    def launch() -> None:
+        torch.add(x.prompt_lens, 1, out=longer)
+        chain()
+
+    return launch
+
+
+@variant(
+    "post_update",
+    defect="a filtered row is written to the last slot: -1 wraps around",
+    skip=on_device,
+    waives="no_alloc",
+)
+def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    wrapped = torch.empty_like(x.idx)
+    chain = set_up(point, replace(x, idx=wrapped), out)
+
+    def launch() -> None:
+        wrapped.copy_(torch.where(x.idx < 0, point.max_num_seqs - 1, x.idx))
+        chain()
+
+    return launch
+
+
+@variant(
+    "post_update",
+    defect="a chunk's sampled token counts: last token and history of the middle of a prompt",
+    skip=on_device,
+    waives="no_alloc",
+)
+def chunks_sampled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return set_up(point, replace(x, prompt_lens_device=torch.zeros_like(x.prompt_lens)), out)

@@ -1,0 +1,248 @@
+"""post_update: what a verified step leaves in the request slots, for the next step to start from.
+
+For row b, s = idx[b], n = cu_num_logits[b + 1] - cu_num_logits[b], q = query_start_loc[b + 1] - query_start_loc[b]:
+
+    chunk:  seq_lens[b] < prompt_lens[s]         the prompt goes on, so what was sampled does not count
+    ns = num_sampled[b], nr[b] = n - ns          tokens produced, drafts rejected; both 0 for a chunk
+
+and for s >= 0 (a row of slot -1 is filtered and leaves nothing behind, its ns and nr are read by nobody):
+
+    num_computed[s] += q - nr                    total[s] += ns
+    last[s] = tokens[b, ns - 1]                  where ns > 0, else kept
+    all_ids[s, total + i] = tokens[b, i]         i < ns, total before the step
+    bins[s, tokens[b, i]] += 1                   i < ns, with penalties: a token that occurs twice counts twice
+    draft[s] = new_drafts[b]                     where drafts arrive with the tokens (pipeline parallelism)
+    accepted[s] = max(ns, 1)                     for recurrent layers
+
+The last chunk of a prompt (seq_lens = prompt_lens) does sample. Tokens from ns on are junk. Other slots do not change.
+State is read from the inputs and written to the outputs; an engine passes one array as both. That is legal because the
+slots of a batch are distinct.
+
+vLLM 0.33 takes three launches for it. prompt_lens and all_ids are in pinned host memory there (``memory: uva``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.post_update.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.context_lengths import plain
+from baselines.workloads.decode_batch import int32
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+
+#: int64 between two rows of the sampler's tokens that are no tokens.
+ROW_PADDING = 3
+#: Limit of the penalty counts, bytes.
+MOST_BIN_BYTES = 1 << 30
+
+ACCEPTANCE = Axis(
+    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
+)
+PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens are counted for penalties")
+NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
+
+
+def _vocab_size(value: Any) -> int:
+    return axes.whole(1)(value)
+
+
+#: A wide row of counts leaves no room for many requests.
+_vocab_size.examples = (9, 33, 1027)
+VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
+HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
+
+AXES = (*slots.STEP, ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
+RULES = (
+    *slots.STEP_RULES,
+    Rule(
+        "history_len ({history_len}) must hold a step of next_n ({next_n}) tokens", lambda p: p.next_n <= p.history_len
+    ),
+    Rule(
+        "the penalty counts of max_num_seqs {max_num_seqs} x vocab_size {vocab_size} must not exceed 1 GiB",
+        lambda p: p.penalties == "off" or 4 * p.max_num_seqs * p.vocab_size <= MOST_BIN_BYTES,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot; -1 = filtered
+    cu_num_logits: Tensor  # [B + 1] int32, starts of the rows' logits
+    query_start_loc: Tensor  # [R + 1] int32
+    seq_lens: Tensor  # [B] int32, after the step, rejected drafts included
+    num_sampled: Tensor  # [B] int32, tokens the sampler produced
+    tokens: Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
+    num_computed: Tensor  # [R] int32
+    total: Tensor  # [R] int32, tokens of the history
+    new_drafts: Tensor | None  # [B, k] int64
+    bins: Tensor | None  # [R, vocab_size] int32
+    prompt_lens_device: Tensor | None  # [R] int32
+    prompt_lens_host: Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+
+    @property
+    def prompt_lens(self) -> Tensor:
+        return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
+
+
+@dataclass(frozen=True)
+class Outputs:
+    num_sampled: Tensor  # [R] int32, by row
+    num_rejected: Tensor  # [R] int32, by row
+    num_computed: Tensor  # [R] int32, by slot, as all that follow
+    total: Tensor  # [R] int32
+    last: Tensor  # [R] int64
+    accepted: Tensor  # [R] int32
+    draft: Tensor | None  # [R, k] int64
+    bins: Tensor | None  # [R, vocab_size] int32
+    all_ids_device: Tensor | None  # [R, history_len] int32
+    all_ids_host: Tensor | None = field(metadata=HOST)
+
+    @property
+    def all_ids(self) -> Tensor:
+        return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
+
+
+def _has_drafts(point: Point) -> bool:
+    return point.new_drafts == "yes" and point.next_n > 1
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 2])
+    rows, real, k = point.batch_size, slots.num_real(point), point.next_n - 1
+    logits = torch.diff(step.query_start_loc[: rows + 1]).numpy().astype(np.int64)
+    logits[real - point.prefills : real] = 1
+    accepted = (rng.random((rows, k)) < point.acceptance).cumprod(axis=1)
+    sampled = 1 + np.where(np.arange(k) < logits[:, None] - 1, accepted, 0).sum(axis=1)
+    tokens = torch.full((rows, point.next_n + ROW_PADDING), slots.UNUSED)[:, : point.next_n]
+    drawn = torch.from_numpy(rng.integers(0, point.vocab_size, (rows, point.next_n)))
+    if point.vocab_size > 8:  # a few ids recur, as in text
+        drawn = torch.where(torch.from_numpy(rng.random(drawn.shape) < 0.3), drawn % 3, drawn)
+    tokens.copy_(torch.where(torch.arange(point.next_n) < torch.from_numpy(sampled)[:, None], drawn, slots.UNUSED))
+    idx = step.idx[:real].numpy()
+    history = (rng.random(real) * (point.history_len - sampled[:real] + 1)).astype(np.int64)
+    bins = None
+    if point.penalties == "on":
+        bins = torch.from_numpy(rng.integers(0, 9, (point.max_num_seqs, point.vocab_size), dtype=np.int32))
+    on_device = point.memory == "device"
+    return Inputs(
+        idx=step.idx,
+        cu_num_logits=int32(np.append(0, logits.cumsum())),
+        query_start_loc=step.query_start_loc,
+        seq_lens=step.seq_lens,
+        num_sampled=int32(sampled),
+        tokens=tokens,
+        num_computed=step.num_computed,
+        total=slots.by_slot(idx, history, point.max_num_seqs),
+        new_drafts=torch.from_numpy(rng.integers(0, point.vocab_size, (rows, k))) if _has_drafts(point) else None,
+        bins=bins,
+        prompt_lens_device=step.prompt_lens if on_device else None,
+        prompt_lens_host=None if on_device else step.prompt_lens,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    capacity, counts = point.max_num_seqs, [torch.empty(point.max_num_seqs, dtype=torch.int32) for _ in range(5)]
+    history = torch.empty(capacity, point.history_len, dtype=torch.int32)
+    on_device = point.memory == "device"
+    return Outputs(
+        num_sampled=counts[0],
+        num_rejected=counts[1],
+        num_computed=counts[2],
+        total=counts[3],
+        last=torch.empty(capacity, dtype=torch.int64),
+        accepted=counts[4],
+        draft=torch.empty(capacity, point.next_n - 1, dtype=torch.int64) if _has_drafts(point) else None,
+        bins=torch.empty(capacity, point.vocab_size, dtype=torch.int32) if point.penalties == "on" else None,
+        all_ids_device=history if on_device else None,
+        all_ids_host=None if on_device else history,
+    )
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
+    slots_of = {name: getattr(out, name) for name in ("num_computed", "total", "last", "accepted", "draft", "bins")}
+    return rows | {name: view for name, view in slots_of.items() if view is not None} | {"all_ids": out.all_ids}
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    out = make_outputs(point)
+    names = [name for name, buffer in vars(out).items() if buffer is not None]
+    value = {name: torch.zeros_like(getattr(out, name)) for name in names}
+    kept = {name: torch.ones(value[name].shape, dtype=torch.bool) for name in names}
+    unread = torch.zeros(point.max_num_seqs, dtype=torch.bool)
+    history = "all_ids_device" if point.memory == "device" else "all_ids_host"
+
+    def put(name: str, place: object, content: object) -> None:
+        value[name][place], kept[name][place] = content, False
+
+    for b, s in enumerate(x.idx.tolist()):
+        ns = nr = 0
+        if s < 0:
+            unread[b] = True
+        elif x.seq_lens[b] >= x.prompt_lens[s]:
+            ns = int(x.num_sampled[b])
+            nr = int(x.cu_num_logits[b + 1] - x.cu_num_logits[b]) - ns
+        put("num_sampled", b, ns)
+        put("num_rejected", b, nr)
+        if s < 0:
+            continue
+        total, tokens = int(x.total[s]), x.tokens[b].tolist()
+        put("num_computed", s, int(x.num_computed[s]) + int(x.query_start_loc[b + 1] - x.query_start_loc[b]) - nr)
+        put("total", s, total + ns)
+        put("accepted", s, max(ns, 1))
+        if ns > 0:
+            put("last", s, tokens[ns - 1])
+        for i in range(ns):
+            put(history, (s, total + i), tokens[i])
+            if x.bins is not None:
+                put("bins", (s, tokens[i]), int(x.bins[s, tokens[i]]) + tokens[:ns].count(tokens[i]))
+        if x.new_drafts is not None:
+            put("draft", s, x.new_drafts[b])
+    slack = {"num_sampled": unread, "num_rejected": unread}
+    return {name: Expected(value[name], kept[name], slack.get(name)) for name in names}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Device memory: per row slot, boundaries, length, count and results; its tokens; per slot counts read and written;
+    history, penalty counts and drafts as they occur.
+    """
+    rows, tokens = len(x.idx), 0
+    for b, s in enumerate(x.idx.tolist()):
+        if s >= 0 and x.seq_lens[b] >= x.prompt_lens[s]:
+            tokens += int(x.num_sampled[b])
+    on_device = point.memory == "device"
+    live = int((x.idx >= 0).sum())
+    per_row = rows * (8 + 4 * 5) + 8 + live * (4 * 2 + 4 * 3 + 8 + (4 if on_device else 0))
+    per_token = 8 + (4 if on_device else 0) + (8 if x.bins is not None else 0)
+    return per_row + tokens * per_token + (16 * live * (point.next_n - 1) if x.new_drafts is not None else 0)
+
+
+def redundant(point: Point) -> str | None:
+    if point.new_drafts == "yes" and point.next_n == 1:
+        return "there are no drafts"
+    return slots.redundant(point)
+
+
+operator = Operator(
+    name="post_update",
+    summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=redundant,
+)

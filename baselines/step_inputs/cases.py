@@ -1,0 +1,100 @@
+"""Steps that break implementations of step_inputs, and sequences of steps through the same buffers.
+
+Edits change the contents of the generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.step_inputs.operator import Inputs
+
+
+def _lengths(x: Inputs) -> torch.Tensor:
+    """Length of every row after the step."""
+    return x.num_computed[x.idx] + torch.diff(x.query_start_loc[: len(x.idx) + 1])
+
+
+def _prompt_ends(ahead: int):
+    """Every prompt ends this many tokens after the step; before its end where negative."""
+
+    def edit(x: Inputs) -> None:
+        x.prompt_lens[x.idx] = (_lengths(x) + ahead).clamp(min=1)
+
+    return edit
+
+
+def _prompts_end_anywhere(x: Inputs) -> None:
+    """Row by row one token later, from four tokens before the step's end to some after it."""
+    x.prompt_lens[x.idx] = (_lengths(x) - 4 + torch.arange(len(x.idx), dtype=torch.int32)).clamp(min=1)
+
+
+def _placeholders(x: Inputs) -> None:
+    """One prompt token with drafts that nobody proposed: a padded first step."""
+    _prompt_ends(-3)(x)
+    x.draft[x.idx] = -1
+
+
+def _from_the_start(x: Inputs) -> None:
+    x.num_computed[x.idx] = 0
+    x.prompt_lens[x.idx] = _lengths(x)
+
+
+def _long_decodes(x: Inputs) -> None:
+    """The rows of 20 tokens are no prompts any more: one logit row each, and only that token is written."""
+    x.prompt_lens[x.idx] = x.num_computed[x.idx].clamp(min=0)
+
+
+_SMALL = {
+    "max_model_len": 200,
+    "history_len": 220,
+    "context_len": {"uniform": [8, 200]},
+    "max_num_batched_tokens": 128,
+    "prefill_len": 20,
+}
+_BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20}
+_PROMPT = _BATCH | {"prompt_rows": "some"}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    HardPoint("every slot", _BATCH | {"batch_size": 20}),
+    HardPoint("no drafts at all", _BATCH | {"next_n": 1}),
+    HardPoint("k = 7, fewer drafts", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
+    HardPoint("10 % without drafts", _BATCH | {"batch_size": 20, "decode_len": "mixed"}),
+    HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    HardPoint("chunks beside decodes", _BATCH | {"prefills": 4}),
+    HardPoint("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
+    HardPoint("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
+    HardPoint("prompts end anywhere in decodes", _PROMPT, _prompts_end_anywhere),
+    HardPoint("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, _prompts_end_anywhere),
+    HardPoint("prompts end one token before the step's end", _PROMPT, _prompt_ends(-1)),
+    HardPoint("one prompt token and placeholders", _PROMPT, _placeholders),
+    HardPoint("draft rows inside the prompt", _PROMPT, _prompt_ends(5)),
+    HardPoint("from the first token", _PROMPT | {"context_len": 4}, _from_the_start),
+    HardPoint("decodes of 20 tokens with one logit row", _BATCH | {"prefills": 4}, _long_decodes),
+    HardPoint("no new token", _BATCH | {"new_tokens": 0, "max_decode_len": 3}),
+    HardPoint("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, _prompts_end_anywhere),  # noqa: E501
+    HardPoint("no new token, chunks beside decodes", _BATCH | {"new_tokens": 0, "prefills": 4}),
+    HardPoint("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
+    HardPoint("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),
+    HardPoint("look-ahead 3, chunks", _BATCH | {"look_ahead": 3, "prefills": 5}),
+    HardPoint("a chunk of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "history_len": 2100, "max_num_batched_tokens": 2060}),  # noqa: E501
+    HardPoint("host memory", _BATCH | {"memory": "uva", "prefills": 4}),
+    HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500}),
+    HardPoint("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),
+]
+# fmt: on
+
+_CAPACITY = _SMALL | {"max_num_seqs": 24}
+_BIG, _LITTLE = _CAPACITY | {"batch_size": 20, "decode_len": "ragged"}, _CAPACITY | {"batch_size": 2}
+SEQUENCES = {
+    "big-small-big": (_BIG, _LITTLE, _BIG),
+    "chunks-decodes-chunks": (_BIG | {"prefills": 3}, _LITTLE, _LITTLE | {"prefills": 2}, _BIG | {"prefills": 3}),
+}

@@ -1,0 +1,256 @@
+"""step_inputs: what the target's forward pass reads, from the state that requests keep in their slots.
+
+For row b < B, s = idx[b], q query tokens from query_start_loc[b] on, L = num_computed[s] + q, n logit rows from
+cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P = prompt_lens[s]:
+
+    seq_lens[b] = L, 0 from row B on            positions[query_start_loc[b] + j] = num_computed[s] + j
+    input_ids of the row, in this order, later ones over earlier ones:
+        num_computed[s] < P                     all tokens: all_ids[s, num_computed[s] + j]
+        L > P, L - n >= P and new_tokens = 1    the first of the last n: last[s]
+        L > P                                   the last d: draft[s, 0 .. d - 1]
+    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0     rows with num_computed[s] < P, l < look_ahead
+    logit row r = cu_num_logits[b] + i, of token t = query_start_loc[b + 1] - n + i:
+        logits_indices[r] = t      expanded_idx[r] = s      expanded_pos[r] = i      logit_positions[r] = positions[t]
+        drafted[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
+
+A draft row whose anchor still belongs to the prompt must not be accepted; that is decided by position, not by the
+placeholder -1 in ``draft`` (vLLM #54137). Everything else keeps its contents. No output depends on counts of the host
+but in its shape, so boundaries may be built on the device (vLLM #52795).
+
+vLLM 0.33 takes four launches before the forward pass, three where the host knows of no row in its prompt
+(``prompt_rows: none``), and one after it for drafted and logit_positions. prompt_lens and all_ids are in pinned host
+memory there (``memory: uva``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.step_inputs.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.decode_batch import int32
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+
+#: Token ids are below.
+VOCAB_SIZE = 129280
+
+NEW_TOKENS = Axis("new_tokens", axes.one_of(1, 0), 1, "tokens sampled per step beside the drafts (0: diffusion)")
+LOOK_AHEAD = Axis("look_ahead", axes.whole(1), 1, "next tokens of a prompt that are handed to the drafter", largest=9)
+PROMPT_ROWS = Axis(
+    "prompt_rows",
+    axes.choice("none", "some"),
+    lambda p: "some" if p.prefills else "none",
+    "whether the host knows of requests that are still in their prompt",
+)
+HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of prompt and output that a slot holds")
+AXES = (
+    axes.BATCH_SIZE,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.DECODE_LEN,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    slots.PREFILLS,
+    slots.PREFILL_LEN,
+    slots.MAX_NUM_SEQS,
+    NEW_TOKENS,
+    LOOK_AHEAD,
+    PROMPT_ROWS,
+    HISTORY_LEN,
+    slots.MEMORY,
+    axes.MAX_NUM_BATCHED_TOKENS,
+)
+RULES = (
+    *slots.STEP_RULES,
+    slots.TOKENS_FIT,
+    Rule(
+        "prompt_rows must be some, not {prompt_rows}, where there are prefills ({prefills})",
+        lambda p: p.prompt_rows == "some" or not p.prefills,
+    ),
+    Rule(
+        "history_len ({history_len}) must hold a chunk of prefill_len ({prefill_len}) and look_ahead ({look_ahead})",
+        lambda p: p.history_len >= max(p.prefill_len if p.prefills else 0, p.next_n) + p.look_ahead,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot
+    query_start_loc: Tensor  # [R + 1] int32
+    cu_num_logits: Tensor  # [B + 1] int32
+    num_computed: Tensor  # [R] int32
+    last: Tensor  # [R] int64
+    draft: Tensor  # [R, k] int64
+    prompt_lens_device: Tensor | None  # [R] int32
+    all_ids_device: Tensor | None  # [R, history_len] int32
+    num_tokens: int  # A
+    num_logits: int  # N
+    prompt_lens_host: Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
+    all_ids_host: Tensor | None = field(metadata=HOST, default=None)
+
+    @property
+    def prompt_lens(self) -> Tensor:
+        return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
+
+    @property
+    def all_ids(self) -> Tensor:
+        return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
+
+
+@dataclass(frozen=True)
+class Outputs:
+    seq_lens: Tensor  # [R] int32
+    positions: Tensor  # [max_num_batched_tokens] int64
+    input_ids: Tensor  # [max_num_batched_tokens] int32
+    next_prefill: Tensor  # [look_ahead, R] int32, by slot
+    logits_indices: Tensor  # [R * next_n] int64, as all that follow: by logit row
+    expanded_idx: Tensor  # int64
+    expanded_pos: Tensor  # int32
+    drafted: Tensor  # int32
+    logit_positions: Tensor  # int64
+
+
+def _logit_counts(point: Point, query: np.ndarray) -> np.ndarray:
+    """Logit rows of each row of the batch: all its tokens, or the last one of a chunk."""
+    counts = np.minimum(query, point.new_tokens + point.next_n - 1)
+    counts[len(query) - point.prefills :] = point.new_tokens
+    return counts
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 4])
+    rows, capacity = point.batch_size, point.max_num_seqs
+    query = torch.diff(step.query_start_loc[: rows + 1]).numpy().astype(np.int64)
+    idx = step.idx.numpy()
+    computed = step.num_computed.numpy().astype(np.int64)[idx]
+    prompts = step.prompt_lens.numpy().astype(np.int64)[idx]
+    # Chunks lie within the history; the other rows have left their prompt.
+    chunk = np.arange(rows) >= rows - point.prefills
+    most = point.history_len - point.look_ahead - query
+    rest = prompts - computed
+    computed = np.where(chunk, np.minimum(computed, most), computed)
+    prompts = np.where(chunk, np.minimum(computed + rest, point.history_len), np.minimum(prompts, computed))
+    token = lambda *shape: torch.from_numpy(rng.integers(0, VOCAB_SIZE, shape))  # noqa: E731
+    lens, history = slots.by_slot(idx, prompts, capacity), token(capacity, point.history_len).int()
+    counts, on_device = _logit_counts(point, query), point.memory == "device"
+    return Inputs(
+        idx=step.idx,
+        query_start_loc=step.query_start_loc,
+        cu_num_logits=int32(np.append(0, counts.cumsum())),
+        num_computed=slots.by_slot(idx, computed, capacity),
+        last=token(capacity),
+        draft=token(capacity, point.next_n - 1),
+        prompt_lens_device=lens if on_device else None,
+        all_ids_device=history if on_device else None,
+        num_tokens=slots.num_tokens(point),
+        num_logits=int(counts.sum()),
+        prompt_lens_host=None if on_device else lens,
+        all_ids_host=None if on_device else history,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    capacity, tokens = point.max_num_seqs, point.max_num_batched_tokens
+    rows = capacity * point.next_n
+    empty = lambda dtype, *shape: torch.empty(*shape, dtype=dtype)  # noqa: E731
+    return Outputs(
+        seq_lens=empty(torch.int32, capacity),
+        positions=empty(torch.int64, tokens),
+        input_ids=empty(torch.int32, tokens),
+        next_prefill=empty(torch.int32, point.look_ahead, capacity),
+        logits_indices=empty(torch.int64, rows),
+        expanded_idx=empty(torch.int64, rows),
+        expanded_pos=empty(torch.int32, rows),
+        drafted=empty(torch.int32, rows),
+        logit_positions=empty(torch.int64, rows),
+    )
+
+
+#: Outputs by logit row.
+BY_LOGIT = ("logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    tokens = slots.num_tokens(point)
+    query = np.append(slots.decode_lens(point), np.full(point.prefills, point.prefill_len))
+    count = int(_logit_counts(point, query).sum())
+    by_token = {"positions": out.positions[:tokens], "input_ids": out.input_ids[:tokens]}
+    by_logit = {name: getattr(out, name)[:count] for name in BY_LOGIT}
+    return {"seq_lens": out.seq_lens, "next_prefill": out.next_prefill} | by_token | by_logit
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    value = {name: torch.zeros_like(buffer) for name, buffer in vars(make_outputs(point)).items()}
+    kept = {name: torch.ones(buffer.shape, dtype=torch.bool) for name, buffer in value.items()}
+
+    def put(name: str, place: object, content: object) -> None:
+        value[name][place], kept[name][place] = content, False
+
+    new, starts, cu = point.new_tokens, x.query_start_loc.tolist(), x.cu_num_logits.tolist()
+    put("seq_lens", slice(len(x.idx), None), 0)
+    for b, s in enumerate(x.idx.tolist()):
+        start, end, n = starts[b], starts[b + 1], cu[b + 1] - cu[b]
+        computed, prompt = int(x.num_computed[s]), int(x.prompt_lens[s])
+        length = computed + end - start
+        put("seq_lens", b, length)
+        for j in range(end - start):
+            put("positions", start + j, computed + j)
+            if computed < prompt:
+                put("input_ids", start + j, x.all_ids[s, computed + j])
+        if length > prompt:
+            if new == 1 and length - n >= prompt:
+                put("input_ids", end - n, x.last[s])
+            for i in range(n - new):
+                put("input_ids", end - (n - new) + i, x.draft[s, i])
+        if computed < prompt:
+            for ahead in range(point.look_ahead):
+                follows = length + ahead < prompt
+                put("next_prefill", (ahead, s), x.all_ids[s, length + ahead] if follows else 0)
+        for i in range(n):
+            t = end - n + i
+            put("logits_indices", cu[b] + i, t)
+            put("expanded_idx", cu[b] + i, s)
+            put("expanded_pos", cu[b] + i, i)
+            put("logit_positions", cu[b] + i, value["positions"][t])
+            in_prompt = i > 0 and value["positions"][t] - i < prompt
+            put("drafted", cu[b] + i, -1 if in_prompt else value["input_ids"][t])
+    return {name: Expected(value[name], kept[name]) for name in value}
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """Per row slot, boundaries, count, prompt length, last token and drafts; per token position and id, and its prompt
+    token; per logit row five outputs; the lengths of all rows.
+    """
+    rows, on_device = len(x.idx), point.memory == "device"
+    tokens, logits = int(x.query_start_loc[rows]), int(x.cu_num_logits[rows])
+    prompt_tokens = 0
+    for b, s in enumerate(x.idx.tolist()):
+        if x.num_computed[s] < x.prompt_lens[s]:
+            prompt_tokens += int(x.query_start_loc[b + 1] - x.query_start_loc[b])
+    per_row = 8 + 4 + 4 + 4 + 8 + (4 if on_device else 0)
+    read = rows * per_row + 8 + 8 * max(logits - rows, 0) + (4 * prompt_tokens if on_device else 0)
+    return read + 12 * tokens + 32 * logits + 4 * point.max_num_seqs
+
+
+operator = Operator(
+    name="step_inputs",
+    summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=slots.redundant,
+)

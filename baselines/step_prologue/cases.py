@@ -1,0 +1,100 @@
+"""Steps that break implementations of step_prologue, and sequences of steps through the same buffers.
+
+Parts have hard points of their own; these are for what happens where parts meet. Edits change the contents of the
+generated Inputs (CPU tensors) in place; the steps stay legal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from harness.contract import HardPoint
+
+if TYPE_CHECKING:
+    from baselines.step_prologue.operator import Inputs
+
+
+def _prompts_end_anywhere(x: Inputs) -> None:
+    """Row by row one token later, from four tokens before the step's end to some after it."""
+    idx = x.idx[x.idx >= 0]
+    lens = x.num_computed[idx] + torch.diff(x.query_start_loc[: len(idx) + 1])
+    prompts = x.prompt_lens_host if x.prompt_lens_device is None else x.prompt_lens_device
+    prompts[idx] = (lens - 4 + torch.arange(len(idx), dtype=torch.int32)).clamp(min=1)
+
+
+def _reused_slots(x: Inputs) -> None:
+    """New requests took over the slots: no running state, count of 1."""
+    idx = x.idx[x.idx >= 0]
+    x.columns_before[idx] = -1
+    x.accepted_before[idx] = 1
+
+
+def _one_long_row(x: Inputs) -> None:
+    """The longest request among short ones: the schedules cut it."""
+    idx = x.idx[x.idx >= 0]
+    longest = idx[x.num_computed[idx].argmax()]
+    others = idx[idx != longest]
+    x.num_computed[others] = x.num_computed[others].clamp(max=40)
+    x.prompt_lens_device[idx] = x.prompt_lens_device[idx].clamp(max=4)
+
+
+_SMALL = {
+    "max_model_len": 512,
+    "history_len": 530,
+    "block_size": 16,
+    "context_len": {"uniform": [8, 512]},
+    "max_num_batched_tokens": 64,
+    "prefill_len": 20,
+    "num_sms": 7,
+    "num_heads_q": 32,
+}
+_BATCH = _SMALL | {"batch_size": 6, "max_num_seqs": 12}
+_STATES = _BATCH | {"num_groups": 4, "state_groups": 3, "mamba_block_size": 40, "acceptance": 0.5}
+_FLAT, _NATIVE = _BATCH | {"indexer": "flatten"}, _BATCH | {"indexer": "native"}
+
+# fmt: off
+HARD_POINTS = [
+    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    HardPoint("padding rows, more rows before", _BATCH | {"padding": 0.4, "dirty": 11, "decode_len": "ragged"}),
+    HardPoint("chunks beside decodes", _BATCH | {"prefills": 2, "look_ahead": 2}),
+    HardPoint("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, _prompts_end_anywhere),  # noqa: E501
+    HardPoint("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
+    HardPoint("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
+    HardPoint("tails of 2000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2051, "max_num_seqs": 2000, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
+    HardPoint("states, padding rows", _STATES | {"padding": 0.4}),
+    HardPoint("states, slots reused", _STATES, _reused_slots),
+    HardPoint("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501
+    HardPoint("flatten, B = 1", _FLAT | {"batch_size": 1}),
+    HardPoint("flatten, padding rows and tokens", _FLAT | {"padding": 0.4, "token_padding": 16}),
+    HardPoint("flatten, ragged, one long row, rows not aligned", _FLAT | {"decode_len": "ragged", "padding": 0.2, "max_model_len": 470, "context_len": 450, "max_num_batched_tokens": 67}, _one_long_row),  # noqa: E501
+    HardPoint("native, L < next_n", _NATIVE | {"max_decode_len": 3, "padding": 0.3}),
+    HardPoint("native beside states, ragged", _STATES | {"indexer": "native", "decode_len": "ragged", "padding": 0.2}),
+]
+# fmt: on
+
+_CAPACITY = _SMALL | {"max_num_seqs": 12}
+
+
+def _steps(**axes) -> tuple[dict, ...]:
+    big = _CAPACITY | axes | {"batch_size": 10, "decode_len": "ragged", "dirty": 0}
+    return big, _CAPACITY | axes | {"batch_size": 2, "dirty": 10}, big | {"padding": 0.5, "dirty": 2}
+
+
+_LARGE = _SMALL | {
+    "max_model_len": 128,
+    "history_len": 140,
+    "context_len": {"uniform": [2, 128]},
+    "max_num_batched_tokens": 520,
+}
+SEQUENCES = {
+    "big-small-padded": _steps(num_groups=2, window=31),
+    "states, big-small-padded": _steps(num_groups=3, state_groups=2, mamba_block_size=48),
+    "flatten, big-small-padded": _steps(indexer="flatten"),
+    "native, big-small-padded": _steps(indexer="native"),
+    # A large batch as a sequence, whose steps are launched once: interpreting so many rows takes seconds.
+    "257-2 requests": tuple(
+        _LARGE | {"batch_size": b, "max_num_seqs": 257, "next_n": 2, "indexer": "native", "dirty": 0} for b in (257, 2)
+    ),
+}

@@ -1,0 +1,111 @@
+"""Historic bugs of step_prologue, kept as negative controls: parts of different steps, rows or groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from baselines.decode_step import chains as decode_step
+from baselines.step_prologue.chains import chains, on_device
+from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, with_indexer
+from harness.contract import Point, variant
+
+
+def _with_indexer(point: Point) -> str | None:
+    return on_device(point) or (None if with_indexer(point) else "no indexer")
+
+
+def _with_states(point: Point) -> str | None:
+    return on_device(point) or (None if point.state_groups else "no group holds states")
+
+
+def _several_groups(point: Point) -> str | None:
+    return on_device(point) or (None if point.num_groups - point.state_groups > 1 else "one group")
+
+
+@variant(
+    "step_prologue",
+    defect="the indexer gets the host's bound instead of the exact lengths (vllm-ascend #8914)",
+    skip=_with_indexer,
+    waives="no_alloc",
+)
+def bounds_for_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    at, step, made = indexer_part(point, x, out)
+    bounds, parts = torch.empty_like(step.seq_lens), chains(point, x, out)[:-1]
+    indexer = decode_step.op_chain(at, replace(step, seq_lens=bounds), made)
+
+    def launch() -> None:
+        for part in parts:
+            part()
+        bounds.copy_((step.seq_lens + point.next_n - 1).clamp(max=point.max_model_len) * (step.seq_lens > 0))
+        indexer()
+
+    return launch
+
+
+@variant(
+    "step_prologue",
+    defect="boundaries of set-up, stale under adaptive verification (vLLM #52795)",
+    skip=on_device,
+    waives="no_alloc",
+)
+def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    stale = replace(x, query_start_loc=x.query_start_loc.clone(), cu_num_logits=x.cu_num_logits.clone())
+    return decode_step.in_sequence(*chains(point, stale, out))
+
+
+@variant(
+    "step_prologue",
+    defect="further groups keep the slot mapping of the first one (like vLLM #34865)",
+    skip=_several_groups,
+    waives="no_alloc",
+)
+def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = decode_step.in_sequence(*chains(point, x, out))
+    others = out.slots[1 : point.num_groups - point.state_groups]
+
+    def launch() -> None:
+        chain()
+        others.copy_(out.slots[:1].expand_as(others))
+
+    return launch
+
+
+@variant(
+    "step_prologue",
+    defect="padding rows write the states of the request in slot 0 (like vLLM #49757)",
+    skip=_with_states,
+    waives="no_alloc",
+)
+def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Slot -1 is clamped for the gather and never told apart again."""
+    chain, rows = decode_step.in_sequence(*chains(point, x, out)), point.batch_size
+    states = x.tables[x.starts[point.num_groups - point.state_groups] :][: point.next_n]
+
+    def launch() -> None:
+        chain()
+        padding = (x.idx < 0)[None, :, None]
+        out.state_slots[:, :rows].copy_(torch.where(padding, states, out.state_slots[:, :rows]))
+
+    return launch
+
+
+@variant(
+    "step_prologue",
+    defect="columns of states are counted in blocks of attention (vLLM #53142, #55507)",
+    skip=_with_states,
+    waives="no_alloc",
+)
+def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain, rows = decode_step.in_sequence(*chains(point, x, out)), point.batch_size
+
+    def launch() -> None:
+        chain()
+        s = x.idx.clamp(min=0)
+        length = x.num_computed[s] + torch.diff(x.query_start_loc[: rows + 1])
+        column = (length - 1).clamp(min=0) // point.block_size
+        out.columns[s] = torch.where(x.idx >= 0, column, out.columns[s]).int()
+
+    return launch

@@ -1,0 +1,429 @@
+"""step_prologue: all metadata of a step that is built before the target's forward pass, from the request slots.
+
+    step_inputs               positions, lengths, input tokens, logit rows                 B real rows
+    gather_block_tables       block tables of all groups in batch order                    cleared behind the real rows
+    compute_slot_mappings     KV-cache slot of every token; none in groups of states       rows with their padding
+    mamba_align_step          columns, state slots, accepted counts, moves                 where state_groups > 0
+    decode_step               the indexer's lengths and tables, and the attention's tiles  where indexer is not none
+
+Each part is the operator of that name; lengths and tables in batch order that one part writes are inputs of the next.
+All of it is a function of slot, query start and slot state of a row, so no part has to wait for another:
+
+    length of row b = num_computed[s] + query_start_loc[b + 1] - query_start_loc[b], 0 where s = idx[b] < 0
+    position of its token j = num_computed[s] + j
+    row b of a table in batch order = row s of the table by slot
+
+The last ``state_groups`` groups hold recurrent states: their blocks have mamba_block_size tokens, their tables k
+scratch columns, and no generic slot mapping. The indexer reads the first group, which has no window then, and decodes
+only: prefill chunks have metadata of their own.
+
+vLLM 0.33 takes 9 to 12 launches for the first three parts and what the sampler gathers, 4 to 18 for the indexer and 16
+for a hybrid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.compute_slot_mappings import operator as compute_slot_mappings
+from baselines.decode_step import operator as decode_step
+from baselines.gather_block_tables import operator as gather_block_tables
+from baselines.mamba_align_step import operator as mamba_align_step
+from baselines.step_inputs import operator as step_inputs
+from baselines.step_prologue.cases import HARD_POINTS, SEQUENCES
+from baselines.workloads import axes
+from baselines.workloads import request_slots as slots
+from baselines.workloads.decode_batch import int32
+from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+
+INDEXER = Axis(
+    "indexer",
+    axes.choice("none", "flatten", "native"),
+    "none",
+    "whether the model has a sparse indexer, and its decode path",
+)
+AXES = slots.composed(
+    *slots.BUSY_STEP,
+    *slots.GROUPS,
+    slots.STATE_GROUPS,
+    MAMBA_BLOCK_SIZE,
+    mamba_align_step.ACCEPTANCE,
+    mamba_align_step.FRESH,
+    gather_block_tables.WINDOW,
+    gather_block_tables.DIRTY,
+    step_inputs.LOOK_AHEAD,
+    step_inputs.PROMPT_ROWS,
+    step_inputs.HISTORY_LEN,
+    slots.MEMORY,
+    axes.MAX_NUM_BATCHED_TOKENS,
+    INDEXER,
+    axes.TOKEN_PADDING,
+    *(
+        axis
+        for axis in decode_step.operator.axes
+        if axis.name in ("num_heads_q", "num_sms", "num_sm_parts", "remainder")
+    ),
+)
+
+
+def with_indexer(point: Point) -> bool:
+    return point.indexer != "none"
+
+
+def part(operator: Operator, point: Point, **changes: Any) -> Point:
+    """The step's point as one of a part, with what the groups of several parts depend on."""
+    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
+    groups = {name: point[name] for name in ("next_n", "mamba_block_size", "state_groups")}
+    return Point({**groups, **operator.complete({**own, **changes})})
+
+
+def indexer_point(point: Point) -> Point:
+    return part(decode_step.operator, point, decode_path="flatten" if point.indexer == "none" else point.indexer)
+
+
+def inputs_point(point: Point) -> Point:
+    """step_inputs has no padding rows."""
+    return part(step_inputs.operator, point, batch_size=slots.num_real(point))
+
+
+def states_point(point: Point) -> Point:
+    return part(mamba_align_step.operator, point, num_groups=point.state_groups, phase="before_forward")
+
+
+def _whole(single: Operator, point: Point) -> bool:
+    return single.broken_rule(point) is None
+
+
+RULES = (
+    *slots.STEP_RULES,
+    slots.TOKENS_FIT,
+    Rule(
+        "state_groups ({state_groups}) must be less than num_groups ({num_groups}): the first group is attention's",
+        lambda p: p.state_groups < p.num_groups,
+    ),
+    Rule("dirty ({dirty}) must not exceed max_num_seqs ({max_num_seqs})", lambda p: p.dirty <= p.max_num_seqs),
+    *(rule for rule in step_inputs.RULES if rule not in (*slots.STEP_RULES, slots.TOKENS_FIT)),
+    Rule(
+        "indexer ({indexer}) takes decodes only: prefills ({prefills}) must be 0",
+        lambda p: not (with_indexer(p) and p.prefills),
+    ),
+    Rule(
+        "indexer ({indexer}) reads the first group, which has a window ({window}) where num_groups is {num_groups}",
+        lambda p: not (with_indexer(p) and p.window) or p.num_groups > 1,
+    ),
+    Rule("num_sm_parts ({num_sm_parts}) must not exceed num_sms ({num_sms})", lambda p: p.num_sm_parts <= p.num_sms),
+    Rule(
+        "the indexer's tables of batch_size {batch_size}, max_decode_len {max_decode_len}, token_padding "
+        "{token_padding} and max_model_len {max_model_len} must fit: python bench.py list decode_step has the limits",
+        lambda p: not with_indexer(p) or _whole(decode_step.operator, indexer_point(p)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    query_start_loc: Tensor  # [R + 1] int32
+    query_start_loc_cpu: Tensor = field(metadata=HOST)  # [B + 1] int32
+    cu_num_logits: Tensor  # [B + 1] int32
+    num_computed: Tensor  # [R] int32, by slot, as all state
+    last: Tensor  # [R] int64
+    draft: Tensor  # [R, k] int64
+    prompt_lens_device: Tensor | None  # [R] int32
+    all_ids_device: Tensor | None  # [R, history_len] int32
+    columns_before: Tensor | None  # [R] int32
+    accepted_before: Tensor | None  # [R] int32
+    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    starts: Tensor  # [G] int64
+    widths: Tensor  # [G] int64
+    block_sizes: Tensor  # [G] int32
+    reach: Tensor  # [G] int32, 0 = no window
+    enabled: Tensor  # [G] bool, whether the group has generic slot mapping
+    sharded: Tensor  # [G] bool, all false: one context-parallel rank
+    num_blocks_device: Tensor | None  # [G, R] int32
+    num_tokens: int  # A
+    num_logits: int  # N
+    prompt_lens_host: Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
+    all_ids_host: Tensor | None = field(metadata=HOST, default=None)
+    num_blocks_host: Tensor | None = field(metadata=HOST, default=None)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    seq_lens: Tensor  # [R] int32, as all of step_inputs
+    positions: Tensor
+    input_ids: Tensor
+    next_prefill: Tensor
+    logits_indices: Tensor
+    expanded_idx: Tensor
+    expanded_pos: Tensor
+    drafted: Tensor
+    logit_positions: Tensor
+    block_tables: Tensor  # flat int32, in batch order, laid out like the tables by slot
+    slots: Tensor  # [G, max_num_batched_tokens] int64
+    accepted: Tensor | None = None  # where state_groups > 0, as all of mamba_align_step
+    moves: Tensor | None = None
+    columns: Tensor | None = None
+    source_columns: Tensor | None = None
+    source_offsets: Tensor | None = None
+    batch_accepted: Tensor | None = None
+    state_slots: Tensor | None = None
+    mask: Tensor | None = None
+    starts: Tensor | None = None
+    lens: Tensor | None = None  # where there is an indexer, as all of decode_step
+    decode_lens: Tensor | None = None
+    expanded_block_table: Tensor | None = None  # decode_step's block_table
+    schedule: Tensor | None = None
+    tile_scheduler_metadata: Tensor | None = None
+    num_splits: Tensor | None = None
+
+
+def make_inputs(point: Point, seed: int) -> Inputs:
+    rows, real, capacity = point.batch_size, slots.num_real(point), point.max_num_seqs
+    x = step_inputs.make_inputs(inputs_point(point), seed)
+    idx = torch.full((rows,), -1)
+    idx[:real] = x.idx
+    of_rows = x.idx.numpy()
+    computed = x.num_computed.numpy().astype(np.int64)[of_rows]
+    lens = torch.zeros(rows, dtype=torch.int32)
+    lens[:real] = int32(computed) + torch.diff(x.query_start_loc[: real + 1])
+    step = replace(slots.make_step(point, seed), idx=idx, num_computed=x.num_computed, seq_lens=lens)
+    accepted = columns = None
+    if point.state_groups:
+        rng = np.random.default_rng([seed, 6])
+        drafts = (rng.random((real, point.next_n - 1)) < point.acceptance).cumprod(axis=1).sum(axis=1)
+        accepted, columns = mamba_align_step.running_states(point, rng, computed, 1 + drafts)
+    owned, on_device = slots.num_blocks(point, step), point.memory == "device"
+    return Inputs(
+        idx=idx,
+        query_start_loc=x.query_start_loc,
+        query_start_loc_cpu=x.query_start_loc[: rows + 1].clone(),
+        cu_num_logits=torch.cat([x.cu_num_logits, x.cu_num_logits[-1:].expand(rows - real)]),
+        num_computed=x.num_computed,
+        last=x.last,
+        draft=x.draft,
+        prompt_lens_device=x.prompt_lens_device,
+        all_ids_device=x.all_ids_device,
+        columns_before=None if columns is None else slots.by_slot(of_rows, columns, capacity),
+        accepted_before=None if accepted is None else slots.by_slot(of_rows, accepted, capacity),
+        tables=slots.make_tables(point, step, seed),
+        starts=torch.tensor(slots.table_starts(point)[:-1]),
+        widths=torch.tensor(slots.group_widths(point)),
+        block_sizes=int32(slots.group_block_sizes(point)),
+        reach=int32(gather_block_tables.reaches(point)),
+        enabled=torch.arange(point.num_groups) < point.num_groups - point.state_groups,
+        sharded=torch.zeros(point.num_groups, dtype=torch.bool),
+        num_blocks_device=owned if on_device else None,
+        num_tokens=x.num_tokens,
+        num_logits=x.num_logits,
+        prompt_lens_host=x.prompt_lens_host,
+        all_ids_host=x.all_ids_host,
+        num_blocks_host=None if on_device else owned,
+    )
+
+
+def make_outputs(point: Point) -> Outputs:
+    made = vars(step_inputs.make_outputs(inputs_point(point)))
+    made = made | {"slots": compute_slot_mappings.make_outputs(point).slots}
+    made |= {"block_tables": gather_block_tables.make_outputs(point).target}
+    if point.state_groups:
+        made |= vars(mamba_align_step.make_outputs(states_point(point)))
+    if with_indexer(point):
+        tables = vars(decode_step.make_outputs(indexer_point(point)))
+        made |= {**tables, "expanded_block_table": tables["block_table"]}
+        del made["block_table"]
+    return Outputs(**made)
+
+
+# --- point, inputs and outputs for the variants of the parts ----------------------------------------------------------
+
+
+def inputs_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, step_inputs.Inputs, step_inputs.Outputs]:
+    real = slots.num_real(point)
+    return (
+        inputs_point(point),
+        step_inputs.Inputs(
+            idx=x.idx[:real],
+            query_start_loc=x.query_start_loc,
+            cu_num_logits=x.cu_num_logits[: real + 1],
+            num_computed=x.num_computed,
+            last=x.last,
+            draft=x.draft,
+            prompt_lens_device=x.prompt_lens_device,
+            all_ids_device=x.all_ids_device,
+            num_tokens=x.num_tokens,
+            num_logits=x.num_logits,
+            prompt_lens_host=x.prompt_lens_host,
+            all_ids_host=x.all_ids_host,
+        ),
+        step_inputs.Outputs(**{name: getattr(out, name) for name in step_inputs.Outputs.__dataclass_fields__}),
+    )
+
+
+def tables_part(
+    point: Point, x: Inputs, out: Outputs
+) -> tuple[Point, gather_block_tables.Inputs, gather_block_tables.Outputs]:
+    inputs = gather_block_tables.Inputs(
+        idx=x.idx[: slots.num_real(point)],
+        source=x.tables,
+        num_computed=x.num_computed,
+        starts=x.starts,
+        widths=x.widths,
+        block_sizes=x.block_sizes,
+        reach=x.reach,
+        num_blocks_device=x.num_blocks_device,
+        num_blocks_host=x.num_blocks_host,
+    )
+    outputs = gather_block_tables.Outputs(out.block_tables)
+    return part(gather_block_tables.operator, point), inputs, outputs
+
+
+def slots_part(
+    point: Point, x: Inputs, out: Outputs
+) -> tuple[Point, compute_slot_mappings.Inputs, compute_slot_mappings.Outputs]:
+    """Over the positions that step_inputs has written before."""
+    inputs = compute_slot_mappings.Inputs(
+        idx=x.idx,
+        query_start_loc=x.query_start_loc,
+        positions=out.positions,
+        tables=x.tables,
+        starts=x.starts,
+        widths=x.widths,
+        block_sizes=x.block_sizes,
+        enabled=x.enabled,
+        sharded=x.sharded,
+        num_tokens=x.num_tokens,
+    )
+    return part(compute_slot_mappings.operator, point), inputs, compute_slot_mappings.Outputs(out.slots)
+
+
+def _states_of(point: Point, flat: Tensor) -> Tensor:
+    """[state_groups, R, W]: the tables of the groups that hold states, which have one width and lie side by side."""
+    first = slots.table_starts(point)[point.num_groups - point.state_groups]
+    return flat[first:].view(point.state_groups, point.max_num_seqs, slots.group_widths(point)[-1])
+
+
+def states_part(
+    point: Point, x: Inputs, out: Outputs
+) -> tuple[Point, mamba_align_step.Inputs, mamba_align_step.Outputs]:
+    """Over the lengths and tables in batch order that step_inputs and gather_block_tables have written before."""
+    inputs = mamba_align_step.Inputs(
+        idx=x.idx,
+        num_computed=x.num_computed,
+        columns_before=x.columns_before,
+        accepted_before=x.accepted_before,
+        query_start_loc=x.query_start_loc,
+        seq_lens=out.seq_lens[: point.batch_size],
+        slot_tables=_states_of(point, x.tables),
+        batch_tables=_states_of(point, out.block_tables)[:, : point.batch_size],
+    )
+    names = mamba_align_step.Outputs.__dataclass_fields__
+    return states_point(point), inputs, mamba_align_step.Outputs(**{name: getattr(out, name) for name in names})
+
+
+def indexer_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_step.Inputs, decode_step.Outputs]:
+    """Over the lengths and the first group's table in batch order that two parts have written before."""
+    rows = point.batch_size
+    inputs = decode_step.Inputs(
+        seq_lens=out.seq_lens[:rows],
+        query_start_loc=x.query_start_loc[: rows + 1],
+        block_table=slots.group_tables(point, out.block_tables)[0][:rows],
+        query_start_loc_cpu=x.query_start_loc_cpu,
+        num_decode_tokens=x.num_tokens + point.token_padding,
+    )
+    names = [name for name in decode_step.Outputs.__dataclass_fields__ if name != "block_table"]
+    outputs = {name: getattr(out, name) for name in names} | {"block_table": out.expanded_block_table}
+    return indexer_point(point), inputs, decode_step.Outputs(**outputs)
+
+
+def _composed(point: Point, of: Any) -> dict[str, Any]:
+    """``of(module, part)`` of every part that the point has, by the names of the step's outputs."""
+    found = dict(of(step_inputs, inputs_part))
+    found |= {
+        f"block_tables{name.removeprefix('target')}": v for name, v in of(gather_block_tables, tables_part).items()
+    }
+    found |= of(compute_slot_mappings, slots_part)
+    if point.state_groups:
+        found |= of(mamba_align_step, states_part)
+    if with_indexer(point):
+        tables = dict(of(decode_step, indexer_part))
+        if "block_table" in tables:
+            tables["expanded_block_table"] = tables.pop("block_table")
+        found |= tables
+    return found
+
+
+def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+    points = {
+        "step_inputs": inputs_point,
+        "mamba_align_step": states_point,
+        "decode_step": indexer_point,
+    }
+
+    def of(module: Any, cut: Any) -> Mapping[str, Tensor]:
+        name = module.operator.name
+        at = points[name](point) if name in points else part(module.operator, point)
+        fields = {n: getattr(out, n, None) for n in module.Outputs.__dataclass_fields__}
+        if name == "gather_block_tables":
+            fields = {"target": out.block_tables}
+        elif name == "decode_step":
+            fields["block_table"] = out.expanded_block_table
+        return module.views(at, module.Outputs(**fields))
+
+    return _composed(point, of)
+
+
+def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
+    """The references of the parts, each over what those before it wrote."""
+    written = make_outputs(point)
+
+    def of(module: Any, cut: Any) -> Mapping[str, Expected]:
+        expected = module.reference(*cut(point, x, written)[:2])
+        for name, e in expected.items():
+            own = {"gather_block_tables": "block_tables", "decode_step": "expanded_block_table"}
+            own = own.get(module.operator.name, name) if name in ("target", "block_table") else name
+            getattr(written, own).copy_(e.value)
+        return expected
+
+    return _composed(point, of)
+
+
+def bytes_moved(point: Point, x: Inputs) -> int:
+    """That of the parts, without what one writes and another one reads."""
+    expected = {name: e.value for name, e in reference(point, x).items()}
+    out = Outputs(**expected)
+    rows = point.batch_size
+    total = step_inputs.bytes_moved(*inputs_part(point, x, out)[:2])
+    total += gather_block_tables.bytes_moved(*tables_part(point, x, out)[:2]) - 8 * slots.num_real(point)
+    total += compute_slot_mappings.bytes_moved(*slots_part(point, x, out)[:2])
+    total -= 8 * rows + 4 * (rows + 1) + 8 * x.num_tokens
+    if point.state_groups:
+        total += mamba_align_step.bytes_moved(*states_part(point, x, out)[:2]) - 8 * rows
+    if with_indexer(point):
+        total += decode_step.bytes_moved(*indexer_part(point, x, out)[:2]) - 4 * (2 * rows + 1)
+    return total
+
+
+operator = Operator(
+    name="step_prologue",
+    summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
+    axes=AXES,
+    make_inputs=make_inputs,
+    make_outputs=make_outputs,
+    views=views,
+    indices={"slots": ("g", "t")},
+    reference=reference,
+    bytes_moved=bytes_moved,
+    baseline="op_chain",
+    hard_points=HARD_POINTS,
+    sequences=SEQUENCES,
+    rules=RULES,
+    redundant=slots.redundant,
+)

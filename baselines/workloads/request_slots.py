@@ -1,0 +1,275 @@
+"""Steps over request slots: a request keeps its slot for life, and its state and block tables are arrays by slot.
+
+Rows of a step are in batch order: decodes first, then prefill chunks, then padding rows, with slot -1 and no token.
+Shapes and host integers depend on the point alone; the seed decides slots, lengths and contents. Slots that the batch
+does not use hold UNUSED, which is never legal, nor are its sums with the tokens of a row, which int32 holds.
+
+Tables of all KV cache groups lie in one flat int32 array: group g is [max_num_seqs, width of g] from table_starts[g].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.workloads import axes
+from baselines.workloads.context_lengths import draw_lengths, plain
+from baselines.workloads.decode_batch import int32
+from baselines.workloads.integers import cdiv
+from harness.contract import Axis, Point, Rule
+
+UNUSED = 0x7FFF0000
+
+PADDING = Axis(
+    "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
+)
+PREFILLS = Axis("prefills", axes.whole(0), 0, "requests that run a chunk of their prompt instead of a decode")
+PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097)
+MAX_NUM_SEQS = Axis(
+    "max_num_seqs",
+    axes.whole(1),
+    lambda p: max(256, p.batch_size),
+    "request slots, and capacity of the per-request buffers (R)",
+)
+BLOCK_SIZE = Axis("block_size", axes.whole(1), 64, "KV tokens per block of the first group")
+NUM_GROUPS = Axis("num_groups", axes.whole(1), 1, "KV cache groups (G)", largest=9)
+GROUP_BLOCKS = Axis(
+    "group_blocks",
+    axes.choice("same", "mixed"),
+    "same",
+    "block sizes of the groups: all block_size (same), or 1, 2 and 4 times that in turn (mixed)",
+)
+STATE_GROUPS = Axis(
+    "state_groups",
+    axes.whole(0),
+    0,
+    "how many of the groups, the last ones, hold recurrent states in blocks of mamba_block_size",
+    largest=8,
+)
+MEMORY = Axis(
+    "memory",
+    axes.choice("device", "uva"),
+    "device",
+    "where the arrays are that an engine keeps in pinned host memory and reads over the bus (uva)",
+)
+
+#: Axes and rules of a step over request slots.
+STEP = (
+    axes.BATCH_SIZE,
+    axes.CONTEXT_LEN,
+    axes.MAX_MODEL_LEN,
+    axes.NEXT_N,
+    axes.MAX_DECODE_LEN,
+    axes.DECODE_LEN,
+    PADDING,
+    PREFILLS,
+    PREFILL_LEN,
+    MAX_NUM_SEQS,
+)
+#: The same without idle ranks.
+BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
+#: Sizes worth verifying of an operator that is made of others: large enough for its parts to get in each other's way.
+#: Every part has points at capacity of its own.
+_LARGEST = {
+    **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens", "dirty"), 4097),
+    **dict.fromkeys(("prefill_len", "history_len", "window", "block_size", "mamba_block_size", "num_heads_q"), 1025),
+    **dict.fromkeys(("token_padding", "prefills"), 257),
+    **dict.fromkeys(("next_n", "max_decode_len"), 65),
+    "max_model_len": 2**18 + 1,
+}
+GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
+SEQS_FIT = Rule(
+    "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
+    lambda p: p.batch_size <= p.max_num_seqs,
+)
+STEP_RULES = (
+    *axes.DECODE_STEP_RULES,
+    Rule(
+        "prefills ({prefills}) must not exceed the real requests of batch_size ({batch_size})",
+        lambda p: p.prefills <= num_real(p),
+    ),
+    Rule(
+        "prefill_len ({prefill_len}) must not exceed max_model_len ({max_model_len})",
+        lambda p: not p.prefills or p.prefill_len <= p.max_model_len,
+    ),
+    SEQS_FIT,
+)
+TOKENS_FIT = Rule(
+    "the step's tokens (batch_size {batch_size}, max_decode_len {max_decode_len}, prefills {prefills} x {prefill_len}) "
+    "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
+    lambda p: num_tokens(p) <= p.max_num_batched_tokens,
+)
+
+
+def composed(*parts: Axis) -> tuple[Axis, ...]:
+    """The axes of an operator that is made of others, bounded where verify tries large sizes."""
+    return tuple(replace(axis, largest=_LARGEST.get(axis.name, axis.largest)) for axis in parts)
+
+
+def redundant(point: Point) -> str | None:
+    """Why another point of a full grid has the same step; None where none has."""
+    real = num_real(point)
+    if point.get("padding", 0) and real == point.batch_size:
+        return f"padding {point.padding:g} makes no padding row in a batch of {point.batch_size}"
+    decodes, pattern = real - point.get("prefills", 0), point.get("decode_len", "uniform")
+    if pattern != "uniform" and (decodes <= 1 or point.max_decode_len == 1):
+        return f"a {pattern} step of {decodes} decode(s) is uniform"
+    return None
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """CPU tensors of B rows and R slots."""
+
+    idx: Tensor  # [B] int64, request slot of each row, distinct; -1 in padding rows
+    query_start_loc: Tensor  # [R + 1] int32, query starts; the tail repeats the number of tokens
+    num_computed: Tensor  # [R] int32 by slot, tokens computed before the step
+    prompt_lens: Tensor  # [R] int32 by slot, tokens of the prompt
+    seq_lens: Tensor  # [B] int32, tokens after the step: computed + query; 0 in padding rows
+
+
+def num_real(point: Point) -> int:
+    """Requests of the step, without padding."""
+    return point.batch_size - (axes.num_padding_requests(point) if "padding" in point else 0)
+
+
+def decode_lens(point: Point) -> np.ndarray:
+    """Query tokens of the decodes in no particular order; max_decode_len occurs if there is a decode."""
+    count, top = num_real(point) - point.get("prefills", 0), point.max_decode_len
+    pattern = point.get("decode_len", "uniform")
+    if pattern == "ragged":
+        return top - np.arange(count) % top
+    lengths = np.full(count, top)
+    if pattern == "mixed" and count > 1:
+        lengths[count - max(count // 10, 1) :] = 1
+    return lengths
+
+
+def num_tokens(point: Point) -> int:
+    """A: query tokens of the step."""
+    return int(decode_lens(point).sum()) + point.get("prefills", 0) * _chunk(point)
+
+
+def longest_row(point: Point) -> int:
+    """Query tokens of the longest row, as the host knows it. A grid may depend on it, a result may not."""
+    return max(point.max_decode_len, _chunk(point) if point.get("prefills", 0) else 1)
+
+
+def _chunk(point: Point) -> int:
+    return point.get("prefill_len", 1)
+
+
+def make_step(point: Point, seed: int) -> Step:
+    """Contexts are clipped to [query tokens, max_model_len]. The prompt of a decode has ended; of the prefill chunks,
+    half are their prompt's last one.
+    """
+    rng = np.random.default_rng(seed)
+    rows, real, slots = point.batch_size, num_real(point), point.max_num_seqs
+    decodes, chunk = real - point.get("prefills", 0), _chunk(point)
+    query = np.full(real, chunk, dtype=np.int64)
+    query[:decodes] = rng.permutation(decode_lens(point))
+    lens = np.clip(draw_lengths(point.context_len, real, rng), query, point.max_model_len)
+    prompts = np.maximum((rng.random(real) * (lens - query)).astype(np.int64), 1)
+    more = rng.integers(0, 2, real) * rng.integers(1, 2 * chunk + 1, real)
+    prompts[decodes:] = np.minimum(lens + more, point.max_model_len)[decodes:]
+
+    idx = np.full(rows, -1)
+    idx[:real] = rng.permutation(slots)[:real]
+    starts = np.zeros(slots + 1, dtype=np.int64)
+    starts[1 : real + 1] = query.cumsum()
+    starts[real + 1 :] = starts[real]
+    return Step(
+        idx=torch.from_numpy(idx),
+        query_start_loc=int32(starts),
+        num_computed=by_slot(idx[:real], lens - query, slots),
+        prompt_lens=by_slot(idx[:real], prompts, slots),
+        seq_lens=int32(np.append(lens, np.zeros(rows - real))),
+    )
+
+
+def by_slot(idx: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> Tensor:
+    """int32 [slots]: ``values`` at the slots ``idx``, ``unused`` elsewhere."""
+    array = np.full(slots, unused, dtype=np.int64)
+    array[idx] = values
+    return int32(array)
+
+
+def rows_of_slots(idx: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
+    the last slot, so no mask has to be read back.
+    """
+    rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx.device)
+    rows[idx] = torch.arange(len(idx), device=idx.device)
+    return rows[:slots].clamp(min=0), rows[:slots] >= 0
+
+
+# --- block tables of several groups -----------------------------------------------------------------------------------
+
+
+def group_block_sizes(point: Point) -> list[int]:
+    """Tokens per block of each group; those of recurrent states come last."""
+    states = num_state_groups(point)
+    attention = range(point.num_groups - states)
+    sizes = [point.block_size << (g % 3 if point.group_blocks == "mixed" else 0) for g in attention]
+    return sizes + [point.mamba_block_size] * states if states else sizes
+
+
+def group_widths(point: Point) -> list[int]:
+    """Columns of each group's table: enough for max_model_len, and k scratch columns for states."""
+    columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
+    return [cdiv(point.max_model_len, size) + scratch for size, scratch in columns]
+
+
+def num_state_groups(point: Point) -> int:
+    return point.get("state_groups", 0)
+
+
+def _scratch_columns(point: Point) -> list[int]:
+    """Of each group: behind its last scheduled token, one per draft where the group holds states."""
+    states = num_state_groups(point)
+    return [0] * (point.num_groups - states) + [point.get("next_n", 1) - 1] * states
+
+
+def table_starts(point: Point) -> list[int]:
+    """Element of the flat array at which each group's table starts, and its length behind them."""
+    starts = [0]
+    for width in group_widths(point):
+        starts.append(starts[-1] + point.max_num_seqs * width)
+    return starts
+
+
+def group_tables(point: Point, flat: Tensor) -> list[Tensor]:
+    """Views [R, width] of the groups' tables."""
+    starts, widths = table_starts(point), group_widths(point)
+    return [flat[start : start + point.max_num_seqs * width].view(-1, width) for start, width in zip(starts, widths)]  # noqa: B905
+
+
+def num_blocks(point: Point, step: Step) -> Tensor:
+    """[G, R] int32: blocks that each slot owns in each group; UNUSED in slots that the batch does not use."""
+    real = num_real(point)
+    idx, lens = step.idx[:real].numpy(), step.seq_lens[:real].numpy().astype(np.int64)
+    columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
+    return torch.stack([by_slot(idx, -(-lens // size) + scratch, point.max_num_seqs) for size, scratch in columns])
+
+
+def make_tables(point: Point, step: Step, seed: int) -> Tensor:
+    """The flat array of slot-ordered tables, int32: in each group ids 1 .. (used blocks) in random order, each once, in
+    the columns that a request owns; UNUSED elsewhere.
+    """
+    flat = torch.full((table_starts(point)[-1],), UNUSED, dtype=torch.int32)
+    rng, real = np.random.default_rng([seed, 1]), num_real(point)
+    owned = num_blocks(point, step)
+    for g, table in enumerate(group_tables(point, flat)):
+        idx = step.idx[:real].numpy()
+        counts = owned[g].numpy()[idx]
+        ids = rng.permutation(np.arange(1, int(counts.sum()) + 1, dtype=np.int32))
+        rows = np.full((real, table.shape[1]), UNUSED, dtype=np.int32)
+        rows[np.arange(table.shape[1]) < counts[:, None]] = ids
+        table.numpy()[idx] = rows
+    return flat

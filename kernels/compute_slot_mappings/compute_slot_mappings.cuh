@@ -1,0 +1,52 @@
+// The body of compute_slot_mappings, for a warp per row and group; compute_slot_mappings.cu has the launch, step_prologue
+// another one.
+
+#pragma once
+
+namespace compute_slot_mappings {
+
+// Positions of tokens as they were written, or counted from each row's first one by slot.
+struct Written {
+    const long long* positions;
+    __device__ __forceinline__ int operator()(int t, int, long long) const { return (int)positions[t]; }
+};
+struct Counted {
+    const int* num_computed;
+    __device__ __forceinline__ int operator()(int, int j, long long s) const { return num_computed[s] + j; }
+};
+
+// thread: index in the `threads` of a group's part. strip, strips: long rows are shared by as many warps, 32 tokens in
+// turn. The threads also clear the tail, from the real number of tokens on.
+template <bool RANKS, class Positions>
+__device__ __forceinline__ void map_rows(
+    int g, int thread, int threads, int strip, int strips, const Positions positions, const long long* __restrict__ idx,
+    const int* __restrict__ query_start_loc, const int* __restrict__ tables, const long long* __restrict__ starts,
+    const long long* __restrict__ widths, const int* __restrict__ block_sizes, const bool* __restrict__ enabled,
+    const bool* __restrict__ sharded, long long* __restrict__ slots, int rows, int capacity, int ranks, int rank,
+    int interleave) {
+    long long* target = slots + (long long)g * capacity;
+    const int b = thread >> 5, lane = thread & 31, tail = query_start_loc[rows];
+    const int start = b < rows ? query_start_loc[b] : 0, end = b < rows ? query_start_loc[b + 1] : 0;
+    const int block_size = block_sizes[g];
+    const long long s = b < rows ? idx[b] : -1;
+    const bool known = s >= 0 && enabled[g], split = RANKS && sharded[g];
+    const int* table = tables + starts[g] + s * widths[g];
+    for (int t = start + strip * 32 + lane; t < end; t += strips * 32) {
+        long long slot = -1;
+        if (known) {
+            int position = positions(t, t - start, s);
+            bool mine = true;
+            if (split) {
+                const int own = position % (block_size * ranks);
+                mine = own / interleave % ranks == rank;
+                position = position / (block_size * ranks) * block_size + own / (interleave * ranks) * interleave + own % interleave;
+            }
+            if (mine) slot = table[position / block_size] * block_size + position % block_size;
+        }
+        target[t] = slot;
+    }
+    // After the row, whose chain of loads is longer.
+    for (int t = tail + strip * threads + thread; t < capacity; t += strips * threads) target[t] = -1;
+}
+
+}  // namespace compute_slot_mappings

@@ -1,0 +1,280 @@
+"""draft_inputs in Triton: one launch per pass, several rows per program, tails shared by all programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import triton
+import triton.language as tl
+
+from baselines.draft_inputs.operator import Inputs, Outputs
+from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import longest_row
+from harness.contract import Point, variant
+
+#: First pass: rows and tokens of a tile, and entries of the tails that a program clears.
+ROWS, LANES, TAIL = 4, 16, 256
+#: Tokens of a row that a program takes in the first pass.
+TOKENS = 64
+#: Second pass: entries of a program. Later passes: hidden values of a program.
+ENTRIES, HIDDEN = 128, 2048
+
+
+@triton.jit
+def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TAIL: tl.constexpr):
+    """TAIL entries behind the last row, which ends with token ``end``."""
+    past = rows + program * TAIL + tl.arange(0, TAIL)
+    tl.store(lens + past, tl.zeros((TAIL,), tl.int32), mask=past < capacity)
+    tl.store(last_index + past, tl.zeros((TAIL,), tl.int64), mask=past < capacity)
+    tl.store(starts + past, tl.zeros((TAIL,), tl.int32) + end, mask=past <= capacity)
+    if program == 0:
+        tl.store(step, 0)
+
+
+@triton.jit
+def shift_rows(
+    b,
+    inside,
+    strip,
+    strips,
+    start,
+    kept,
+    token,
+    length,
+    target_ids,
+    target_pos,
+    ids,
+    pos,
+    lens,
+    starts,
+    last_index,
+    LANES: tl.constexpr,
+):
+    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 where not ``inside``.
+
+    Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
+    """
+    end = start + kept - 1
+    once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
+    tl.store(ids + end, token, mask=once)
+    tl.store(lens + b, length, mask=once)
+    tl.store(last_index + b, end.to(tl.int64), mask=once)
+    tl.store(starts + b, start, mask=once)
+    lanes = tl.arange(0, LANES)
+    for first in range(strip * LANES, tl.max(kept, 0), strips * LANES):
+        j = first + lanes[None, :]
+        t = start[:, None] + j
+        shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
+        tl.store(ids + t, shifted, mask=j < kept[:, None] - 1)
+        tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
+
+
+@triton.jit(do_not_specialize=["rows", "capacity"])
+def _first(
+    query_start_loc,
+    seq_lens,
+    num_rejected,
+    target_ids,
+    target_pos,
+    idx,
+    num_sampled,
+    last,
+    next_prefill,
+    ids,
+    pos,
+    lens,
+    starts,
+    last_index,
+    step,
+    rows,
+    capacity,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    TAIL: tl.constexpr,
+):
+    program, strip = tl.program_id(0), tl.program_id(1)
+    if strip == 0:
+        clear_tails(program, rows, capacity, tl.load(query_start_loc + rows), lens, starts, last_index, step, TAIL)
+
+    b = program * ROWS + tl.arange(0, ROWS)
+    inside = b < rows
+    start = tl.load(query_start_loc + b, mask=inside, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
+    kept = query - tl.load(num_rejected + b, mask=inside, other=0)
+    s = tl.load(idx + b, mask=inside, other=0)
+    newest = tl.load(last + s, mask=inside, other=0).to(tl.int32)
+    prompt = tl.load(next_prefill + s, mask=inside, other=0)
+    token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
+    length = tl.load(seq_lens + b, mask=inside, other=0)
+    shift_rows(
+        b,
+        inside,
+        strip,
+        tl.num_programs(1),
+        start,
+        kept,
+        token,
+        length,
+        target_ids,
+        target_pos,
+        ids,
+        pos,
+        lens,
+        starts,
+        last_index,
+        LANES,
+    )
+
+
+@triton.jit
+def advanced(value, most, ADVANCE: tl.constexpr):
+    """The next position or length."""
+    if ADVANCE:
+        value = tl.minimum(value, most - 1) + 1
+    return value
+
+
+@triton.jit(do_not_specialize=["rows", "capacity", "k", "most"])
+def _second(
+    seq_lens,
+    num_rejected,
+    pos_before,
+    drafts,
+    ids,
+    pos,
+    lens,
+    starts,
+    src,
+    rows,
+    capacity,
+    k,
+    most,
+    ADVANCE: tl.constexpr,
+    ENTRIES: tl.constexpr,
+):
+    b = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    inside = b < rows
+    p = tl.load(pos_before + b, mask=inside, other=0)
+    length = tl.load(seq_lens + b, mask=inside, other=0) - tl.load(num_rejected + b, mask=inside, other=0)
+    tl.store(ids + b, tl.load(drafts + b.to(tl.int64) * k, mask=inside, other=0).to(tl.int32), mask=inside)
+    tl.store(src + b, p + 2, mask=inside)
+    tl.store(pos + b, advanced(p, most - 1, ADVANCE), mask=inside)
+    tl.store(lens + b, tl.where(inside, advanced(length, most, ADVANCE), 0), mask=b < capacity)
+    tl.store(starts + b, tl.minimum(b, rows), mask=b <= capacity)
+
+
+@triton.jit(do_not_specialize=["k", "most", "hidden_size"])
+def _later(
+    step,
+    sampled,
+    pos_before,
+    src_before,
+    lens_before,
+    hidden_before,
+    ids,
+    pos,
+    lens,
+    src,
+    drafts,
+    hidden,
+    k,
+    most,
+    hidden_size,
+    ADVANCE: tl.constexpr,
+    HIDDEN: tl.constexpr,
+):
+    b, strip = tl.program_id(0), tl.program_id(1)
+    done = tl.load(step)
+    if strip == 0:
+        token = tl.load(sampled + b)
+        tl.store(drafts + b.to(tl.int64) * k + done, token)
+        if done < k - 1:
+            tl.store(ids + b, token.to(tl.int32))
+            tl.store(src + b, tl.load(src_before + b) + 1)
+            tl.store(pos + b, advanced(tl.load(pos_before + b), most - 1, ADVANCE))
+            tl.store(lens + b, advanced(tl.load(lens_before + b), most, ADVANCE))
+    if done < k - 1:
+        h = strip * HIDDEN + tl.arange(0, HIDDEN)
+        row = b.to(tl.int64) * hidden_size
+        tl.store(hidden + row + h, tl.load(hidden_before + row + h, mask=h < hidden_size), mask=h < hidden_size)
+
+
+@variant("draft_inputs")
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch per pass."""
+    rows, capacity, k, most = len(x.seq_lens), point.max_num_seqs, point.next_n - 1, point.max_model_len
+    advance = point.advance == "yes"
+    if point.draft_pass == "first":
+        grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), cdiv(longest_row(point), TOKENS))
+
+        def launch() -> None:
+            _first[grid](
+                x.query_start_loc,
+                x.seq_lens,
+                x.num_rejected,
+                x.target_ids,
+                x.target_pos,
+                x.idx,
+                x.num_sampled,
+                x.last,
+                x.next_prefill,
+                out.ids,
+                out.pos,
+                out.lens,
+                out.starts,
+                out.last_index,
+                out.step,
+                rows,
+                capacity,
+                ROWS=ROWS,
+                LANES=LANES,
+                TAIL=TAIL,
+            )
+
+    elif point.draft_pass == "second":
+        grid = (cdiv(capacity + 1, ENTRIES),)
+
+        def launch() -> None:
+            _second[grid](
+                x.seq_lens,
+                x.num_rejected,
+                x.pos_before,
+                x.drafts,
+                out.ids,
+                out.pos,
+                out.lens,
+                out.starts,
+                out.src,
+                rows,
+                capacity,
+                k,
+                most,
+                ADVANCE=advance,
+                ENTRIES=ENTRIES,
+            )
+
+    else:
+        grid = (rows, cdiv(point.hidden_size, HIDDEN))
+
+        def launch() -> None:
+            _later[grid](
+                x.step,
+                x.sampled,
+                x.pos_before,
+                x.src_before,
+                x.lens_before,
+                x.hidden_before,
+                out.ids,
+                out.pos,
+                out.lens,
+                out.src,
+                out.drafts,
+                out.hidden,
+                k,
+                most,
+                point.hidden_size,
+                ADVANCE=advance,
+                HIDDEN=HIDDEN,
+            )
+
+    return launch

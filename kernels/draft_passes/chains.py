@@ -1,0 +1,115 @@
+"""draft_passes as an engine launches it: per pass an update of its inputs, then slots, then the indexer's schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+
+from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
+from baselines.workloads.request_slots import num_real
+from harness.contract import Point, variant
+from kernels.compute_slot_mappings import chains as slots_engine
+from kernels.draft_inputs.triton import advanced
+from kernels.paged_mqa_schedule import triton as schedule_triton
+
+CHUNK = 1024
+
+
+@triton.jit(do_not_specialize=["real", "capacity", "most"])
+def _second_pass(
+    seq_lens, num_rejected, pos, lens, src, starts, real, capacity, most, ADVANCE: tl.constexpr, CHUNK: tl.constexpr
+):
+    b = tl.program_id(0)
+    if b == real:
+        for first in range(real, capacity + 1, CHUNK):
+            i = first + tl.arange(0, CHUNK)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
+            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + real, mask=i <= capacity)
+    else:
+        length = tl.load(seq_lens + b) - tl.load(num_rejected + b)
+        tl.store(src + b, length.to(tl.int64) + 1)
+        tl.store(pos + b, advanced(length - 1, most - 1, ADVANCE).to(tl.int64))
+        tl.store(lens + b, advanced(length, most, ADVANCE))
+        tl.store(starts + b, b)
+
+
+@triton.jit(do_not_specialize=["real", "capacity", "most"])
+def _next_pass(
+    pos_before,
+    lens_before,
+    src_before,
+    pos,
+    lens,
+    src,
+    real,
+    capacity,
+    most,
+    ADVANCE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    b = tl.program_id(0)
+    if b == real:
+        for first in range(real, capacity, CHUNK):
+            i = first + tl.arange(0, CHUNK)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
+    else:
+        tl.store(src + b, tl.load(src_before + b) + 1)
+        tl.store(pos + b, advanced(tl.load(pos_before + b), most - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(lens_before + b), most, ADVANCE))
+
+
+@variant("draft_passes")
+def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The engine's way: two launches per pass, four with an indexer, whose schedule is copied. The token and the hidden
+    row, which the update also hands on there, are left out.
+    """
+    real, capacity, most = num_real(point), point.max_num_seqs, point.max_model_len
+    advance, grid = point.advance == "yes", (real + 1,)
+    fresh = None if out.schedule is None else torch.empty_like(out.schedule)
+    parts = []
+    for i in range(1, passes(point) + 1):
+        made = [slots_engine.engine(*slots_part(point, x, out, i))]
+        if with_indexer(point):
+            made.append(schedule_triton.triton_fused(*schedule_part(point, x, replace(out, schedule=fresh), i)))
+        parts.append(made)
+
+    def launch() -> None:
+        for i, made in enumerate(parts):
+            if i == 0:
+                _second_pass[grid](
+                    x.seq_lens,
+                    x.num_rejected,
+                    out.pos[0],
+                    out.lens[0],
+                    out.src[0],
+                    out.starts,
+                    real,
+                    capacity,
+                    most,
+                    ADVANCE=advance,
+                    CHUNK=CHUNK,
+                )
+            else:
+                _next_pass[grid](
+                    out.pos[i - 1],
+                    out.lens[i - 1],
+                    out.src[i - 1],
+                    out.pos[i],
+                    out.lens[i],
+                    out.src[i],
+                    real,
+                    capacity,
+                    most,
+                    ADVANCE=advance,
+                    CHUNK=CHUNK,
+                )
+            for part in made:
+                part()
+            if fresh is not None:
+                out.schedule[i].copy_(fresh[i])
+
+    return launch

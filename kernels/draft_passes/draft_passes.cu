@@ -1,0 +1,79 @@
+// Metadata of a drafter's passes 2 .. k in one launch. triton.py says why one is enough.
+//
+// blockIdx.y: pass. blockIdx.x < schedulers: THREADS rows of the indexer's schedule; from there on a thread per row, up to
+// the R + 1 boundaries. Block: THREADS. enabled: bool.
+
+#include "paged_mqa_schedule/paged_mqa_schedule.cuh"
+
+constexpr int THREADS = 256;
+static_assert(THREADS == paged_mqa_schedule::THREADS);
+
+// Lengths in a pass, further tokens ahead of the last kept one; 0 for padding.
+struct InPass {
+    const int* seq_lens;
+    const int* num_rejected;
+    int real, most, further;
+
+    __device__ __forceinline__ int operator[](int b) const {
+        return b < real ? min(seq_lens[b] - num_rejected[b], most - further) + further : 0;
+    }
+};
+
+#define PARAMETERS                                                                                                        \
+    const long long *__restrict__ idx, const int *__restrict__ seq_lens, const int *__restrict__ num_rejected,            \
+        const int *__restrict__ tables, const long long *__restrict__ table_starts, const long long *__restrict__ widths, \
+        const int *__restrict__ block_sizes, const bool *__restrict__ enabled, long long *__restrict__ pos,               \
+        int *__restrict__ lens, long long *__restrict__ src, long long *__restrict__ slots, int *__restrict__ starts,     \
+        int real, int capacity, int groups, int most, int advance
+
+__device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
+    const int i = blockIdx.y, b = block * THREADS + threadIdx.x;
+    if (i == 0 && b <= capacity) starts[b] = min(b, real);
+    if (b >= capacity) return;
+    const long long at = (long long)i * capacity + b;
+    const bool live = b < real;
+    const int further = advance ? i + 1 : 0;
+    long long s = 0;
+    int position = 0;
+    if (live) {
+        s = idx[b];
+        const int kept = seq_lens[b] - num_rejected[b];
+        const int length = min(kept, most - further) + further;
+        position = length - 1;
+        src[at] = (long long)kept + i + 1;
+        pos[at] = position;
+        lens[at] = length;
+    } else {
+        lens[at] = 0;
+    }
+    for (int g = 0; g < groups; ++g) {
+        const int size = block_sizes[g];
+        long long slot = -1;
+        if (live && enabled[g]) slot = tables[table_starts[g] + s * widths[g] + position / size] * size + position % size;
+        slots[((long long)i * groups + g) * capacity + b] = slot;
+    }
+}
+
+#define ARGUMENTS                                                                                                         \
+    idx, seq_lens, num_rejected, tables, table_starts, widths, block_sizes, enabled, pos, lens, src, slots, starts, real, \
+        capacity, groups, most, advance
+
+extern "C" __global__ void __launch_bounds__(THREADS) passes(PARAMETERS) { rows_of_pass(blockIdx.x, ARGUMENTS); }
+
+extern "C" __global__ void __launch_bounds__(THREADS) schedules(
+    PARAMETERS, int* __restrict__ schedule, int rows, int schedulers, int num_sms, int multiplier, int shift, int back) {
+    const int block = (int)blockIdx.x - schedulers;
+    if (block >= 0) {
+        rows_of_pass(block, ARGUMENTS);
+        return;
+    }
+    const InPass lengths{seq_lens, num_rejected, real, most, advance ? (int)blockIdx.y + 1 : 0};
+    const paged_mqa_schedule::Requests<InPass> work{lengths, 1, 1};
+    int* table = schedule + (long long)blockIdx.y * (num_sms + 1) * 2;
+    if (rows <= THREADS) {
+        paged_mqa_schedule::schedule<false>(work, table, blockIdx.x, rows, 1, num_sms, multiplier, shift, back);
+    } else {
+        paged_mqa_schedule::schedule<true>(
+            work, table, blockIdx.x, rows, (rows + THREADS - 1) / THREADS, num_sms, multiplier, shift, back);
+    }
+}

@@ -1,0 +1,41 @@
+"""gather_block_tables in CUDA C++: the launch of gather_block_tables.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
+from baselines.workloads.request_slots import group_widths, table_starts
+from harness.contract import GPU, Point, variant
+from harness.cuda import launcher
+from kernels.gather_block_tables.triton import strips_of
+
+SOURCE = Path(__file__).with_name("gather_block_tables.cu")
+THREADS = 128
+
+
+@variant("gather_block_tables", requires=GPU, sources=SOURCE)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The same in CUDA C++, 16 bytes per thread where rows are aligned to them."""
+    widths = group_widths(point)
+    aligned = all(size % 4 == 0 for size in (*widths, *table_starts(point)))
+    aligned = aligned and x.source.data_ptr() % 16 == out.target.data_ptr() % 16 == 0
+    vector = 4 if aligned else 1
+    return launcher(
+        SOURCE,
+        f"gather_vec{vector}",
+        (max(rows_to_write(point), 1), strips_of(point, THREADS * vector), point.num_groups),
+        THREADS,
+        x.idx,
+        x.source,
+        x.num_computed,
+        x.starts,
+        x.widths,
+        x.block_sizes,
+        x.reach,
+        x.num_blocks,
+        out.target,
+        len(x.idx),
+        point.max_num_seqs,
+    )

@@ -1,0 +1,121 @@
+"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; idle strips end at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import triton
+import triton.language as tl
+
+from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
+from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import group_widths
+from harness.contract import Point, variant
+
+COLUMNS = 1024
+
+
+@triton.jit
+def null_columns(computed, reach, block_size):
+    """Columns below the window; 0 where there is none."""
+    return tl.where(reach > 0, tl.maximum(computed - reach, 0) // block_size, 0)
+
+
+@triton.jit
+def gather_row(
+    b,
+    strip,
+    strips,
+    g,
+    idx,
+    source,
+    num_computed,
+    starts,
+    widths,
+    block_sizes,
+    reach,
+    num_blocks,
+    target,
+    real,
+    max_num_seqs,
+    COLUMNS: tl.constexpr,
+):
+    """Every strips-th strip of a row of group g."""
+    lanes = tl.arange(0, COLUMNS)
+    start, width = tl.load(starts + g), tl.load(widths + g)
+    row = target + start + b * width
+    if b < real:
+        s = tl.load(idx + b)
+        owned = tl.load(num_blocks + g * max_num_seqs + s)
+        null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
+        for first in range(strip * COLUMNS, owned, strips * COLUMNS):
+            columns = first + lanes
+            ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
+            tl.store(row + columns, ids, mask=columns < owned)
+    else:
+        for cleared in range(strip * COLUMNS, width.to(tl.int32), strips * COLUMNS):
+            tl.store(row + cleared + lanes, tl.zeros((COLUMNS,), tl.int32), mask=cleared + lanes < width)
+
+
+@triton.jit(do_not_specialize=["real", "max_num_seqs"])
+def _gather(
+    idx,
+    source,
+    num_computed,
+    starts,
+    widths,
+    block_sizes,
+    reach,
+    num_blocks,
+    target,
+    real,
+    max_num_seqs,
+    COLUMNS: tl.constexpr,
+):
+    gather_row(
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.num_programs(1),
+        tl.program_id(2),
+        idx,
+        source,
+        num_computed,
+        starts,
+        widths,
+        block_sizes,
+        reach,
+        num_blocks,
+        target,
+        real,
+        max_num_seqs,
+        COLUMNS=COLUMNS,
+    )
+
+
+def strips_of(point: Point, columns: int) -> int:
+    """Programs of a row that take ``columns`` at a time. One where each would read the block count over the bus."""
+    return 1 if point.memory == "uva" else cdiv(max(group_widths(point)), columns)
+
+
+@variant("gather_block_tables")
+def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch for all groups: rows x strips x groups."""
+    grid = (max(rows_to_write(point), 1), strips_of(point, COLUMNS), point.num_groups)
+
+    def launch() -> None:
+        _gather[grid](
+            x.idx,
+            x.source,
+            x.num_computed,
+            x.starts,
+            x.widths,
+            x.block_sizes,
+            x.reach,
+            x.num_blocks,
+            out.target,
+            len(x.idx),
+            point.max_num_seqs,
+            COLUMNS=COLUMNS,
+        )
+
+    return launch

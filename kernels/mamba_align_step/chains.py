@@ -1,0 +1,157 @@
+"""mamba_align_step as an engine launches it: columns, moves, counts of the batch, state slots of all groups from the
+tables in batch order, and copies into persistent buffers; after sampling a snapshot of the counts and the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
+from baselines.workloads.integers import cdiv
+from harness.contract import Point, variant
+from kernels.mamba_align_step.triton import column_of, freeze, store_move
+
+BLOCK = 256
+
+
+@triton.jit(do_not_specialize=["rows", "block_size"])
+def _columns(
+    idx,
+    num_computed,
+    columns_before,
+    accepted_before,
+    query_start_loc,
+    accepted,
+    columns,
+    source_columns,
+    source_offsets,
+    rows,
+    block_size,
+    BLOCK: tl.constexpr,
+):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(idx + b, mask=b < rows, other=-1)
+    live = s >= 0
+    start = tl.load(query_start_loc + b, mask=live, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
+    old = tl.load(columns_before + s, mask=live, other=-1)
+    count = tl.load(accepted_before + s, mask=live, other=1)
+    new = column_of(tl.load(num_computed + s, mask=live, other=0), query, block_size)
+    tl.store(source_columns + s, old, mask=live)
+    tl.store(source_offsets + s, tl.maximum(count - 1, 0), mask=live)
+    tl.store(columns + s, new, mask=live)
+    tl.store(accepted + s, tl.where((old >= 0) & (old != new), 1, count), mask=live)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _moves(idx, columns, source_columns, source_offsets, moves, rows, BLOCK: tl.constexpr):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(idx + b, mask=b < rows, other=-1)
+    live = s >= 0
+    old = tl.load(source_columns + s, mask=live, other=-1)
+    new = tl.load(columns + s, mask=live, other=-1)
+    shift = tl.load(source_offsets + s, mask=live, other=0)
+    store_move(moves, b, old, new, shift, (old >= 0) & (old != new), b < rows)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _gather_counts(idx, accepted, batch_accepted, rows, BLOCK: tl.constexpr):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(idx + b, mask=b < rows, other=-1)
+    tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < rows)
+
+
+@triton.jit(do_not_specialize=["group_stride", "capacity", "width", "slots_per_row", "block_size"])
+def _state_slots(
+    seq_lens,
+    batch_tables,
+    state_slots,
+    group_stride,
+    capacity,
+    width,
+    slots_per_row,
+    block_size,
+    SLOTS: tl.constexpr,
+):
+    b, g, j = tl.program_id(0), tl.program_id(1), tl.arange(0, SLOTS)
+    first = tl.load(seq_lens + b) - 1
+    first = tl.where(first > 0, first // block_size, 0)
+    row = batch_tables + g.to(tl.int64) * group_stride + b.to(tl.int64) * width
+    slot = tl.load(row + first + j, mask=j < slots_per_row, other=0)
+    tl.store(state_slots + (g.to(tl.int64) * capacity + b) * slots_per_row + j, slot, mask=j < slots_per_row)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _mask(idx, mask, rows, BLOCK: tl.constexpr):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(idx + b, mask=b < rows, other=-1)
+    tl.store(mask + b, (s >= 0).to(tl.uint8), mask=b < rows)
+
+
+@triton.jit(do_not_specialize=["rows", "block_size"])
+def _freeze(idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr):
+    b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(idx + b, mask=b < rows, other=-1)
+    live = s >= 0
+    column = tl.load(columns_before + s, mask=live, other=0)
+    count = tl.load(snapshot + s, mask=live, other=1)
+    frozen, to, shift = freeze(tl.load(num_computed + s, mask=live, other=0), column, count, block_size)
+    tl.store(accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
+    store_move(moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), b < rows)
+
+
+@variant("mamba_align_step")
+def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The engine's way, without the copies of states: six launches before the forward pass, two after sampling."""
+    rows, size = len(x.idx), point.mamba_block_size
+    grid = (cdiv(rows, BLOCK),)
+    if point.phase == "after_sampling":
+        snapshot = torch.empty_like(x.accepted_before)
+
+        def launch() -> None:
+            snapshot.copy_(x.accepted_before)
+            _freeze[grid](
+                x.idx, x.num_computed, x.columns_before, snapshot, out.accepted, out.moves, rows, size, BLOCK=BLOCK
+            )
+
+        return launch
+    mask, starts, source = out.mask.view(torch.uint8), out.starts[: rows + 1], x.query_start_loc[: rows + 1]
+    slots = triton.next_power_of_2(point.next_n)
+
+    def launch() -> None:
+        _columns[grid](
+            x.idx,
+            x.num_computed,
+            x.columns_before,
+            x.accepted_before,
+            x.query_start_loc,
+            out.accepted,
+            out.columns,
+            out.source_columns,
+            out.source_offsets,
+            rows,
+            size,
+            BLOCK=BLOCK,
+        )
+        _moves[grid](x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK)
+        _gather_counts[grid](x.idx, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
+        _state_slots[(rows, point.num_groups)](
+            x.seq_lens,
+            x.batch_tables,
+            out.state_slots,
+            x.batch_tables.stride(0),
+            point.max_num_seqs,
+            table_columns(point),
+            point.next_n,
+            size,
+            SLOTS=slots,
+            num_warps=1,
+        )
+        _mask[grid](x.idx, mask, rows, BLOCK=BLOCK)
+        starts.copy_(source)
+
+    return launch

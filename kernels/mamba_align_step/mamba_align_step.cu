@@ -1,0 +1,35 @@
+// mamba_align_step, one launch per phase; the states themselves are not copied here.
+//
+// before_forward: LANES threads per row; all compute its column, the first writes the counts, and all write state slots of
+// all groups, read from the tables by request slot. after_sampling: a thread per row.
+
+#include "mamba_align_step.cuh"
+
+constexpr int THREADS = 128;
+
+extern "C" __global__ void __launch_bounds__(THREADS) before_forward(
+    const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* __restrict__ columns_before,
+    const int* __restrict__ accepted_before, const int* __restrict__ query_start_loc, const int* __restrict__ slot_tables,
+    int* __restrict__ accepted, int* __restrict__ moves, int* __restrict__ columns, int* __restrict__ source_columns,
+    int* __restrict__ source_offsets, int* __restrict__ batch_accepted, int* __restrict__ state_slots,
+    bool* __restrict__ mask, int* __restrict__ starts, int rows, int capacity, int width, int slots_per_row, int groups,
+    int block_size) {
+    mamba_align_step::before_forward(
+        blockIdx.x * THREADS + threadIdx.x,
+        idx, num_computed, columns_before, accepted_before, query_start_loc, slot_tables, accepted, moves, columns,
+        source_columns, source_offsets, batch_accepted, state_slots, mask, starts, rows, capacity, width,
+        slots_per_row, groups, block_size);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) after_sampling(
+    const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* __restrict__ columns_before,
+    const int* accepted_before, int* accepted, int* __restrict__ moves, int rows, int block_size) {
+    const int b = blockIdx.x * THREADS + threadIdx.x;
+    if (b >= rows) return;
+    const long long s = idx[b];
+    if (s < 0) {
+        mamba_align_step::store_move(moves, b, false, 0, 0, 0);
+        return;
+    }
+    accepted[s] = mamba_align_step::freeze(b, num_computed[s], columns_before[s], accepted_before[s], moves, block_size);
+}

@@ -1,0 +1,22 @@
+// post_update in one launch, a warp per row; post_update.cuh explains it. Grid: ceil(rows / 4) blocks of THREADS.
+
+#include "post_update.cuh"
+
+constexpr int THREADS = 128;
+
+extern "C" __global__ void __launch_bounds__(THREADS) update(
+    const long long* __restrict__ idx, const int* __restrict__ cu_num_logits, const int* __restrict__ query_start_loc,
+    const int* __restrict__ seq_lens, const int* sampled_before, const long long* __restrict__ tokens,
+    const int* computed_before, const int* total_before, const long long* __restrict__ new_drafts, const int* bins_before,
+    const int* __restrict__ prompt_lens, int* num_sampled, int* num_rejected, int* num_computed, int* total,
+    long long* __restrict__ last, int* __restrict__ accepted, long long* __restrict__ draft, int* bins,
+    int* __restrict__ all_ids, int rows, int tokens_stride, int k, int history_len, int vocab_size) {
+    const int b = (blockIdx.x * THREADS + threadIdx.x) >> 5, lane = threadIdx.x & 31;
+    if (b >= rows) return;
+    const post_update::Row row = post_update::update(
+        b, lane,
+        idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before,
+        new_drafts, bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, draft, bins,
+        all_ids, tokens_stride, k, history_len, vocab_size);
+    if (lane == 0 && row.s >= 0) accepted[row.s] = max(row.ns, 1);
+}

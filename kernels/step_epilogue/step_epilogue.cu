@@ -1,0 +1,58 @@
+// All that a sampled step leaves behind, in one launch: a warp per row does every part of it, and the threads of the grid
+// clear the tails. triton.py says why blocks do not specialise. Further warps of a long row (blockIdx.y > 0) only shift its
+// tokens; what they read is by row or never written.
+//
+// bins_before, bins, columns_before and moves may be null. prompt_lens and all_ids may be in mapped pinned memory.
+// Grid: x = max(ceil(rows / 4), ceil((capacity + 1 - real) / THREADS)) blocks of THREADS, y = strips of a row.
+
+#include "draft_inputs/draft_inputs.cuh"
+#include "mamba_align_step/mamba_align_step.cuh"
+#include "post_update/post_update.cuh"
+
+constexpr int THREADS = 128;
+
+extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
+    const long long* __restrict__ idx, const int* __restrict__ cu_num_logits, const int* __restrict__ query_start_loc,
+    const int* __restrict__ seq_lens, const int* sampled_before, const long long* __restrict__ tokens,
+    const int* computed_before, const int* total_before, const int* bins_before, const int* __restrict__ prompt_lens,
+    const int* __restrict__ next_prefill, const int* __restrict__ target_ids, const long long* __restrict__ target_pos,
+    const int* __restrict__ columns_before, int* num_sampled, int* num_rejected, int* num_computed, int* total,
+    long long* __restrict__ last, int* __restrict__ accepted, int* bins, int* __restrict__ all_ids, int* __restrict__ ids,
+    long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index,
+    long long* __restrict__ step, int* __restrict__ moves, int rows, int real, int capacity, int tokens_stride,
+    int history_len, int vocab_size, int mamba_block_size) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, real, capacity, query_start_loc[real], lens, starts, last_index, step);
+    if (b >= rows) return;
+
+    const int start = query_start_loc[b], query = query_start_loc[b + 1] - start;
+    // Loaded before they are known to be needed: one memory latency instead of two.
+    const long long slot = max(idx[b], 0ll);
+    if (blockIdx.y > 0) {
+        if (b >= real || (int)blockIdx.y * 32 >= query) return;
+        const bool samples = seq_lens[b] >= prompt_lens[slot];
+        const int rejected = samples ? cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b] : 0;
+        draft_inputs::shift_row(
+            b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, target_ids, target_pos, ids, pos, lens, starts,
+            last_index);
+        return;
+    }
+    const int prompt_token = next_prefill[slot], column = moves ? columns_before[slot] : 0;
+    const post_update::Row row = post_update::update(
+        b, lane, idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before, nullptr,
+        bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, nullptr, bins, all_ids,
+        tokens_stride, 0, history_len, vocab_size);
+    if (lane == 0 && row.s >= 0) {
+        const int count = max(row.ns, 1);
+        accepted[row.s] =
+            moves ? mamba_align_step::freeze(b, row.computed, column, count, moves, mamba_block_size) : count;
+    } else if (lane == 0 && moves) {
+        mamba_align_step::store_move(moves, b, false, 0, 0, 0);
+    }
+    if (b >= real) return;
+    int token = prompt_token;
+    if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
+    draft_inputs::shift_row(
+        b, lane, 0, gridDim.y, start, query - row.nr, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts,
+        last_index);
+}

@@ -1,0 +1,120 @@
+"""step_prologue as an engine launches it, and as the fused kernels of its parts in sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from baselines.decode_step.operator import native_part, schedule_part, tile_part
+from baselines.step_prologue.operator import (
+    Inputs,
+    Outputs,
+    indexer_part,
+    inputs_part,
+    slots_part,
+    states_part,
+    tables_part,
+    with_indexer,
+)
+from harness.contract import GPU, Point, variant
+from kernels.compute_slot_mappings import chains as slots_engine
+from kernels.compute_slot_mappings import cuda as slots_cuda
+from kernels.decode_flatten import triton as flatten_triton
+from kernels.decode_step import chains as step_chains
+from kernels.gather_block_tables import chains as tables_engine
+from kernels.gather_block_tables import cuda as tables_cuda
+from kernels.mamba_align_step import chains as states_engine
+from kernels.mamba_align_step import cuda as states_cuda
+from kernels.mla_tile_schedule import triton as tiles_triton
+from kernels.paged_mqa_schedule import triton as schedule_triton
+from kernels.step_inputs import chains as inputs_engine
+from kernels.step_inputs import cuda as inputs_cuda
+
+
+def _in_sequence(launches: list[Callable[[], None]]) -> Callable[[], None]:
+    def launch() -> None:
+        for part in launches:
+            part()
+
+    return launch
+
+
+def _engine_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Lengths and table rows of the indexer. Native: six PyTorch operators. Flattened: the fused kernel, where vLLM has
+    a kernel and a fill for a uniform batch and 18 operators for another one, so that this is a lower bound.
+    """
+    step, inputs, outputs = indexer_part(point, x, out)
+    if step.decode_path == "flatten":
+        return flatten_triton.triton_fused(step, inputs, outputs)
+    width, decode_lens = point.max_decode_len, native_part(step, inputs, outputs)[1].decode_lens
+    lens = outputs.lens[: point.batch_size * width].view(-1, width)
+    columns = torch.arange(width, dtype=torch.int32, device=lens.device)
+    ends, seq_lens = x.query_start_loc[1 : point.batch_size + 1], inputs.seq_lens[:, None]
+
+    def launch() -> None:
+        torch.sub(ends, x.query_start_loc[: point.batch_size], out=decode_lens)
+        lens.copy_((seq_lens - width + 1 + columns).clamp(min=0))
+
+    return launch
+
+
+def _engine_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None]]:
+    """Lengths, then two schedules, each made in fresh tensors and copied into the persistent ones."""
+    step, inputs, outputs = indexer_part(point, x, out)
+    names = ("schedule", "tile_scheduler_metadata", "num_splits")
+    fresh = replace(outputs, **{name: torch.zeros_like(getattr(outputs, name)) for name in names})
+    copies = [
+        (outputs.schedule, fresh.schedule),
+        (outputs.tile_scheduler_metadata[: point.num_sm_parts], fresh.tile_scheduler_metadata[: point.num_sm_parts]),
+        (outputs.num_splits[: point.batch_size + 1], fresh.num_splits[: point.batch_size + 1]),
+    ]
+
+    def launch() -> None:
+        for target, source in copies:
+            target.copy_(source)
+
+    return [
+        _engine_lengths(point, x, out),
+        schedule_triton.triton_fused(*schedule_part(step, fresh)),
+        tiles_triton.triton_fused(*tile_part(step, inputs, fresh)),
+        launch,
+    ]
+
+
+@variant("step_prologue", waives="no_alloc")
+def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The engine's way, one launch per launch of vLLM 0.33: 6 or 7, 6 more with states, 6 or 11 with an indexer."""
+    launches = [
+        inputs_engine.engine(*inputs_part(point, x, out)),
+        tables_engine.engine(*tables_part(point, x, out)),
+        slots_engine.engine(*slots_part(point, x, out)),
+    ]
+    if point.state_groups:
+        launches.append(states_engine.engine(*states_part(point, x, out)))
+    if with_indexer(point):
+        launches += _engine_indexer(point, x, out)
+    return _in_sequence(launches)
+
+
+CUDA_PARTS = (inputs_cuda, tables_cuda, slots_cuda, states_cuda)
+
+
+@variant(
+    "step_prologue",
+    requires=GPU,
+    sources=[*(part.SOURCE for part in CUDA_PARTS), *(part.SOURCE for part in step_chains.CUDA_PARTS)],
+)
+def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The fused CUDA kernels of the parts in sequence: three launches, one more with states, 3 or 4 with an indexer."""
+    launches = [
+        inputs_cuda.cuda_fused(*inputs_part(point, x, out)),
+        tables_cuda.cuda_fused(*tables_part(point, x, out)),
+        slots_cuda.cuda_fused(*slots_part(point, x, out)),
+    ]
+    if point.state_groups:
+        launches.append(states_cuda.cuda_fused(*states_part(point, x, out)))
+    if with_indexer(point):
+        launches.append(step_chains.cuda_sequence(*indexer_part(point, x, out)))
+    return _in_sequence(launches)

@@ -1,0 +1,91 @@
+"""compute_slot_mappings: worked examples, context parallelism as a partition of the tokens, random steps."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.compute_slot_mappings.operator import operator
+from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def example(positions, row, **axes):
+    """One request in slot 1 of two, in one group; what the reference says of its tokens."""
+    size = {"batch_size": 1, "max_num_seqs": 2, "max_decode_len": len(positions), "max_num_batched_tokens": 8}
+    point = legal_point(operator, size | axes)
+    x = operator.make_inputs(point, 0)
+    x.idx.fill_(1)
+    x.query_start_loc.copy_(int32(0, len(positions), len(positions)))
+    x.positions[: len(positions)] = torch.tensor(positions)
+    width = int(x.widths[0])
+    x.tables[width : width + len(row)] = int32(*row)
+    return operator.reference(point, x)["slots"].value[0].tolist()
+
+
+def test_worked_example():
+    slots = example([14, 15, 16, 17], [7, 3], block_size=16, context_len=40, max_model_len=64)
+    assert slots == [126, 127, 48, 49, -1, -1, -1, -1]
+
+
+def test_worked_example_of_context_parallelism():
+    """V = 8: position 6 is rank 0's third token of the first block, 8 the first of the second."""
+    axes = {"block_size": 4, "cp_size": 2, "context_len": 40, "max_model_len": 64}
+    assert example([6, 7, 8, 9], [5, 9], **axes)[:4] == [23, -1, 36, -1]
+
+
+@pytest.mark.parametrize("interleave", [1, 4])
+def test_every_token_belongs_to_one_rank(interleave):
+    """First and last of two ranks: each token of a sharded group has a slot on exactly one of them."""
+    axes = {"batch_size": 5, "cp_size": 2, "cp_interleave": interleave, "block_size": 8, "max_model_len": 300}
+    axes |= {"context_len": {"uniform": [4, 300]}, "num_groups": 2}
+    mapped = []
+    for rank in ("first", "last"):
+        point = legal_point(operator, axes | {"cp_rank": rank})
+        x = operator.make_inputs(point, 3)
+        mapped.append(operator.reference(point, x)["slots"].value[:, : x.num_tokens] >= 0)
+    assert bool((mapped[0][0] ^ mapped[1][0]).all())
+    assert bool((mapped[0][1] & mapped[1][1]).all())
+
+
+SMALL = {"next_n": 7, "max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160}
+random_steps = st.integers(1, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "max_decode_len": st.integers(1, 7),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
+            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 70),
+            "block_size": st.sampled_from([4, 12, 16, 64]),
+            "num_groups": st.integers(1, 4),
+            "group_blocks": st.sampled_from(["same", "mixed"]),
+            "cp_size": compiled_values(1, 2, 4, 8),
+            "cp_rank": st.sampled_from(["first", "last"]),
+            "cp_interleave": compiled_values(1, 4),
+        }
+    )
+)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("engine",))
+
+
+@run_examples(200)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_no_two_tokens_share_a_slot(axes, seed):
+    """Block ids are distinct, so slots are; those of a rank are packed into its share of the blocks."""
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    for group in operator.reference(point, x)["slots"].value:
+        real = group[group >= 0].tolist()
+        assert len(set(real)) == len(real)
+        assert bool((group[x.num_tokens :] == -1).all())

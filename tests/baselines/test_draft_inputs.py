@@ -1,0 +1,86 @@
+"""draft_inputs: worked examples, the passes against their closed form, random steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.draft_inputs.operator import operator
+from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+
+
+def set_contents(x, **contents):
+    for name, values in contents.items():
+        getattr(x, name).copy_(torch.tensor(values))
+
+
+def test_worked_example_of_the_first_pass():
+    """Row 0: four tokens, one draft rejected. Row 1: a chunk of two, which goes on with the prompt's next token."""
+    axes = {"batch_size": 2, "prefills": 1, "prefill_len": 2, "max_num_seqs": 3, "max_num_batched_tokens": 8}
+    point = legal_point(operator, axes)
+    x = operator.make_inputs(point, 0)
+    set_contents(x, idx=[2, 0], seq_lens=[104, 42], num_rejected=[1, 0], num_sampled=[3, 0])
+    set_contents(x, last=[50, 51, 52], next_prefill=[60, 61, 62], target_ids=[10, 11, 12, 13, 20, 21, 0, 0])
+    set_contents(x, target_pos=[100, 101, 102, 103, 40, 41, 0, 0])
+    expected = operator.reference(point, x)
+    assert expected["ids"].value[:6].tolist() == [11, 12, 52, 0, 21, 60]
+    assert expected["ids"].untouched.tolist() == [False] * 3 + [True] + [False] * 2 + [True] * 2
+    assert expected["pos"].value[:6].tolist() == [100, 101, 102, 0, 40, 41]
+    assert expected["last_index"].value.tolist() == [2, 5, 0]
+    assert expected["lens"].value.tolist() == [104, 42, 0]
+    assert expected["starts"].value.tolist() == [0, 4, 6, 6]
+
+
+@pytest.mark.parametrize("advance", ["yes", "no"])
+@pytest.mark.parametrize("room", [0, 1, 3, 100])
+def test_passes_in_sequence_equal_the_closed_form(advance, room):
+    """Pass s: pos = min(p + s, M - 1), src = p + 1 + s, lens = min(seq_lens - rejected + s, M)."""
+    k, p, most = 6, 200, 201 + room
+    axes = {"batch_size": 1, "next_n": k + 1, "max_num_seqs": 2, "max_model_len": most, "advance": advance}
+    axes |= {"context_len": 150, "hidden_size": 1}
+    point = legal_point(operator, axes | {"draft_pass": "second"})
+    x = operator.make_inputs(point, 0)
+    set_contents(x, seq_lens=[p + 1], num_rejected=[0], pos_before=[p])
+    state = operator.reference(point, x)
+    point = legal_point(operator, axes | {"draft_pass": "later"})
+    for s in range(1, k):
+        shift = s if advance == "yes" else 0
+        assert int(state["pos"].value[0]) == min(p + shift, most - 1)
+        assert int(state["lens"].value[0]) == min(p + 1 + shift, most)
+        assert int(state["src"].value[0]) == p + 1 + s
+        x = replace(
+            operator.make_inputs(point, s),
+            step=torch.tensor([s]),
+            pos_before=state["pos"].value[:1],
+            src_before=state["src"].value[:1],
+            lens_before=state["lens"].value[:1],
+        )
+        state = operator.reference(point, x)
+        assert (~state["drafts"].untouched).nonzero().tolist() == [[0, s]]
+    assert all(expected.untouched.all() for name, expected in state.items() if name != "drafts")
+
+
+SMALL = {"max_model_len": 300, "max_num_seqs": 20, "max_num_batched_tokens": 160, "hidden_size": 24}
+random_steps = st.integers(1, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "next_n": st.sampled_from([3, 4, 7]),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]}), st.just(300)),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 60),
+            "draft_pass": st.sampled_from(["first", "second", "later"]),
+            "advance": st.sampled_from(["yes", "no"]),
+            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
+        }
+    )
+)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("engine",))

@@ -1,0 +1,108 @@
+"""mamba_align_step: the worked example of two steps, one array as input and output, random steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.mamba_align_step.operator import Inputs, operator
+from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
+
+
+def int32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def before(computed, column, accepted, query=3):
+    """One request in slot 1 of 2, BS = 4, k = 2: (column, accepted, move, state slots)."""
+    axes = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16}
+    point = legal_point(operator, axes | {"context_len": 4})
+    table = torch.arange(10, 16).int().expand(1, 2, -1).contiguous()
+    x = Inputs(
+        idx=torch.tensor([1]),
+        num_computed=int32(0, computed),
+        columns_before=int32(0, column),
+        accepted_before=int32(9, accepted),
+        query_start_loc=int32(0, query, query),
+        seq_lens=int32(computed + query),
+        slot_tables=table,
+        batch_tables=table[:, :1].contiguous(),
+    )
+    got = {name: expected.value for name, expected in operator.reference(point, x).items()}
+    return int(got["columns"][1]), int(got["accepted"][1]), got["moves"][0].tolist(), got["state_slots"][0, 0].tolist()
+
+
+def after(computed, column, accepted):
+    """The same request after sampling: (accepted, move)."""
+    axes = {"batch_size": 1, "max_num_seqs": 2, "next_n": 3, "mamba_block_size": 4, "max_model_len": 16}
+    point = legal_point(operator, axes | {"phase": "after_sampling", "context_len": 4})
+    x = Inputs(torch.tensor([1]), int32(0, computed), int32(0, column), int32(9, accepted))
+    got = {name: expected.value for name, expected in operator.reference(point, x).items()}
+    return int(got["accepted"][1]), got["moves"][0].tolist()
+
+
+def test_worked_example():
+    """nc = 3, q = 3 crosses into column 1; two tokens are accepted: the state of four tokens is frozen in column 0."""
+    assert before(3, 0, 1) == (1, 1, [0, 1, 0], [11, 12, 13])
+    assert after(5, 1, 2) == (2, [1, 0, 0])
+    assert before(5, 1, 2) == (1, 2, [-1, -1, 0], [11, 12, 13])
+    assert after(6, 1, 1) == (1, [-1, -1, 0])
+    assert before(6, 1, 1) == (2, 1, [1, 2, 0], [12, 13, 14])
+    assert after(8, 2, 2) == (2, [2, 1, 1])
+
+
+def test_a_state_in_its_own_column():
+    assert after(8, 1, 1) == (1, [-1, -1, 0])
+    assert after(8, 1, 3) == (1, [1, 1, 2])
+    assert before(0, -1, 1) == (0, 1, [-1, -1, 0], [10, 11, 12])
+
+
+@pytest.mark.parametrize("phase", ["before_forward", "after_sampling"])
+@pytest.mark.parametrize("variant", healthy("mamba_align_step"), ids=lambda v: v.name)
+def test_one_array_as_input_and_output(variant, phase):
+    """Slots of a batch are distinct, so launches that read a row's state before they write it may work in place."""
+    axes = {"batch_size": 9, "max_num_seqs": 12, "mamba_block_size": 8, "max_model_len": 100, "phase": phase}
+    point = legal_point(operator, axes | {"context_len": {"uniform": [8, 100]}})
+    x, out = operator.make_inputs(point, 3), operator.make_outputs(point)
+    expected = operator.reference(point, x)
+    placed = lambda made: {name: t.to(DEVICE, copy=True) for name, t in vars(made).items() if t is not None}  # noqa: E731
+    x, out = replace(x, **placed(x)), replace(out, **placed(out))
+    state = {"accepted": x.accepted_before}
+    if phase == "before_forward":
+        state["columns"] = x.columns_before
+    held = {name: value.clone() for name, value in state.items()}
+    variant.setup(point, x, replace(out, **state))()
+    for name, value in state.items():
+        right = torch.where(expected[name].untouched, held[name].cpu(), expected[name].value)
+        assert torch.equal(value.cpu(), right)
+    assert torch.equal(out.moves[:9].cpu(), expected["moves"].value[:9])
+
+
+SMALL = {"max_model_len": 300, "max_num_seqs": 20}
+random_steps = st.integers(1, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "next_n": st.sampled_from([1, 2, 4, 7]),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
+            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 60),
+            "mamba_block_size": st.sampled_from([1, 4, 16, 33, 1024]),
+            "num_groups": st.integers(1, 3),
+            "phase": st.sampled_from(["before_forward", "after_sampling"]),
+            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
+            "fresh": st.sampled_from([0.0, 0.4]),
+        }
+    )
+)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("engine",))

@@ -1,0 +1,109 @@
+"""post_update: a worked example, invariants, one array as input and output, random steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.post_update.operator import operator
+from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
+
+
+def test_worked_example():
+    """k = 3: row 0 got 2 tokens of 4, row 1 is a chunk of 12. Slots 2 and 0 of 4."""
+    axes = {"batch_size": 2, "prefills": 1, "prefill_len": 12, "max_num_seqs": 4, "penalties": "on", "vocab_size": 9}
+    point = legal_point(operator, axes | {"history_len": 8, "max_model_len": 100, "context_len": 50})
+    x = operator.make_inputs(point, 0)
+    for name, values in {
+        "idx": [2, 0],
+        "seq_lens": [54, 32],
+        "num_sampled": [2, 1],
+        "num_computed": [20, -1, 50, -1],
+        "prompt_lens_device": [40, -1, 10, -1],
+        "total": [0, -1, 5, -1],
+    }.items():
+        getattr(x, name).copy_(torch.tensor(values))
+    x.tokens[0, :2] = 7
+    x.bins[2] = torch.arange(9)
+    expected = operator.reference(point, x)
+    assert expected["num_sampled"].value.tolist() == [2, 0, 0, 0]
+    assert expected["num_rejected"].value.tolist() == [2, 0, 0, 0]
+    assert expected["num_computed"].value.tolist() == [32, 0, 52, 0]
+    assert expected["num_computed"].untouched.tolist() == [False, True, False, True]
+    assert expected["total"].value[2] == 7
+    assert expected["last"].value[2] == 7
+    assert expected["last"].untouched.tolist() == [True, True, False, True]
+    assert expected["accepted"].value[[0, 2]].tolist() == [1, 2]
+    assert expected["all_ids_device"].value[2].tolist() == [0, 0, 0, 0, 0, 7, 7, 0]
+    assert (~expected["all_ids_device"].untouched).nonzero().tolist() == [[2, 5], [2, 6]]
+    assert expected["bins"].value[2, 7] == 9
+    assert (~expected["bins"].untouched).nonzero().tolist() == [[2, 7]]
+
+
+@pytest.mark.parametrize("variant", [v for v in healthy("post_update") if v.name != "op_chain"], ids=lambda v: v.name)
+def test_one_array_as_input_and_output(variant):
+    """As in an engine: state is updated in place."""
+    axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
+    point = legal_point(operator, axes | {"acceptance": 0.6})
+    x, out = operator.make_inputs(point, 3), operator.make_outputs(point)
+    expected = operator.reference(point, x)
+    tensors = {name: value for name, value in vars(x).items() if isinstance(value, torch.Tensor)}
+    x = replace(x, **{name: value.to(DEVICE, copy=True) for name, value in tensors.items()})
+    outputs = {name: value.to(DEVICE) for name, value in vars(out).items() if isinstance(value, torch.Tensor)}
+    state = {name: getattr(x, name) for name in ("num_computed", "total", "bins")}
+    before = {name: value.clone() for name, value in state.items()}
+    variant.setup(point, x, replace(out, **outputs | state))()
+    for name, value in state.items():
+        right = torch.where(expected[name].untouched, before[name].cpu(), expected[name].value)
+        assert torch.equal(value.cpu(), right)
+
+
+SMALL = {"max_model_len": 500, "max_num_seqs": 20, "history_len": 40}
+random_steps = st.integers(1, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "next_n": st.sampled_from([1, 2, 4, 7]),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 500), st.just({"uniform": [1, 500]})),
+            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 50),
+            "acceptance": st.sampled_from([0.0, 0.4, 0.8, 1.0]),
+            "penalties": st.sampled_from(["off", "on"]),
+            "new_drafts": st.sampled_from(["no", "yes"]),
+            "vocab_size": st.sampled_from([1, 5, 60]),
+            "memory": st.sampled_from(["device", "uva"]),
+        }
+    )
+)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("engine",))
+
+
+@run_examples(200)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_progress_of_a_row(axes, seed):
+    """By its tokens without the rejected ones; penalties gain as many counts as the history gains tokens."""
+    point = legal_point(operator, SMALL | axes | {"penalties": "on"})
+    x = operator.make_inputs(point, seed)
+    expected = operator.reference(point, x)
+    produced = 0
+    for b, s in enumerate(x.idx.tolist()):
+        if s < 0:
+            continue
+        ns, nr = int(expected["num_sampled"].value[b]), int(expected["num_rejected"].value[b])
+        query = int(x.query_start_loc[b + 1] - x.query_start_loc[b])
+        moved = int(expected["num_computed"].value[s] - x.num_computed[s])
+        assert moved == query - nr
+        assert int(expected["total"].value[s] - x.total[s]) == ns
+        produced += ns
+    counted = expected["bins"]
+    assert int((counted.value - x.bins)[~counted.untouched].sum()) == produced

@@ -1,0 +1,86 @@
+"""step_epilogue: one array as input and output, what holds between its parts, random steps."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.step_epilogue.operator import operator
+from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.runnable import DEVICE, healthy
+
+SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
+
+
+@pytest.mark.parametrize("variant", [v for v in healthy("step_epilogue") if v.name != "op_chain"], ids=lambda v: v.name)
+def test_one_array_as_input_and_output(variant):
+    """As in an engine: state is updated in place."""
+    axes = {
+        "batch_size": 7,
+        "padding": 0.2,
+        "penalties": "on",
+        "vocab_size": 20,
+        "states": "yes",
+        "mamba_block_size": 8,
+    }
+    point = legal_point(operator, SMALL | axes | {"context_len": {"uniform": [8, 300]}})
+    x, out = operator.make_inputs(point, 3), operator.make_outputs(point)
+    expected = operator.reference(point, x)
+    placed = lambda made: {n: t.to(DEVICE, copy=True) for n, t in vars(made).items() if isinstance(t, torch.Tensor)}  # noqa: E731
+    x, out = replace(x, **placed(x)), replace(out, **placed(out))
+    state = {name: getattr(x, name) for name in ("num_computed", "total", "bins")}
+    before = {name: value.clone() for name, value in state.items()}
+    variant.setup(point, x, replace(out, **state))()
+    for name, value in state.items():
+        right = torch.where(expected[name].untouched, before[name].cpu(), expected[name].value)
+        assert torch.equal(value.cpu(), right)
+    assert torch.equal(out.moves[:7].cpu(), expected["moves"].value[:7])
+    assert torch.equal(out.last_index.cpu(), expected["last_index"].value)
+
+
+random_steps = st.integers(1, 7).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "next_n": st.sampled_from([1, 2, 4, 7]),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
+            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 40),
+            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
+            "penalties": st.sampled_from(["off", "on"]),
+            "vocab_size": st.sampled_from([1, 60]),
+            "memory": st.sampled_from(["device", "uva"]),
+            "states": st.sampled_from(["no", "yes"]),
+            "mamba_block_size": st.sampled_from([1, 16, 1024]),
+        }
+    )
+)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_steps(axes, seed):
+    check_random(operator, SMALL | axes, seed, seldom=("engine",))
+
+
+@run_examples(60)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_the_drafter_goes_on_where_the_request_is(axes, seed):
+    """The last kept token stands at the request's count, the token behind it is the newest one of its history."""
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    got = {name: e.value for name, e in operator.reference(point, x).items()}
+    history = got["all_ids_device" if point.memory == "device" else "all_ids_host"]
+    for b, s in enumerate(x.idx.tolist()):
+        if s < 0:
+            continue
+        end = int(got["last_index"][b])
+        assert got["pos"][end] == got["num_computed"][s] - 1
+        if got["num_sampled"][b] > 0:
+            assert got["ids"][end] == history[s, got["total"][s] - 1] == got["last"][s]
+        else:
+            assert got["ids"][end] == x.next_prefill[s]

@@ -1,0 +1,93 @@
+"""step_inputs: a worked example, what follows from the definition, random steps."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.step_inputs.operator import operator
+from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids", "drafted"),
+    [
+        (10, [70, 80, 81, 82], [70, 80, 81, 82]),  # a decode: last token and drafts
+        (11, [20, 80, 81, 82], [20, -1, -1, -1]),  # drafts behind the last prompt token: nobody proposed them for it
+        (12, [20, 80, 81, 82], [20, -1, -1, -1]),  # drafts over a prompt token: none may be accepted
+        (14, [20, 21, 22, 23], [20, -1, -1, -1]),  # the prompt ends with the step: nothing is written over it
+        (20, [20, 21, 22, 23], [20, -1, -1, -1]),
+    ],
+)
+def test_worked_example(prompt, ids, drafted):
+    """k = 3, four tokens from position 10 on; slot 1 of 2."""
+    axes = {"batch_size": 1, "max_num_seqs": 2, "max_num_batched_tokens": 6, "prompt_rows": "some", "history_len": 32}
+    point = legal_point(operator, axes | {"context_len": 14, "look_ahead": 2})
+    x = operator.make_inputs(point, 0)
+    for name, values in {
+        "idx": [1],
+        "num_computed": [0, 10],
+        "prompt_lens_device": [0, prompt],
+        "last": [0, 70],
+        "draft": [[0, 0, 0], [80, 81, 82]],
+        "all_ids_device": [[0] * 32, range(10, 42)],
+    }.items():
+        getattr(x, name).copy_(torch.tensor([list(v) if isinstance(v, range) else v for v in values]))
+    expected = operator.reference(point, x)
+    assert expected["seq_lens"].value.tolist() == [14, 0]
+    assert expected["positions"].value[:4].tolist() == [10, 11, 12, 13]
+    assert expected["input_ids"].value[:4].tolist() == ids
+    assert expected["input_ids"].untouched.tolist() == [False] * 4 + [True] * 2
+    assert expected["drafted"].value[:4].tolist() == drafted
+    assert expected["logits_indices"].value[:4].tolist() == [0, 1, 2, 3]
+    assert expected["expanded_pos"].value[:4].tolist() == [0, 1, 2, 3]
+    if prompt > 10:
+        assert expected["next_prefill"].value[:, 1].tolist() == [24 if prompt > 14 else 0, 25 if prompt > 15 else 0]
+    else:
+        assert expected["next_prefill"].untouched.all()
+
+
+SMALL = {"max_model_len": 200, "max_num_seqs": 20, "max_num_batched_tokens": 160, "history_len": 210}
+random_steps = st.integers(1, 12).flatmap(
+    lambda rows: st.fixed_dictionaries(
+        {
+            "batch_size": st.just(rows),
+            "next_n": st.sampled_from([1, 2, 4, 7]),
+            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
+            "context_len": st.one_of(st.integers(1, 200), st.just({"uniform": [1, 200]})),
+            "prefills": st.integers(0, 1),
+            "prefill_len": st.integers(1, 60),
+            "new_tokens": compiled_values(1, 0),
+            "look_ahead": st.integers(1, 3),
+            "prompt_rows": st.just("some"),
+            "memory": st.sampled_from(["device", "uva"]),
+        }
+    )
+)
+
+
+def end_prompts_around_the_step(x):
+    """Prompts end from before the step to behind it, row by row."""
+    lens = x.num_computed[x.idx] + torch.diff(x.query_start_loc[: len(x.idx) + 1])
+    x.prompt_lens[x.idx] = (lens - 6 + torch.arange(len(x.idx), dtype=torch.int32)).clamp(min=1, max=205)
+
+
+@run_examples(EXAMPLES // 10)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1), edited=st.booleans())
+def test_variants_equal_the_reference_on_random_steps(axes, seed, edited):
+    edit = end_prompts_around_the_step if edited else None
+    check_random(operator, SMALL | axes, seed, seldom=("engine",), edit=edit)
+
+
+@run_examples(100)
+@given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
+def test_logit_rows_are_the_last_tokens_of_their_requests(axes, seed):
+    point = legal_point(operator, SMALL | axes)
+    x = operator.make_inputs(point, seed)
+    expected = operator.reference(point, x)
+    rows = expected["logits_indices"].value[: x.num_logits].tolist()
+    assert len(set(rows)) == len(rows)
+    for b in range(point.batch_size):
+        own = rows[x.cu_num_logits[b] : x.cu_num_logits[b + 1]]
+        end = int(x.query_start_loc[b + 1])
+        assert own == list(range(end - len(own), end))

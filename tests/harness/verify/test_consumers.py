@@ -1,0 +1,66 @@
+"""verify --consumers: a kernel that reads the tables gets the same results from every variant's."""
+
+import pytest
+
+from tests.harness.cli.test_verification import call
+
+CONSUMER = """
+from baselines.decode_native.chains import flat_view
+from harness.contract import consumer, variant
+
+
+@consumer("decode_native", planner="chain_clamp")
+def reader(point, x, out):
+    {read}
+
+
+@variant("decode_native")
+def one_more(point, x, out):
+    launch = flat_view(point, x, out)
+
+    def wrong():
+        launch()
+        out.buffer[0] += 1
+
+    return wrong
+"""
+CONFIG = """
+name: one
+operators: [decode_native]
+variants: [chain_clamp, flat_view, {more}]
+sweep: [{{batch_size: [3, 5]}}]
+"""
+
+
+@pytest.fixture
+def verify(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def with_(more="flat_view", read='return {"sums": out.buffer[: x.seq_lens.numel()] * 2}'):
+        (tmp_path / "reader.py").write_text(CONSUMER.format(read=read))
+        (tmp_path / "one.yaml").write_text(CONFIG.format(more=more))
+        code, out, err = call(
+            "verify", "one.yaml", "--consumers", "--variants", "reader.py", "--device", "cpu", "--seed", 1
+        )
+        return code, " ".join(out.split()), err
+
+    return with_
+
+
+def test_same_results(verify):
+    code, out, err = verify()
+    assert code == 0, out + err
+    assert "decode_native/flat_view reader chain_clamp 2 8 0" in out
+
+
+def test_other_results_are_counted_and_an_error(verify):
+    code, out, _ = verify(more="one_more")
+    assert code == 1
+    assert "decode_native/one_more reader chain_clamp 2 8 2" in out
+
+
+def test_a_consumer_that_fails_is_an_error(verify):
+    code, out, _ = verify(read='raise RuntimeError("no such page")')
+    assert code == 1
+    assert "reader: 2 times failed: chain_clamp: RuntimeError: no such page" in out
