@@ -27,6 +27,7 @@ import triton.language as tl
 from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, state_bytes, time_first
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Requests that a block looks at together.
 REQUESTS = 256
@@ -151,39 +152,37 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     pieces = ssm_pieces + cdiv(point.conv_dim, CHANNELS)
     grid = (num_blocks(point, pieces),)
     columns_out = out.num_accepted_tokens if after else out.state_columns
-
-    def launch() -> None:
-        _copy[grid](
-            x.seq_lens,
-            x.query_start_loc,
-            x.num_accepted_tokens,
-            x.state_columns,
-            x.num_draft_tokens,
-            x.block_table,
-            x.conv_states,
-            x.ssm_states,
-            out.conv_states,
-            out.ssm_states,
-            out.num_accepted_tokens,
-            columns_out,
-            point.batch_size,
-            x.block_table.stride(0),
-            point.num_layers,
-            x.ssm_states.shape[1],
-            out.ssm_states.shape[1],
-            AFTER=after,
-            BLOCK_SIZE=point.mamba_block_size,
-            COLUMNS=conv_columns(point),
-            CONV_DIM=point.conv_dim,
-            TIME_STRIDE=time_stride,
-            CHANNEL_STRIDE=channel_stride,
-            WORDS=words,
-            SSM_PIECES=ssm_pieces,
-            PIECES=pieces,
-            SSM_WORDS=SSM_WORDS,
-            CHANNELS=CHANNELS,
-            TILE=REQUESTS,
-            num_warps=8,
-        )
-
-    return launch
+    return fixed_launch(
+        _copy,
+        grid,
+        x.seq_lens,
+        x.query_start_loc,
+        x.num_accepted_tokens,
+        x.state_columns,
+        x.num_draft_tokens,
+        x.block_table,
+        x.conv_states,
+        x.ssm_states,
+        out.conv_states,
+        out.ssm_states,
+        out.num_accepted_tokens,
+        columns_out,
+        point.batch_size,
+        x.block_table.stride(0),
+        point.num_layers,
+        x.ssm_states.shape[1],
+        out.ssm_states.shape[1],
+        AFTER=after,
+        BLOCK_SIZE=point.mamba_block_size,
+        COLUMNS=conv_columns(point),
+        CONV_DIM=point.conv_dim,
+        TIME_STRIDE=time_stride,
+        CHANNEL_STRIDE=channel_stride,
+        WORDS=words,
+        SSM_PIECES=ssm_pieces,
+        PIECES=pieces,
+        SSM_WORDS=SSM_WORDS,
+        CHANNELS=CHANNELS,
+        TILE=REQUESTS,
+        num_warps=8,
+    )

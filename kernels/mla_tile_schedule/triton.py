@@ -24,6 +24,7 @@ import triton.language as tl
 from baselines.mla_tile_schedule.operator import Inputs, Outputs
 from baselines.workloads.integers import tile
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 
 @triton.jit
@@ -153,8 +154,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     metadata, num_splits, batch_size = out.tile_scheduler_metadata, out.num_splits, len(x.seq_lens)
     num_parts, overhead = point.num_sm_parts, point.overhead
     sizes = tiling(batch_size, num_parts, point.layout)
-
-    def launch():
-        tile_schedule[(1,)](x.seq_lens, metadata, num_splits, batch_size, num_parts, overhead, **sizes, num_warps=8)
-
-    return launch
+    return fixed_launch(
+        tile_schedule, (1,), x.seq_lens, metadata, num_splits, batch_size, num_parts, overhead, **sizes, num_warps=8
+    )
