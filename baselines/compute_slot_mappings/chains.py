@@ -73,6 +73,7 @@ _STEP = {"batch_size": 24, "max_model_len": 4000, "decode_len": "ragged", "max_n
 _EXAMPLES = (
     _STEP,
     _STEP | {"cp_size": 2, "num_groups": 2},
+    _STEP | {"num_groups": 4, "group_blocks": "mixed"},
     {"batch_size": 1, "max_decode_len": 1},
 )
 

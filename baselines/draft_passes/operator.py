@@ -40,19 +40,14 @@ from baselines.workloads.decode_batch import int32
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
-
-
-def _indexer(value: Any) -> str:
-    """none or native; flatten is native, as one token per request is the same on both decode paths."""
-    return "native" if value == "flatten" else axes.choice("none", "native")(value)
-
-
-_indexer.examples = ("none", "native")
 INDEXER = Axis(
-    "indexer", _indexer, "none", "whether the drafter has a sparse indexer, which needs schedules; flatten is native"
+    "indexer",
+    axes.choice("none", "native", "flatten"),
+    "none",
+    "whether the drafter has a sparse indexer, which needs schedules; one token per request is the same on both paths",
 )
 NUM_SMS = axes.num_sms("SMs that the indexer's schedules distribute work over", maximum=512)
-AXES = (
+AXES = slots.composed(
     *slots.BUSY_STEP,
     *slots.GROUPS,
     draft_inputs.ACCEPTANCE,

@@ -60,7 +60,8 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 _STEP = {"batch_size": 24, "max_model_len": 4000, "max_num_seqs": 40}
 _EXAMPLES = (
     _STEP,
-    _STEP | {"padding": 0.2, "window": 700, "num_groups": 2},
+    _STEP | {"padding": 0.2},
+    _STEP | {"window": 700, "num_groups": 4, "group_blocks": "mixed"},
     {"batch_size": 1},
 )
 

@@ -87,6 +87,6 @@ _STEP = {"batch_size": 24, "max_num_seqs": 40, "next_n": 6, "max_model_len": 900
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
     set_up, chain = _PHASES[point.phase]
-    examples = (_STEP | {"num_groups": 3}, {"batch_size": 1})
+    examples = (_STEP | {"num_groups": 5}, _STEP, {"batch_size": 1})
     examples = [example | {"phase": point.phase} for example in examples]
     return set_up(point, x, out, compiled(chain, set_up, operator, examples, out.moves.device))

@@ -31,10 +31,10 @@ from baselines.step_epilogue.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import HOST, Axis, Expected, Operator, Point
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
-AXES = (
+AXES = slots.composed(
     *slots.BUSY_STEP,
     post_update.ACCEPTANCE,
     post_update.PENALTIES,

@@ -72,10 +72,18 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out)
 
 
-_STEP = {"batch_size": 24, "max_num_seqs": 40, "next_n": 6, "decode_len": "ragged", "max_num_batched_tokens": 3000}
+_STEP = {
+    "batch_size": 24,
+    "max_num_seqs": 40,
+    "next_n": 6,
+    "decode_len": "ragged",
+    "history_len": 300,
+    "max_num_batched_tokens": 3000,
+}
 _EXAMPLES = (
     _STEP,
     _STEP | {"prefills": 3, "prefill_len": 77, "look_ahead": 2},
+    _STEP | {"prefills": 3, "prefill_len": 77},
     {"batch_size": 1},
 )
 

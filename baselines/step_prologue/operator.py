@@ -49,8 +49,9 @@ INDEXER = Axis(
     "none",
     "whether the model has a sparse indexer, and its decode path",
 )
-AXES = (
+AXES = slots.composed(
     *slots.BUSY_STEP,
+    INDEXER,
     *slots.GROUPS,
     slots.STATE_GROUPS,
     MAMBA_BLOCK_SIZE,
@@ -63,7 +64,6 @@ AXES = (
     step_inputs.HISTORY_LEN,
     slots.MEMORY,
     axes.MAX_NUM_BATCHED_TOKENS,
-    INDEXER,
     axes.TOKEN_PADDING,
     *(
         axis

@@ -9,7 +9,7 @@ Tables of all KV cache groups lie in one flat int32 array: group g is [max_num_s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ PADDING = Axis(
     "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
 )
 PREFILLS = Axis("prefills", axes.whole(0), 0, "requests that run a chunk of their prompt instead of a decode")
-PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk")
+PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk", largest=4097)
 MAX_NUM_SEQS = Axis(
     "max_num_seqs",
     axes.whole(1),
@@ -71,6 +71,16 @@ STEP = (
 )
 #: The same without idle ranks.
 BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
+#: Sizes worth verifying of an operator that is made of others: large enough for its parts to get in each other's way.
+#: Every part has points at capacity of its own.
+_LARGEST = {
+    **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens"), 4097),
+    **dict.fromkeys(("dirty", "history_len", "mamba_block_size"), 1025),
+    **dict.fromkeys(("prefill_len", "prefills", "window", "block_size", "num_heads_q", "num_sms"), 257),
+    **dict.fromkeys(("next_n", "max_decode_len", "token_padding", "num_sm_parts"), 33),
+    **dict.fromkeys(("num_groups", "state_groups", "look_ahead"), 5),
+    "max_model_len": 2**18 + 1,
+}
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)
 SEQS_FIT = Rule(
     "batch_size ({batch_size}) must not exceed max_num_seqs ({max_num_seqs}): slots are distinct",
@@ -93,6 +103,11 @@ TOKENS_FIT = Rule(
     "must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
     lambda p: num_tokens(p) <= p.max_num_batched_tokens,
 )
+
+
+def composed(*parts: Axis) -> tuple[Axis, ...]:
+    """The axes of an operator that is made of others, bounded where verify tries large sizes."""
+    return tuple(replace(axis, largest=_LARGEST.get(axis.name, axis.largest)) for axis in parts)
 
 
 def redundant(point: Point) -> str | None:

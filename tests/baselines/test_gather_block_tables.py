@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from baselines.gather_block_tables.operator import operator
 from baselines.workloads.request_slots import group_tables
-from harness.cuda import compile_all
-from harness.discover import discover
 from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
 
 
@@ -67,8 +65,3 @@ def test_a_consumer_reads_owned_blocks_or_zero(axes, seed):
         ids = read[read > 0].tolist()
         assert len(set(ids)) == len(ids)
         assert all(0 < block <= table.numel() for block in ids)
-
-
-def test_the_source_compiles_for_every_architecture():
-    compiled = compile_all(s for v in discover().of(operator.name) for s in v.sources)
-    assert set(compiled["kernels/gather_block_tables/gather_block_tables.cu"].values()) == {"ok"}

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.post_update.operator import operator
-from harness.cuda import compile_all
-from harness.discover import discover
 from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
 
@@ -109,8 +107,3 @@ def test_progress_of_a_row(axes, seed):
         produced += ns
     counted = expected["bins"]
     assert int((counted.value - x.bins)[~counted.untouched].sum()) == produced
-
-
-def test_the_source_compiles_for_every_architecture():
-    compiled = compile_all(s for v in discover().of(operator.name) for s in v.sources)
-    assert set(compiled["kernels/post_update/post_update.cu"].values()) == {"ok"}

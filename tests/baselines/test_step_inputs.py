@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_inputs.operator import operator
-from harness.cuda import compile_all
-from harness.discover import discover
 from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
 
 
@@ -93,8 +91,3 @@ def test_logit_rows_are_the_last_tokens_of_their_requests(axes, seed):
         own = rows[x.cu_num_logits[b] : x.cu_num_logits[b + 1]]
         end = int(x.query_start_loc[b + 1])
         assert own == list(range(end - len(own), end))
-
-
-def test_the_source_compiles_for_every_architecture():
-    compiled = compile_all(s for v in discover().of(operator.name) for s in v.sources)
-    assert set(compiled["kernels/step_inputs/step_inputs.cu"].values()) == {"ok"}
