@@ -90,7 +90,7 @@ def _skip_flatten(point: Point) -> str | None:
         return "vLLM hands on its inputs where requests have one token"
     if point.decode_len != "uniform" or point.padding or point.token_padding:
         return "vLLM takes this kernel for steps of one decode length without padding only"
-    return None
+    return None if point.indices == "no" else "vLLM's uniform kernel writes no indices"
 
 
 def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:

@@ -110,7 +110,7 @@ def views(point: Point, out: Outputs) -> dict[str, Tensor]:
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     size, rank, interleave = point.cp_size, rank_of(point), point.cp_interleave
     value = torch.full((point.num_groups, point.max_num_batched_tokens), -1)
-    tables = [table.tolist() for table in slots.group_tables(point, x.tables)]
+    tables = [table.numpy() for table in slots.group_tables(point, x.tables)]
     starts, idx, positions = x.query_start_loc.tolist(), x.idx.tolist(), x.positions.tolist()
     for g, block in enumerate(x.block_sizes.tolist()):
         for b, s in enumerate(idx):
@@ -123,7 +123,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                     if o // interleave % size != rank:
                         continue
                     p = p // (block * size) * block + o // (interleave * size) * interleave + o % interleave
-                value[g, t] = tables[g][s][p // block] * block + p % block
+                value[g, t] = int(tables[g][s, p // block]) * block + p % block
     return {"slots": Expected(value)}
 
 

@@ -106,6 +106,22 @@ HARD_POINTS = [
         "B = 65",
         {"batch_size": 65, "decode_len": "ragged", "max_model_len": 8192, "context_len": {"uniform": [4, 2000]}},
     ),
+    HardPoint("indices", {"batch_size": 5, "context_len": 900, "indices": "yes"}),
+    HardPoint("indices, B = 1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1, "indices": "yes"}),
+    HardPoint(
+        "indices, ragged, padding row in the middle, token padding",
+        {"batch_size": 6, "decode_len": "ragged", "padding": 0.1, "token_padding": 300, "indices": "yes"},
+        padding_in_the_middle,
+    ),
+    HardPoint("indices, all requests are padding", {"batch_size": 4, "indices": "yes"}, all_padding),
+    HardPoint(
+        "indices, rows longer than a block, capacity not a multiple of 4",
+        {"batch_size": 2, "next_n": 600, "context_len": 900, "max_num_batched_tokens": 1203, "indices": "yes"},
+    ),
+    HardPoint(
+        "indices, stale host lengths",
+        {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900, "indices": "yes"},
+    ),
 ]
 
 # Random lengths, so that a graph that keeps the lengths of its capture is wrong.
@@ -115,5 +131,8 @@ _BIG = _UNIFORM | {"decode_len": "ragged"}
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
     "big-uniform-small-uniform-big": (_UNIFORM, _SMALL, _UNIFORM),
+    "indices, big-small-padded": tuple(
+        step | {"indices": "yes"} for step in (_BIG, _SMALL, _BIG | {"padding": 0.5, "token_padding": 3})
+    ),
     "big-padded-big": (_BIG, _BIG | {"padding": 0.5, "token_padding": 3}, _BIG),
 }

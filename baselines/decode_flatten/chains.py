@@ -34,6 +34,18 @@ def _store(x: Inputs, out: Outputs, lens: Tensor, rows: Tensor, actual: int) -> 
     out.decode_lens[:tokens].fill_(1)
 
 
+def _store_indices(x: Inputs, out: Outputs, decode_lens: Tensor, indices: Tensor, actual: int) -> None:
+    """Where they are asked for: four to six launches more."""
+    if out.indices is None:
+        return
+    requests, tokens = len(decode_lens), x.num_decode_tokens
+    owners = torch.repeat_interleave(indices[:requests], decode_lens, output_size=actual)
+    out.indices[:actual].copy_(owners)
+    if tokens > actual:
+        torch.add(indices[: tokens - actual], requests, out=out.indices[actual:tokens])
+    out.request_lens[:requests].copy_(x.seq_lens)
+
+
 @variant("decode_flatten", skip=needs_exact_host_lens, waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The operator chain of vLLM 0.19: three repeat_interleave, arange arithmetic, full-width rows.
@@ -54,6 +66,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         lens = (bases + (indices[:actual] - starts) + 1).clamp_(min=0)
         rows = torch.repeat_interleave(x.block_table, decode_lens, dim=0, output_size=actual)
         _store(x, out, lens, rows, actual)
+        _store_indices(x, out, decode_lens, indices, actual)
 
     return launch
 
@@ -66,6 +79,7 @@ def _merged(x: Inputs, out: Outputs, indices: Tensor, actual: int) -> None:
     lens = (repeated + indices[:actual] + 1).clamp_(min=0)
     rows = torch.repeat_interleave(x.block_table, decode_lens, dim=0, output_size=actual)
     _store(x, out, lens, rows, actual)
+    _store_indices(x, out, decode_lens, indices, actual)
 
 
 def _launch_merged(point: Point, x: Inputs, out: Outputs, chain: Callable = _merged) -> Callable[[], None]:
@@ -83,6 +97,7 @@ def merged_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 _EXAMPLES = (
     {"batch_size": 24, "table_columns": 2600, "table_padding": 3},
     {"batch_size": 24, "table_columns": 2600, "table_padding": 3, "token_padding": 5},
+    {"batch_size": 24, "indices": "yes", "token_padding": 5},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 1},
 )

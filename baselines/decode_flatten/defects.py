@@ -64,6 +64,23 @@ def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 
 @variant(
     "decode_flatten",
+    defect="padding tokens have one id, and so are handled as one request of many tokens",
+    skip=needs_exact_host_lens,
+    waives="no_alloc",
+)
+def padding_tokens_share_an_id(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    chain = op_chain(point, x, out)
+
+    def launch():
+        chain()
+        if out.indices is not None:
+            out.indices[: x.num_decode_tokens].clamp_(max=point.batch_size)
+
+    return launch
+
+
+@variant(
+    "decode_flatten",
     defect="the arange has max_num_seqs x next_n entries, fewer than a padded step has tokens (vLLM #39277, #40983)",
     skip=needs_exact_host_lens,
     waives="no_alloc",

@@ -13,6 +13,12 @@ With A = query_start_loc[B] real tokens, T launched tokens and buffers of ``capa
     T <= t < capacity    lens 0, because a graph captured at a larger T may be replayed after a smaller step;
                          the other buffers keep their contents
 
+A kernel that takes tokens of several requests (SM100, vLLM #56562) wants to know which belong together (``indices``):
+
+    indices[t]        b for the tokens of request b; B + t - A for A <= t < T, because tokens of one id that lie side by
+                      side are handled together
+    request_lens[b]   seq_lens[b], at an address that a captured graph may keep
+
 vLLM's DeepSeek-V3.2 indexer builds this once per decode step and metadata group, for DeepGEMM's paged MQA logits. That
 kernel reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
 """
@@ -29,10 +35,11 @@ from baselines.decode_flatten.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens
 from baselines.workloads.integers import cdiv
-from harness.contract import HOST, Expected, Operator, Point, Rule
+from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Table rows allocated past the last token, so that a write past T is detected.
 SPARE_ROWS = 8
+INDICES = Axis("indices", axes.choice("no", "yes"), "no", "whether the request of every token is written, too")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,20 @@ class Outputs:
     lens: Tensor  # [max_num_batched_tokens] int32
     decode_lens: Tensor  # [max_num_batched_tokens] int32
     block_table: Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T
+    indices = request_lens = None  # no fields: operators that are made of this one have none
+
+
+@dataclass(frozen=True)
+class IndexedOutputs(Outputs):
+    """Where indices = yes."""
+
+    indices: Tensor  # [max_num_batched_tokens] int32
+    request_lens: Tensor  # [max_num_batched_tokens] int32, by request
+
+
+def with_indices(point: Point) -> bool:
+    """Operators that are made of this one have no such axis."""
+    return point.get("indices", "no") == "yes"
 
 
 def num_tokens(point: Point) -> int:
@@ -78,28 +99,31 @@ def make_outputs(point: Point) -> Outputs:
     8192 full rows would take 84 MB (537 MB at a context of 1M tokens) that no step of this batch can use.
     """
     rows = max(point.batch_size * point.next_n, num_tokens(point)) + SPARE_ROWS
-    return Outputs(
-        lens=torch.empty(point.max_num_batched_tokens, dtype=torch.int32),
-        decode_lens=torch.empty(point.max_num_batched_tokens, dtype=torch.int32),
-        block_table=torch.empty(rows, cdiv(point.max_model_len, point.block_size), dtype=torch.int32),
-    )
+    by_token = lambda: torch.empty(point.max_num_batched_tokens, dtype=torch.int32)  # noqa: E731
+    table = torch.empty(rows, cdiv(point.max_model_len, point.block_size), dtype=torch.int32)
+    if with_indices(point):
+        return IndexedOutputs(by_token(), by_token(), table, indices=by_token(), request_lens=by_token())
+    return Outputs(by_token(), by_token(), table)
 
 
 def views(point: Point, out: Outputs) -> dict[str, Tensor]:
     """What the indexer reads: the first T rows of each buffer."""
     tokens = num_tokens(point)
-    return {
+    seen = {
         "lens": out.lens[:tokens],
         "decode_lens": out.decode_lens[:tokens],
         "block_table": out.block_table[:tokens],
     }
+    if with_indices(point):
+        seen |= {"indices": out.indices[:tokens], "request_lens": out.request_lens[: point.batch_size]}
+    return seen
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """Request by request, token by token."""
     tokens, capacity = x.num_decode_tokens, point.max_num_batched_tokens
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
-    lens = [0] * capacity
+    lens, indices = [0] * capacity, [0] * capacity
     table = torch.full(make_outputs(point).block_table.shape, NULL_BLOCK_ID, dtype=torch.int32)
     unread = torch.ones(table.shape, dtype=torch.bool)
     columns = min(x.block_table.shape[1], table.shape[1])
@@ -107,21 +131,31 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         decode_len = start[b + 1] - start[b]
         for j in range(decode_len):
             t = start[b] + j
-            lens[t] = max(seq_len - decode_len + j + 1, 0)
+            lens[t], indices[t] = max(seq_len - decode_len + j + 1, 0), b
             table[t, :columns] = x.block_table[b, :columns]
             unread[t, : cdiv(lens[t], point.block_size)] = False
     unread[start[-1] : tokens, 0] = False
     past_tokens = torch.arange(len(table)) >= tokens
     unread[past_tokens] = False
-    return {
+    behind = torch.arange(capacity) >= tokens
+    expected = {
         "lens": Expected(torch.tensor(lens, dtype=torch.int32)),
-        "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=torch.arange(capacity) >= tokens),
+        "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=behind),
         "block_table": Expected(table, slack=unread, untouched=past_tokens[:, None].expand(table.shape)),
     }
+    if with_indices(point):
+        for t in range(start[-1], tokens):
+            indices[t] = len(seq_lens) + t - start[-1]
+        padded = torch.tensor(seq_lens + [0] * (capacity - len(seq_lens)), dtype=torch.int32)
+        expected["indices"] = Expected(torch.tensor(indices, dtype=torch.int32), untouched=behind)
+        expected["request_lens"] = Expected(padded, untouched=torch.arange(capacity) >= len(seq_lens))
+    return expected
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Inputs once (used blocks of each request), outputs once (used blocks of each token, all lengths, T ones)."""
+    """Inputs once (used blocks of each request), outputs once (used blocks of each token, all lengths, T ones; with
+    indices, T of them and a length per request).
+    """
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
     entries = len(start) + len(seq_lens)
     for b, seq_len in enumerate(seq_lens):
@@ -131,6 +165,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
         for j in range(decode_len):
             entries += cdiv(max(seq_len - decode_len + j + 1, 0), point.block_size)
     entries += x.num_decode_tokens - start[-1]  # one NULL entry per padding token
+    if with_indices(point):
+        entries += x.num_decode_tokens + len(seq_lens)
     return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
 
 
@@ -146,6 +182,7 @@ operator = Operator(
         axes.TABLE_COLUMNS,
         axes.TABLE_PADDING,
         axes.MAX_NUM_BATCHED_TOKENS,
+        INDICES,
     ),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
@@ -161,6 +198,11 @@ operator = Operator(
             "the step's tokens (batch_size {batch_size} x max_decode_len {max_decode_len} + token_padding "
             "{token_padding}) must not exceed max_num_batched_tokens ({max_num_batched_tokens})",
             lambda p: num_tokens(p) <= p.max_num_batched_tokens,
+        ),
+        Rule(
+            "the lengths of batch_size ({batch_size}) requests must fit max_num_batched_tokens "
+            "({max_num_batched_tokens})",
+            lambda p: not with_indices(p) or p.batch_size <= p.max_num_batched_tokens,
         ),
     ),
     redundant=axes.same_batch_elsewhere,

@@ -73,7 +73,7 @@ def schedule_point(point: Point, decode_path: str) -> Point:
 def make_outputs(point: Point) -> Outputs:
     return Outputs(
         **vars(decode_flatten.make_outputs(point)),
-        **vars(paged_mqa_schedule.make_outputs(point)),
+        **vars(paged_mqa_schedule.make_outputs(schedule_point(point, point.decode_path))),
         **vars(mla_tile_schedule.make_outputs(point)),
     )
 

@@ -47,6 +47,7 @@ BUILDS = ("input_slots", "output_slots", "num_accepted_tokens", *PER_REQUEST)
 BINDING = LoopBinding(
     operator="mamba_spec_metadata",
     axes=axes,
+    by_slot=False,
     needs=("seq_lens",),
     builds=lambda shape: BUILDS,
     inputs=inputs,

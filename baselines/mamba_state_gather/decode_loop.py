@@ -36,6 +36,7 @@ def inputs(point: Point, state: EngineState) -> Inputs:
 BINDING = LoopBinding(
     operator="mamba_state_gather",
     axes=axes,
+    by_slot=False,
     needs=COLUMNS,
     builds=lambda shape: ("input_slots", "output_slots"),
     inputs=inputs,

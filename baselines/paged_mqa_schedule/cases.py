@@ -130,6 +130,12 @@ HARD_POINTS = [
     HardPoint("1-D lengths", {**_SMALL, "batch_size": 33, "lens_layout": "1d"}),
     HardPoint("one SM", {**_SMALL, "batch_size": 5, "num_sms": 1}),
     HardPoint("two SMs, remainder at the back", {**_BACK, "batch_size": 5, "num_sms": 2, "context_len": 769}),
+    HardPoint("a table for more SMs than the producer cuts for", {**_SMALL, "batch_size": 9, "table_rows": 41}),
+    HardPoint(
+        "a table for more SMs, all lengths zero",
+        {**_SMALL, **_BACK, "batch_size": 9, "table_rows": 24 + 256},
+        _all_zero,
+    ),
     HardPoint("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
     HardPoint("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
     HardPoint("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
@@ -162,6 +168,7 @@ SEQUENCES = {
         _LARGE | {"batch_size": 32, "next_n": 1, "compress_ratio": 4, "context_len": 1},
         _LARGE,
     ),
+    "22-11-22 SMs in a table of 30 rows": tuple(_LARGE | {"num_sms": sms, "table_rows": 30} for sms in (22, 11, 22)),
     "22-11-22 SMs": (_LARGE | {"num_sms": 22}, _LARGE | {"num_sms": 11}, _LARGE | {"num_sms": 22}),
     "front-back-front": (_LARGE, _LARGE | _BACK, _LARGE),
 }

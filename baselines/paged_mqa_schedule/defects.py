@@ -40,6 +40,16 @@ def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[
 
 @variant(
     "paged_mqa_schedule",
+    defect="the schedule is cut for the rows of the persistent table, not for those of the producer",
+    waives="no_alloc",
+)
+def cut_for_the_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The consumer reads num_sms + 1 rows, and so leaves out the work of the others."""
+    return copy_fresh(Point({**point, "num_sms": len(out.schedule) - 1}), x, out)
+
+
+@variant(
+    "paged_mqa_schedule",
     defect="the search runs past the prefix sums if all lengths are 0 and 32 divides B (DeepGEMM #353, vLLM #51970)",
     waives="no_alloc",
 )

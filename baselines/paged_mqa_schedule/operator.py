@@ -15,7 +15,8 @@ batch is a batch of T requests with next_n = 1. Negative lengths (padding rows t
 read as uint32, one of them is 16.7 million segments (vLLM #51538). All lengths may be zero: a dummy run of length 1 is
 1 // compress_ratio 4 = 0 tokens.
 
-Built once per decode step into a persistent table and read by every indexer layer.
+Built once per decode step into a persistent table and read by every indexer layer. The producer decides how many pieces
+it makes; where the table has room for more (``table_rows``, vLLM 0.33), rows behind the last one keep their contents.
 """
 
 from __future__ import annotations
@@ -57,6 +58,13 @@ REMAINDER = Axis(
     "front",
     "which SMs get one unit more where num_sms does not divide the work",
 )
+TABLE_ROWS = Axis(
+    "table_rows",
+    axes.whole(2),
+    lambda p: p.num_sms + 1,
+    "rows of the persistent table, of which the first num_sms + 1 are written",
+    largest=1024,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    schedule: Tensor  # [num_sms + 1, 2] int32
+    schedule: Tensor  # [table_rows, 2] int32
 
 
 def request_lens(x: Inputs) -> Tensor:
@@ -83,7 +91,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 
 def make_outputs(point: Point) -> Outputs:
-    return Outputs(torch.empty(point.num_sms + 1, 2, dtype=torch.int32))
+    return Outputs(torch.empty(point.table_rows, 2, dtype=torch.int32))
 
 
 def views(point: Point, out: Outputs) -> dict[str, Tensor]:
@@ -104,11 +112,15 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         atom, segment = divmod(start - passed, segments[request]) if request < len(segments) else (0, 0)
         rows.append((request * atoms + atom, segment))
         start += share + (sm in longer)
-    return {"schedule": Expected(torch.tensor(rows, dtype=torch.int32))}
+    unused = point.table_rows - len(rows)
+    table = torch.tensor(rows + [(0, 0)] * unused, dtype=torch.int32)
+    if not unused:
+        return {"schedule": Expected(table)}
+    return {"schedule": Expected(table, untouched=(torch.arange(len(table)) >= len(rows))[:, None].expand(-1, 2))}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """One length per request, all rows of the table."""
+    """One length per request, all rows that the producer makes."""
     return 4 * (point.batch_size + 2 * (point.num_sms + 1))
 
 
@@ -134,6 +146,7 @@ operator = Operator(
         ATOMS,
         NUM_SMS,
         REMAINDER,
+        TABLE_ROWS,
     ),
     make_inputs=make_inputs,
     make_outputs=make_outputs,
@@ -153,6 +166,7 @@ operator = Operator(
             f"fewer than {MAX_UNITS} segments of {SEGMENT} tokens",
             lambda p: p.batch_size * p.atoms * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
         ),
+        Rule("table_rows ({table_rows}) must exceed num_sms ({num_sms})", lambda p: p.table_rows > p.num_sms),
     ),
     redundant=same_elsewhere,
 )

@@ -44,8 +44,27 @@ def _stale_rows_of_the_finished(x: Inputs) -> None:
     x.valid[: len(finished)][finished] = 0x7FFFFF00
 
 
+def _reversed_slots(x: Inputs) -> None:
+    """Row 0 has the last slot."""
+    before, valid, old = x.prev_num_computed.clone(), x.valid.clone(), x.prev_pos.long()
+    slots = len(before) - 1 - torch.arange(len(old))
+    x.prev_num_computed[slots], x.valid[slots] = before[old], valid[old]
+    x.prev_pos.copy_(slots)
+
+
+def _left_by_former_owners(x: Inputs) -> None:
+    """Slots of new requests hold counts and drafts that were legal for someone else."""
+    new = x.prev_pos[x.prev_drafts == 0].long()
+    x.prev_num_computed[new], x.valid[new] = 77, 2
+
+
+def _no_drafts_by_slot(x: Inputs) -> None:
+    x.prev_drafts.zero_()
+
+
 _PERMUTED, _SOME_REJECTED = {"row_order": "permuted"}, {"acceptance": 0.4}
 _NINE = _SOME_REJECTED | {"batch_size": 9}
+_SLOTS = {"state": "slots", "max_num_seqs": 40, "acceptance": 0.4}
 
 # fmt: off
 HARD_POINTS = [
@@ -81,6 +100,14 @@ HARD_POINTS = [
     HardPoint("B = capacity, no tail", _PERMUTED | {"batch_size": 24, "max_num_seqs": 24}),
     HardPoint("capacity not a multiple of 4", {"batch_size": 3, "max_num_seqs": 261, "max_num_batched_tokens": 1027}),
     HardPoint("A = capacity", {"batch_size": 8, "max_num_batched_tokens": 32}),
+    HardPoint("by slot", _SLOTS | {"batch_size": 9}),
+    HardPoint("by slot, B = 1", _SLOTS | {"batch_size": 1}),
+    HardPoint("by slot, rows reversed", _SLOTS | {"batch_size": 9}, _reversed_slots),
+    HardPoint("by slot, idle rank", _SLOTS | {"batch_size": 0}),
+    HardPoint("by slot, slots of others are taken over", _SLOTS | {"batch_size": 9, "churn": 0.4}, _left_by_former_owners),  # noqa: E501
+    HardPoint("by slot, all slots used", _SLOTS | {"batch_size": 40, "decode_len": "ragged"}),
+    HardPoint("by slot, no drafts before, rows of no multiple of a block", _SLOTS | {"batch_size": 33, "scheduling": "sync"}, _no_drafts_by_slot),  # noqa: E501
+    HardPoint("by slot, chunks beside decodes", _SLOTS | {"batch_size": 9, "prefills": 2, "churn": 0.2}),
 ]
 # fmt: on
 
@@ -92,5 +119,6 @@ _IDLE, _FIRST = _RANDOM | {"batch_size": 0, "num_prev_reqs": 17}, _RANDOM | {"ba
 SEQUENCES = {
     "big-small-big": (_BIG, _SMALL, _BIG),
     "big-idle-big": (_BIG, _IDLE, _FIRST),
+    "by slot, big-small-big": tuple(_SLOTS | _RANDOM | {"batch_size": b, "decode_len": "ragged"} for b in (17, 3, 17)),
     "prefill-decode-prefill": (_BIG | {"prefills": 3}, _BIG, _RANDOM | {"batch_size": 5, "prefills": 1, "churn": 0.4}),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from baselines.seq_lens_update.operator import Inputs, Outputs, operator
+from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot, operator
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
@@ -36,10 +36,11 @@ def correct_counts(
     accepted.copy_(torch.where(corrected, produced, accepted))
 
 
-def write_lengths(x: Inputs, out: Outputs, arange: Tensor) -> None:
-    """seq_lens with its tail, and positions, from num_computed."""
+def write_lengths(x: Inputs, out: Outputs, arange: Tensor, computed: Tensor | None = None) -> None:
+    """seq_lens with its tail, and positions, from counts by row: num_computed unless given."""
     rows, tokens = len(x.num_scheduled), x.num_tokens
-    computed, scheduled = out.num_computed[:rows], torch.diff(x.query_start_loc)
+    computed = out.num_computed[:rows] if computed is None else computed
+    scheduled = torch.diff(x.query_start_loc)
     torch.add(computed, scheduled, out=out.seq_lens[:rows])
     out.seq_lens[rows:].fill_(0)
     shift = torch.repeat_interleave(computed - x.query_start_loc[:-1], scheduled, output_size=tokens)
@@ -50,6 +51,20 @@ def update_on_device(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Te
     rows = len(x.num_scheduled)
     correct_counts(*uploaded, x.prev_num_computed, x.valid, out.num_computed[:rows], out.num_accepted[:rows])
     write_lengths(x, out, arange)
+
+
+def update_by_slot(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+    """11 launches for the counts: gathers and scatters by slot in place of a permutation."""
+    slots, believed, drafts = uploaded[0].long(), uploaded[1], uploaded[2][: len(x.num_scheduled)]
+    produced, corrected = x.valid[slots], drafts > 0
+    computed = torch.where(corrected, x.prev_num_computed[slots] + produced, believed)
+    out.num_computed[slots] = computed
+    out.num_accepted[slots] = torch.where(corrected, produced, out.num_accepted[slots])
+    write_lengths(x, out, arange, computed)
+
+
+def on_device_of(point: Point) -> Callable[..., None]:
+    return update_by_slot if by_slot(point) else update_on_device
 
 
 def _uploads(x: Inputs, out: Outputs) -> tuple[list[Tensor], Callable[[], None]]:
@@ -82,10 +97,10 @@ def set_up(point: Point, x: Inputs, out: Outputs, on_device: Callable[..., None]
 
 @variant("seq_lens_update", waives="no_alloc")
 def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The operator chain of vLLM 0.22: three host-to-device copies, 13 launches for the counts, then lengths and
-    positions.
+    """The operator chain of vLLM 0.22: three host-to-device copies, 13 launches for the counts (11 by slot), then
+    lengths and positions.
     """
-    return set_up(point, x, out, update_on_device)
+    return set_up(point, x, out, on_device_of(point))
 
 
 @variant("seq_lens_update", waives=("no_alloc", "no_sync", "graph_safe"))
@@ -108,9 +123,11 @@ _EXAMPLES = (
     {"batch_size": 24, "num_prev_reqs": 31, "max_num_seqs": 1000},
     {"batch_size": 1},
 )
+_BY_SLOT = tuple(example | {"state": "slots"} for example in _EXAMPLES)
 
 
 @variant("seq_lens_update", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the chain's device side; copies and bound are not compiled."""
-    return set_up(point, x, out, compiled(update_on_device, set_up, operator, _EXAMPLES, out.seq_lens.device))
+    examples = _BY_SLOT if by_slot(point) else _EXAMPLES
+    return set_up(point, x, out, compiled(on_device_of(point), set_up, operator, examples, out.seq_lens.device))

@@ -53,6 +53,7 @@ def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Con
 BINDING = LoopBinding(
     operator="seq_lens_update",
     axes=axes,
+    by_slot=False,
     builds=lambda shape: ("seq_lens", "positions"),
     inputs=inputs,
     outputs=outputs,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, write_lengths
-from baselines.seq_lens_update.operator import Inputs, Outputs
+from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, update_by_slot, write_lengths
+from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from harness.contract import Point, variant
 
 
 @variant(
     "seq_lens_update",
     defect="the counts are permuted in place (a race like vLLM #50432)",
+    skip=lambda p: "a slot is read and written by one request alone" if by_slot(p) else None,
     waives="no_alloc",
 )
 def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -56,3 +58,30 @@ def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         tail.copy_(before)
 
     return launch
+
+
+@variant(
+    "seq_lens_update",
+    defect="the row of the batch is used where the request's slot is needed",
+    skip=lambda p: None if by_slot(p) else "counts are kept by row",
+    waives="no_alloc",
+)
+def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def by_row(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+        rows = torch.arange(len(x.num_scheduled), dtype=torch.int32, device=arange.device)
+        update_by_slot(x, out, [rows, *uploaded[1:]], arange)
+
+    return set_up(point, x, out, by_row)
+
+
+@variant(
+    "seq_lens_update",
+    defect="a new request continues with the counts that its slot's former owner left (like vLLM #43955)",
+    skip=lambda p: None if by_slot(p) else "counts are kept by row",
+    waives="no_alloc",
+)
+def former_owner(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def corrected_always(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+        update_by_slot(x, out, [*uploaded[:2], uploaded[2].clamp(min=1)], arange)
+
+    return set_up(point, x, out, corrected_always)

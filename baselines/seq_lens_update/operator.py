@@ -21,6 +21,15 @@ Double buffering: requests change rows between steps, so counts written in place
 block has still to read (the defect permuted_in_place). prev_num_computed is the previous step's num_computed and
 read-only; the two buffers swap every step. Captured consumers read seq_lens, whose address never changes.
 
+That is vLLM's first model runner. Its second one keeps counts by request slot (``state: slots``): idx[b] is the slot of
+request b, and prev_num_computed, valid, num_computed and num_accepted are by slot, prev_drafts by row of this step:
+
+    num_computed[s] = prev_num_computed[s] + valid[s]     where prev_drafts[b] > 0, else num_computed_cpu[b]; s = idx[b]
+    num_accepted[s] = valid[s]                            where prev_drafts[b] > 0, else unchanged
+
+No row moves, so an engine may pass one array as old and new counts. A new request has no drafts; its slot may hold what
+an earlier one left there. Other slots keep their contents.
+
 Host arrays stay on the CPU, in pinned memory where there is a GPU. The three that the device needs are slices of one
 allocation, so they can be sent by three copies or by one.
 """
@@ -80,6 +89,12 @@ PREFILLS = Axis(
 )
 PREFILL_LEN = Axis("prefill_len", axes.whole(1), 512, "tokens of each prefill chunk")
 MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "capacity of the per-request buffers")
+STATE = Axis(
+    "state",
+    axes.choice("rows", "slots"),
+    "rows",
+    "what counts are kept by: rows of the previous step, which are permuted, or request slots",
+)
 
 AXES = (
     BATCH_SIZE,
@@ -97,6 +112,7 @@ AXES = (
     PREFILL_LEN,
     MAX_NUM_SEQS,
     axes.MAX_NUM_BATCHED_TOKENS,
+    STATE,
 )
 
 RULES = (
@@ -123,6 +139,8 @@ def redundant(point: Point) -> str | None:
     """Why another point of a full grid has the same step; None where none has."""
     if point.decode_len != "uniform" and max(point.batch_size, point.num_prev_reqs) <= 1:
         return f"a {point.decode_len} step of one request is uniform"
+    if point.row_order == "permuted" and by_slot(point):
+        return "slots are in no order"
     if point.row_order == "permuted" and max(point.batch_size, point.num_prev_reqs) <= 1:
         return "one request has only one order"
     if point.churn and round(point.churn * point.batch_size) == 0:
@@ -134,16 +152,16 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    prev_num_computed: Tensor  # [max_num_seqs] int32, by rows of the previous step
-    valid: Tensor  # [max_num_seqs] int32, accepted drafts + 1, by rows of the previous step; >= 1 if it had drafts
+    prev_num_computed: Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
+    valid: Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
     query_start_loc: Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
-    to_device: Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos, num_computed_cpu, prev_drafts
+    to_device: Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos or idx, num_computed_cpu, prev_drafts
     num_scheduled: Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
     num_tokens: int  # A, their sum
 
     @property
     def prev_pos(self) -> Tensor:
-        """[B] view: row in the previous step, -1 = none. No two requests share one."""
+        """[B] view: row in the previous step, -1 = none; or slot. No two requests share one."""
         return self.to_device[: len(self.num_scheduled)]
 
     @property
@@ -153,7 +171,7 @@ class Inputs:
 
     @property
     def prev_drafts(self) -> Tensor:
-        """[P] view, by rows of the previous step."""
+        """[P] view, by rows of the previous step; with slots [B], by rows of this one."""
         return self.to_device[2 * len(self.num_scheduled) :]
 
 
@@ -164,6 +182,10 @@ class Outputs:
     seq_lens: Tensor  # [max_num_seqs] int32
     positions: Tensor  # [max_num_batched_tokens] int64
     seq_lens_cpu_upper_bound: Tensor = field(metadata=HOST)  # [max_num_seqs] int32
+
+
+def by_slot(point: Point) -> bool:
+    return point.state == "slots"
 
 
 def _query_lens(pattern: str, count: int, top: int) -> np.ndarray:
@@ -213,9 +235,17 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     progress = np.where(drafts_of > 0, gained, np.where(valid_of > 0, 1, point.prefill_len))
     before[prev_pos[survivors]] = np.maximum(computed - progress, 0)[survivors]
     believed = computed + (rejected if point.scheduling == "async" else 0)
+    valid = np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))
+    if by_slot(point):
+        slots = rng.permutation(point.max_num_seqs)  # the first ones of this step's requests
+        for array in (before, valid):  # what a new request finds, -1, is of an earlier owner of its slot
+            moved = array[prev_pos]
+            array[:] = UNUSED
+            array[slots[:rows]] = moved
+        prev_pos, drafts = slots[:rows], drafts_of
     return Inputs(
         prev_num_computed=int32(before),
-        valid=int32(np.append(valid, np.full(point.max_num_seqs - prev_rows, UNUSED))),
+        valid=int32(valid),
         query_start_loc=int32(np.append(0, scheduled.cumsum())),
         to_device=int32(np.concatenate([prev_pos, believed, drafts])),
         num_scheduled=int32(scheduled),
@@ -233,9 +263,10 @@ def make_outputs(point: Point) -> Outputs:
 
 def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
     rows, tokens = point.batch_size, num_tokens(point)
+    counted = point.max_num_seqs if by_slot(point) else rows
     return {
-        "num_computed": out.num_computed[:rows],
-        "num_accepted": out.num_accepted[:rows],
+        "num_computed": out.num_computed[:counted],
+        "num_accepted": out.num_accepted[:counted],
         "seq_lens": out.seq_lens[:rows],
         "positions": out.positions[:tokens],
         "seq_lens_cpu_upper_bound": out.seq_lens_cpu_upper_bound[:rows],
@@ -247,18 +278,19 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     before, valid, drafts = x.prev_num_computed.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
     prev_pos, believed, scheduled = x.prev_pos.tolist(), x.num_computed_cpu.tolist(), x.num_scheduled.tolist()
     computed, accepted, lens, bound = ([0] * capacity for _ in range(4))
-    positions, kept, t = [0] * tokens, [True] * capacity, 0
+    positions, kept, other, t = [0] * tokens, [True] * capacity, [True] * capacity, 0
     for b in range(rows):
-        p = prev_pos[b]
-        computed[b] = believed[b]
-        if p >= 0 and drafts[p] > 0:
-            computed[b], accepted[b], kept[b] = before[p] + valid[p], valid[p], False
-        lens[b], bound[b] = computed[b] + scheduled[b], believed[b] + scheduled[b]
+        p, count = prev_pos[b], believed[b]
+        place, had_drafts = (p, drafts[b] > 0) if by_slot(point) else (b, p >= 0 and drafts[p] > 0)
+        if had_drafts:
+            count, accepted[place], kept[place] = before[p] + valid[p], valid[p], False
+        computed[place], other[place] = count, False
+        lens[b], bound[b] = count + scheduled[b], believed[b] + scheduled[b]
         for j in range(scheduled[b]):
-            positions[t] = computed[b] + j
+            positions[t] = count + j
             t += 1
     return {
-        "num_computed": Expected(int32(computed), untouched=torch.arange(capacity) >= rows),
+        "num_computed": Expected(int32(computed), untouched=torch.tensor(other)),
         "num_accepted": Expected(int32(accepted), untouched=torch.tensor(kept)),
         "seq_lens": Expected(int32(lens)),
         "positions": Expected(torch.tensor(positions), untouched=torch.arange(tokens) >= t),
@@ -270,8 +302,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     """Device memory only: the host's arrays written and read, query_start_loc, two old counts per corrected request and
     all outputs but the bound.
     """
-    p = x.prev_pos[x.prev_pos >= 0]
-    corrected = int((x.prev_drafts[p] > 0).sum())
+    drafts = x.prev_drafts if by_slot(point) else x.prev_drafts[x.prev_pos[x.prev_pos >= 0]]
+    corrected = int((drafts > 0).sum())
     rows = len(x.prev_pos)
     entries = 2 * len(x.to_device) + (rows + 1) + 2 * corrected + rows + corrected + point.max_num_seqs
     return 4 * entries + 8 * x.num_tokens

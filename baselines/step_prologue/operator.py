@@ -51,6 +51,7 @@ INDEXER = Axis(
 )
 AXES = slots.composed(
     *slots.BUSY_STEP,
+    INDEXER,
     *slots.GROUPS,
     slots.STATE_GROUPS,
     MAMBA_BLOCK_SIZE,
@@ -63,7 +64,6 @@ AXES = slots.composed(
     step_inputs.HISTORY_LEN,
     slots.MEMORY,
     axes.MAX_NUM_BATCHED_TOKENS,
-    INDEXER,
     axes.TOKEN_PADDING,
     *(
         axis

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.contract import Point
+
+#: When an operator is launched in a step.
+Turn = Literal["before_forward", "after_sampling"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class EngineShape:
 
     Every request brings next_n tokens to every step: one verified token and next_n - 1 drafts.
     context_len: lengths at which the operators are verified, as the axis of this name takes them.
+    by_slot:     whether state and tables are kept by request slot, as the operators of a whole step have them, not by
+                 row. Then state_groups cache groups hold recurrent states beside the first, which is attention's, and a
+                 slot holds history_len tokens of output.
     """
 
     batch_size: int
@@ -40,6 +46,9 @@ class EngineShape:
     num_sms: int
     mamba_block_size: int
     num_layers: int
+    state_groups: int = 0
+    by_slot: bool = False
+    history_len: int = 1
 
     @property
     def num_tokens(self) -> int:
@@ -82,11 +91,50 @@ class Consumed:
 
 
 @dataclass
+class SlotState:
+    """What a loop keeps by request slot. R = max_num_seqs slots, G groups, k drafts; int32 unless said otherwise.
+
+    Pairs are used in turns: a step reads the array of its parity and writes the other one. The tables of all groups lie
+    in one flat array, group g as [R, widths[g]] from table_starts[g] on. The last six tensors are written by an
+    operator in each step, and read by a later one.
+    """
+
+    idx: Tensor  # [B] int64, slot of each row; -1 for padding
+    query_start_loc: Tensor  # [R + 1]
+    cu_num_logits: Tensor  # [B + 1]
+    tables: Tensor  # flat
+    num_blocks: Tensor  # [G, R] blocks that each slot owns
+    prompt_lens: Tensor  # [R]
+    total: tuple[Tensor, Tensor]  # [R] tokens of output
+    columns: tuple[Tensor, Tensor]  # [R] column of the running state; -1 = none
+    accepted: tuple[Tensor, Tensor]  # [R] accepted drafts + 1
+    last: Tensor  # [R] int64, the newest token
+    draft: Tensor  # [R, k] int64
+    all_ids: Tensor  # [R, history_len]
+    tokens: Tensor  # [B, k + 1] int64, of the sampler
+    table_starts: Tensor  # [G] int64
+    widths: Tensor  # [G] int64
+    block_sizes: Tensor  # [G]
+    reach: Tensor  # [G], 0: no group has a window
+    enabled: Tensor  # [G] bool, whether tokens of the group are written through slots
+    sharded: Tensor  # [G] bool, all false
+    input_ids: Tensor  # [max_num_batched_tokens]
+    next_prefill: Tensor  # [1, R]
+    block_tables: Tensor  # flat, in batch order
+    reset_accepted: Tensor  # [R] accepted, 1 where a state was moved
+    num_sampled: Tensor  # [R] by row
+    num_rejected: Tensor  # [R] by row
+
+
+@dataclass
 class EngineState:
     """Persistent tensors. B captured requests, R real ones in the first rows; int32 unless said otherwise.
 
     Pairs are used in turns, by the parity of the step. ``tables`` holds what the operators of a stack have built so far
     in the order of a step: name -> Consumed, so that a later operator finds the output of an earlier one.
+
+    With ``slots``, counts (num_computed) are by slot, requests have no previous row, and block_table is the first
+    group's table that an operator gathers in batch order.
     """
 
     shape: EngineShape
@@ -107,6 +155,7 @@ class EngineState:
     num_scheduled: Tensor  # host, [R]: next_n
     query_start_loc_cpu: Tensor  # host, [B + 1]
     seq_lens_cpu_upper_bound: Tensor  # host, [max_num_seqs]
+    slots: SlotState | None = None  # of a loop by slot
     parity: int = 0
     tables: dict[str, Consumed] = field(default_factory=dict)
 
@@ -121,7 +170,10 @@ class LoopBinding:
     builds:   names of the tables that it builds. Stacks are compared on the same tables.
     inputs:   (point, state) -> its Inputs, views of the state. Called once per parity, before the loop.
     outputs:  (point, state, out) -> its Outputs, where some of them are tensors of the state; out are new buffers.
-    consumed: (point, state, out) -> what the model reads, by the names in ``builds``.
+    consumed: (point, state, out) -> what the model, or after sampling the drafter, reads, by the names in ``builds``.
+    turn:     when it is launched in a step: before the model's forward pass, or after the sampler.
+    by_slot:  whether its state is kept by request slot, or by row of the batch; None where it keeps none.
+    applies:  whether a step of this shape needs it; where not, stacks go without it.
     """
 
     operator: str
@@ -130,4 +182,7 @@ class LoopBinding:
     inputs: Callable[[Point, EngineState], Any]
     consumed: Callable[[Point, EngineState, Any], Mapping[str, Consumed]]
     needs: tuple[str, ...] = ()
+    turn: Turn = "before_forward"
+    by_slot: bool | None = None
+    applies: Callable[[EngineShape], bool] = lambda shape: True
     outputs: Callable[[Point, EngineState, Any], Any] = lambda point, state, out: out

@@ -74,10 +74,11 @@ BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
 #: Sizes worth verifying of an operator that is made of others: large enough for its parts to get in each other's way.
 #: Every part has points at capacity of its own.
 _LARGEST = {
-    **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens", "dirty"), 4097),
-    **dict.fromkeys(("prefill_len", "history_len", "window", "block_size", "mamba_block_size", "num_heads_q"), 1025),
-    **dict.fromkeys(("token_padding", "prefills"), 257),
-    **dict.fromkeys(("next_n", "max_decode_len"), 65),
+    **dict.fromkeys(("batch_size", "max_num_seqs", "max_num_batched_tokens"), 4097),
+    **dict.fromkeys(("dirty", "history_len", "mamba_block_size"), 1025),
+    **dict.fromkeys(("prefill_len", "prefills", "window", "block_size", "num_heads_q", "num_sms"), 257),
+    **dict.fromkeys(("next_n", "max_decode_len", "token_padding", "num_sm_parts"), 33),
+    **dict.fromkeys(("num_groups", "state_groups", "look_ahead"), 5),
     "max_model_len": 2**18 + 1,
 }
 GROUPS = (BLOCK_SIZE, NUM_GROUPS, GROUP_BLOCKS)

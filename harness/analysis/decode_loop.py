@@ -162,6 +162,12 @@ def late_share(loop: Loop) -> float:
     return sum(block.late for block in loop.blocks) / sum(len(block.itl_us) for block in loop.blocks)
 
 
+def alone(loop: Loop, figure: str) -> float | None:
+    """Median of a time of all operators of a step one after another, outside of the loop; None without samples."""
+    samples = stats.samples(loop.alone, figure) if loop.alone is not None else []
+    return float(np.median(samples)) if samples else None
+
+
 def cost_figure(loop: Loop) -> str:
     """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``waited_us`` or
     ``eager_us`` where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
@@ -179,11 +185,11 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
     """
     figure, costs = cost_figure(loop), []
     for one in (reference, loop):
-        samples = stats.samples(one.alone, figure) if one.alone is not None else []
+        time_us = alone(one, figure)
         if figure == "eager_us" and reference.waited_us and loop.waited_us:
             costs.append(float(np.mean(one.waited_us)))
-        elif samples:
-            costs.append(float(np.median(samples)))
+        elif time_us is not None:
+            costs.append(time_us)
         else:
             return None
     return costs[1] - costs[0]

@@ -37,6 +37,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_num_seqs:           capacity of the per-request buffers.
     max_num_batched_tokens: capacity of the per-token buffers.
     num_sms:                SMs that the schedules distribute work over.
+    state_groups:           cache groups of recurrent states, where a loop runs the operators of a whole step.
     """
 
     block_size: Positive = 64
@@ -47,6 +48,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_num_seqs: Positive = 1024
     max_num_batched_tokens: Positive = 8192
     num_sms: Annotated[int, Meta(ge=1, le=512)] = 132
+    state_groups: Annotated[int, Meta(ge=0, le=8)] = 0
 
 
 #: Name -> geometry. The models' published configurations; KV blocks of 64 tokens as their sparse attention needs them.

@@ -142,9 +142,11 @@ def plan_loops(
         raise source.error(
             "decode_loop.reference", f"unknown stack {reference!r}{did_you_mean(reference, list(config.stacks))}"
         )
+    chosen = [bindings[name] for stack in config.stacks.values() for name in stack if name in bindings]
+    by_slot = any(one.by_slot for one in chosen)
     groups = []
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
-        shape = _shape(source, config, geometry, concurrency, next_n)
+        shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
         stacks = _stacks(source, config, shape, operators, variants, bindings)
         for scheduling, step_us, graph in itertools.product(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
@@ -225,7 +227,9 @@ def _check_requests(source: Source, config: DecodeLoop, geometry: Geometry) -> N
         )
 
 
-def _shape(source: Source, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int) -> EngineShape:
+def _shape(
+    source: Source, config: DecodeLoop, geometry: Geometry, concurrency: int, next_n: int, by_slot: bool
+) -> EngineShape:
     captured = sorted(config.captured)
     if concurrency > captured[-1]:
         raise source.error(
@@ -249,6 +253,8 @@ def _shape(source: Source, config: DecodeLoop, geometry: Geometry, concurrency: 
         next_n=next_n,
         context_len=parse_lengths(lengths),
         decode_path=config.decode_path,
+        by_slot=by_slot,
+        history_len=(config.blocks * config.steps + 1) * next_n + 1,  # what a request can produce in all of the loop
         **msgspec.to_builtins(geometry),
     )
 
@@ -261,7 +267,7 @@ def _stacks(
     variants: Sequence[Variant],
     bindings: Mapping[str, LoopBinding],
 ) -> tuple[PlannedStack, ...]:
-    planned, built = [], {}
+    planned, built, used = [], {}, {name for stack in config.stacks.values() for name in stack}
     for name, chosen in config.stacks.items():
         key = f"decode_loop.stacks.{name}"
         if not chosen:
@@ -277,11 +283,19 @@ def _stacks(
                     f"{key}.{operator}", f"takes no part in a decode loop{did_you_mean(operator, list(bindings))}"
                 )
             binding = bindings[operator]
-            if missing := [table for table in binding.needs if table not in tables]:
-                makers = [one.operator for one in bindings.values() if missing[0] in one.builds(shape)]
+            if not binding.applies(shape):
+                continue
+            if binding.by_slot is not None and binding.by_slot != shape.by_slot:
+                others = ", ".join(sorted({one.operator for one in bindings.values() if one.by_slot} & used))
                 raise source.error(
                     f"{key}.{operator}",
-                    f"needs {missing[0]}, which no operator before it builds; add {' or '.join(makers)} above it",
+                    f"keeps state by row, {others} by request slot; a loop has operators of one kind",
+                )
+            if missing := [table for table in binding.needs if table not in tables]:
+                raise source.error(
+                    f"{key}.{operator}",
+                    f"needs {missing[0]}, which no operator before it builds; add "
+                    f"{_makers(bindings, shape, missing[0])} above it",
                 )
             point = _point(source, f"{key}.{operator}", operators[operator], binding, shape)
             parts.append((operator, _variant(source, f"{key}.{operator}", operator, wanted, point, variants, config)))
@@ -291,12 +305,18 @@ def _stacks(
     everything = dict.fromkeys([LENGTHS, *(table for tables in built.values() for table in tables)])
     for name, tables in built.items():
         if missing := [table for table in everything if table not in tables]:
-            makers = [one.operator for one in bindings.values() if missing[0] in one.builds(shape)]
             raise source.error(
                 f"decode_loop.stacks.{name}",
-                f"does not build {missing[0]}, which the model reads with the other stacks; add {' or '.join(makers)}",
+                f"does not build {missing[0]}, which the model reads with the other stacks; add "
+                f"{_makers(bindings, shape, missing[0])}",
             )
     return tuple(planned)
+
+
+def _makers(bindings: Mapping[str, LoopBinding], shape: EngineShape, table: str) -> str:
+    """The operators that build a table in such a loop."""
+    fitting = [one for one in bindings.values() if one.by_slot in (None, shape.by_slot)]
+    return " or ".join(one.operator for one in fitting if table in one.builds(shape))
 
 
 def _limits(parts: Sequence[tuple[str, str]], variants: Sequence[Variant]) -> tuple[tuple[str, str], ...]:

@@ -4,8 +4,9 @@
 whose times say nothing about a GPU. Both offer:
 
     write(parity, entries)   add the host's entries to the tables
-    model(tables)            -> closure: the model step, which reads these tables into checksums[step, table]
-    accept(parity)           tokens of every row, from counter-based random numbers
+    model(tables)            -> closure: the model step, which reads these tables into checksums[step, number]
+    drafter(tables)          -> closure: reads tables of the end of a step likewise, and takes no time beyond that
+    accept(parity)           tokens of every row, from counter-based random numbers; by slot, their ids and new drafts
     fetch(step)              start the copy of the counts to the host;  wait(step) waits for it and returns them
     end_of_model(step)       note that the model step is queued to here;  is_done(step): whether it has ended
     start_block()            forget the times and checksums of the last block
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import torch
 
 from baselines.workloads.engine_state import Consumed
 from harness.decode_loop.hashing import checksum, draw
+from harness.decode_loop.sampling import new_tokens, start_requests
 from harness.decode_loop.state import Engine
 from harness.decode_loop.workload import Workload
 
@@ -74,7 +76,7 @@ class CudaDevice:
         self._write = [
             launcher(SOURCE, "write_entries", 32, 256, staged, engine.arena, words) for _, staged in engine.staging
         ]
-        acceptance = workload.acceptance
+        acceptance, slots, seed = workload.acceptance, state.slots, ctypes.c_uint64(workload.seed)
         thresholds = torch.tensor(acceptance.thresholds or (0,), dtype=torch.int64, device="cuda")
         lengths = torch.tensor(acceptance.lengths or (0,), dtype=torch.int32, device="cuda")
         self._accept = [
@@ -91,7 +93,26 @@ class CudaDevice:
                 thresholds,
                 lengths,
                 len(acceptance.lengths),
-                ctypes.c_uint64(workload.seed),
+                seed,
+                *((slots.idx, slots.tokens, slots.draft) if slots else [ctypes.c_uint64(0)] * 3),
+            )
+            for parity in (0, 1)
+        ]
+        self._start = slots and [
+            launcher(
+                SOURCE,
+                "start_requests",
+                -(-shape.num_requests // 128),
+                128,
+                state.fresh.view(torch.uint8),
+                state.requests,
+                slots.idx,
+                state.num_computed[parity],
+                slots.last,
+                slots.draft,
+                shape.num_requests,
+                shape.num_drafts,
+                seed,
             )
             for parity in (0, 1)
         ]
@@ -107,11 +128,13 @@ class CudaDevice:
             host, device = self._engine.staging[parity]
             device[: 1 + 2 * entries].copy_(host[: 1 + 2 * entries], non_blocking=True)
             self._write[parity]()
+            if self._start:
+                self._start[parity]()
 
-    def model(self, tables: Mapping[str, Consumed]) -> Callable[[], None]:
+    def model(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
         """The launches of the model step, to be captured."""
         launches = [self._launcher(SOURCE, "begin_model", 1, 1, self._clock, self._begins)]
-        launches += [self._consumer(table, number) for number, table in enumerate(tables.values())]
+        launches += [self._consumer(table, number) for number, table in tables.items()]
         words, sms = len(self._streamed) // 4, 4 * self._workload.shape.num_sms
         for i in range(MODEL_KERNELS):
             first, last = (words * k // MODEL_KERNELS for k in (i, i + 1))
@@ -119,14 +142,13 @@ class CudaDevice:
             span = [ctypes.c_longlong(first), ctypes.c_longlong(last), self._clock, ctypes.c_longlong(until)]
             launches.append(self._launcher(SOURCE, "stream_until", sms, 256, self._streamed, *span, self._sink))
         launches.append(self._launcher(SOURCE, "end_model", 1, 1, self._clock, self._ends))
+        return _in_order(launches)
 
-        def launch() -> None:
-            for one in launches:
-                one()
+    def drafter(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
+        """To be captured as well."""
+        return _in_order([self._consumer(table, number, behind=1) for number, table in tables.items()])
 
-        return launch
-
-    def _consumer(self, table: Consumed, number: int) -> Callable[[], None]:
+    def _consumer(self, table: Consumed, number: int, behind: int = 0) -> Callable[[], None]:
         values = table.values
         rows, columns, stride = (1, len(values), 0) if values.dim() == 1 else (*values.shape, values.stride(0))
         kernel = {torch.int32: "consume_int32", torch.int64: "consume_int64"}[values.dtype]
@@ -148,6 +170,7 @@ class CudaDevice:
             self._sums,
             self._num_tables,
             number,
+            behind,
         )
 
     def captured(self, launch: Callable[[], Any]) -> Callable[[], None]:
@@ -196,6 +219,14 @@ class CudaDevice:
         return self._counts.copy()
 
 
+def _in_order(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+    def launch() -> None:
+        for one in launches:
+            one()
+
+    return launch
+
+
 class CpuDevice:
     def __init__(
         self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float, streamed_bytes: int | None
@@ -217,14 +248,14 @@ class CpuDevice:
         inside = places < words
         self._arena[places[inside]] = values[inside]
         self._flags[places[~inside] - words] = values[~inside]
+        if self._engine.state.slots and entries:
+            start_requests(self._engine.state, np.flatnonzero(self._flags), parity, self._workload.seed)
 
-    def model(self, tables: Mapping[str, Consumed]) -> Callable[[], None]:
+    def model(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
         def launch() -> None:
             began = time.perf_counter()
             self._begins[self._step] = began
-            for number, table in enumerate(tables.values()):
-                lengths = None if table.row_lengths is None else table.row_lengths.numpy()
-                self._sums[self._step, number] = checksum(table.values.numpy(), lengths, table.unit, table.idle)
+            self._read(tables, self._step)
             while time.perf_counter() < began + self._model_s:
                 pass
             self._ends[self._step] = time.perf_counter()
@@ -232,20 +263,32 @@ class CpuDevice:
 
         return launch
 
+    def drafter(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
+        return lambda: self._read(tables, self._step - 1)
+
+    def _read(self, tables: Mapping[int, Consumed], step: int) -> None:
+        for number, table in tables.items():
+            lengths = None if table.row_lengths is None else table.row_lengths.numpy()
+            self._sums[step, number] = checksum(table.values.numpy(), lengths, table.unit, table.idle)
+
     def captured(self, launch: Callable[[], Any]) -> Callable[[], None]:
         return launch
 
     def accept(self, parity: int) -> None:
         shape, acceptance, rows = self._workload.shape, self._workload.acceptance, self._workload.shape.num_requests
-        requests, computed = self._requests[:rows], self._computed[parity][:rows]
+        state = self._engine.state
+        lines = state.slots.idx[:rows].numpy() if state.slots else slice(rows)
+        requests, computed = self._requests[:rows], self._computed[parity][lines]
         if acceptance.lengths:
             drawn = draw(self._workload.seed, requests, computed) % np.uint64(len(acceptance.lengths))
             self._valid[:rows] = np.array(acceptance.lengths)[drawn.astype(np.int64)]
-            return
-        positions = computed[:, None].astype(np.int64) + np.arange(shape.num_drafts)
-        drawn = draw(self._workload.seed, requests[:, None], positions)
-        accepted = drawn < np.array(acceptance.thresholds, dtype=np.uint64)
-        self._valid[:rows] = 1 + np.cumprod(accepted, axis=1).sum(axis=1)
+        else:
+            positions = computed[:, None].astype(np.int64) + np.arange(shape.num_drafts)
+            drawn = draw(self._workload.seed, requests[:, None], positions)
+            accepted = drawn < np.array(acceptance.thresholds, dtype=np.uint64)
+            self._valid[:rows] = 1 + np.cumprod(accepted, axis=1).sum(axis=1)
+        if state.slots:
+            new_tokens(state, parity, self._workload.seed)
 
     def end_of_model(self, step: int) -> None:
         pass

@@ -53,6 +53,8 @@ def _read(table: Consumed) -> np.ndarray:
 def _row(workload: Workload, entry: int, entries: int) -> int | None:
     """The real request that entry or row number ``entry`` of a table belongs to; None where it belongs to none."""
     shape = workload.shape
+    if shape.by_slot and entries == shape.max_num_seqs != shape.batch_size:
+        return None  # by slot
     if entries in (shape.batch_size, shape.num_requests):
         row = entry
     elif entries in (shape.batch_size * shape.next_n, shape.num_tokens):

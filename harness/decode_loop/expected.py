@@ -14,8 +14,9 @@ from torch import Tensor
 from baselines.workloads.engine_state import Consumed
 from harness.contract import Expected
 from harness.decode_loop.hashing import checksum
+from harness.decode_loop.sampling import new_tokens, start_requests
 from harness.decode_loop.simulation import HostState, Simulation, Step
-from harness.decode_loop.state import Engine, Part, Snapshot, make_engine, restore, snapshot
+from harness.decode_loop.state import Engine, Part, Snapshot, carry_over, in_order, make_engine, restore, snapshot
 from harness.decode_loop.workload import BLOCKS, Workload
 
 
@@ -46,11 +47,10 @@ def expect(workload: Workload, parts: Sequence[Part]) -> Iterator[ExpectedBlock]
         first = number * workload.steps_per_block
         steps, sums = simulation.block(), {}
         for i, step in enumerate(steps):
-            for name, table in _tables_of(engine, parts, outputs, step, parity=i % 2).items():
+            for name, table in _tables_of(engine, parts, outputs, step, i % 2, workload.seed).items():
                 sums.setdefault(name, []).append(_checksum(table))
-            engine.state.valid[: len(step.counts)] = torch.tensor(step.counts, dtype=torch.int32)
-        if len(steps) % 2:  # a block begins with parity 0 and reads the counts of the other one
-            engine.state.num_computed[1].copy_(engine.state.num_computed[0])
+        if len(steps) % 2:
+            carry_over(engine)
         rows = simulation.state.rows
         checksums = {name: np.array(values, dtype=np.uint64) for name, values in sums.items()}
         lengths, lives = [row.computed for row in rows], [not row.free for row in rows]
@@ -63,15 +63,41 @@ def tables_at(workload: Workload, block: ExpectedBlock, step: int, parts: Sequen
     restore(engine, block.device)
     outputs = {part.operator.name: part.operator.make_outputs(part.point) for part in parts}
     for i, simulated in enumerate(block.steps[: step + 1]):
-        tables = _tables_of(engine, parts, outputs, simulated, parity=i % 2)
-        engine.state.valid[: len(simulated.counts)] = torch.tensor(simulated.counts, dtype=torch.int32)
+        tables = _tables_of(engine, parts, outputs, simulated, i % 2, workload.seed)
     return tables
 
 
-def _tables_of(engine: Engine, parts: Sequence[Part], outputs: dict, step: Step, parity: int) -> dict[str, Consumed]:
+def _tables_of(
+    engine: Engine, parts: Sequence[Part], outputs: dict, step: Step, parity: int, seed: int
+) -> dict[str, Consumed]:
     """Put one simulated step into the state and run the references over it."""
-    state, rows = engine.state, len(step.requests)
+    state, sampled = engine.state, False
     state.parity, state.tables = parity, {}
+    (_place_rows if state.slots is None else _place_slots)(engine, step, parity, seed)
+
+    def sample() -> None:
+        state.valid[: len(step.counts)] = torch.tensor(step.counts, dtype=torch.int32)
+        if state.slots is not None:
+            new_tokens(state, parity, seed)
+
+    for part in in_order(parts):
+        if part.binding.turn == "after_sampling" and not sampled:
+            sample()
+            sampled = True
+        x = part.binding.inputs(part.point, state)
+        out = part.binding.outputs(part.point, state, outputs[part.operator.name])
+        expected = part.operator.reference(part.point, x)
+        for field in fields(out):
+            if field.name in expected:
+                _write(getattr(out, field.name), expected[field.name])
+        state.tables.update(part.binding.consumed(part.point, state, out))
+    if not sampled:
+        sample()
+    return state.tables
+
+
+def _place_rows(engine: Engine, step: Step, parity: int, seed: int) -> None:
+    state, rows = engine.state, len(step.requests)
     state.fresh.zero_()
     for row in step.admitted:
         state.fresh[row] = True
@@ -82,15 +108,24 @@ def _tables_of(engine: Engine, parts: Sequence[Part], outputs: dict, step: Step,
     new_rows = set(step.admitted)
     previous = [-1 if row in new_rows else row for row in range(rows)]
     state.to_device[parity][: 2 * rows] = torch.tensor(previous + step.believed, dtype=torch.int32)
-    for part in parts:
-        x = part.binding.inputs(part.point, state)
-        out = part.binding.outputs(part.point, state, outputs[part.operator.name])
-        expected = part.operator.reference(part.point, x)
-        for field in fields(out):
-            if field.name in expected:
-                _write(getattr(out, field.name), expected[field.name])
-        state.tables.update(part.binding.consumed(part.point, state, out))
-    return state.tables
+
+
+def _place_slots(engine: Engine, step: Step, parity: int, seed: int) -> None:
+    state, slots = engine.state, engine.state.slots
+    state.requests[: len(step.requests)] = torch.tensor(step.requests, dtype=torch.int32)
+    slots.idx[: len(step.slots)] = torch.tensor(step.slots)
+    for row in step.admitted:
+        slot, prompt = step.slots[row], step.computed[row]
+        slots.prompt_lens[slot] = state.num_computed[parity][slot] = prompt
+        slots.total[parity][slot], slots.columns[parity][slot], slots.accepted[parity][slot] = 0, -1, 1
+    if step.admitted:
+        start_requests(state, step.admitted, parity, seed)
+    starts, widths, groups = slots.table_starts.tolist(), slots.widths.tolist(), state.shape.state_groups
+    for table, row, column, new in step.entries:
+        ids = {0: new} if table == BLOCKS else {1 + g: new * groups + g for g in range(groups)}
+        for group, one in ids.items():
+            slots.tables[starts[group] + step.slots[row] * widths[group] + column] = one
+            slots.num_blocks[group, step.slots[row]] = column + 1
 
 
 def _write(buffer: Tensor, expected: Expected) -> None:

@@ -3,6 +3,7 @@
     mix(z)                     the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
                                generators", OOPSLA 2014)
     draw(seed, request, i)     32 random bits of token i of a request
+    token(seed, request, i)    the token at position i of a request
     weight(row, column)        an odd 64-bit number
 
 A checksum is the sum of value * weight(row, column) modulo 2^64 over what a consumer reads. It does not depend on the
@@ -14,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 MASK = 2**64 - 1
+#: Token ids are below.
+VOCAB_SIZE = 129280
 GAMMA, POSITION = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 
@@ -29,6 +32,11 @@ def draw(seed: int, requests: np.ndarray, positions: np.ndarray) -> np.ndarray:
     requests, positions = np.asarray(requests).astype(np.uint64), np.asarray(positions).astype(np.uint64)
     by_request = mix(np.atleast_1d(np.uint64(seed & MASK) + requests * np.uint64(GAMMA)))
     return mix(by_request + positions * np.uint64(POSITION)) >> np.uint64(32)
+
+
+def token(seed: int, requests: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """int64 in [0, VOCAB_SIZE), of the broadcast shape."""
+    return (draw(seed + 1, requests, positions) % np.uint64(VOCAB_SIZE)).astype(np.int64)
 
 
 def weight(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ extern "C" __global__ void begin_model(u64* __restrict__ clock, u64* __restrict_
 
 template <typename T>
 __device__ void consume(const T* values, int rows, int columns, long long stride, const int* row_lengths, int unit,
-                        int has_idle, int idle, const u64* clock, u64* checksums, int tables, int table) {
+                        int has_idle, int idle, const u64* clock, u64* checksums, int tables, int table, int behind) {
     u64 sum = 0;
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const T* of_row = values + row * stride;
@@ -53,20 +53,21 @@ __device__ void consume(const T* values, int rows, int columns, long long stride
             sum += (u64)(long long)of_row[column] * (mix((u64)row << 32 | (u64)column) | 1);
     }
     for (int lane = 16; lane; lane /= 2) sum += __shfl_down_sync(~0u, sum, lane);
-    if (threadIdx.x % 32 == 0 && sum) atomicAdd(checksums + clock[1] * tables + table, sum);
+    if (threadIdx.x % 32 == 0 && sum) atomicAdd(checksums + (clock[1] - behind) * tables + table, sum);
 }
 
-// Adds the checksum of one table of this step; values are int32 or int64.
+// Adds the checksum of one table of this step, or of the one whose model step has ended (behind = 1); values are int32 or
+// int64.
 extern "C" __global__ void consume_int32(const int* values, int rows, int columns, long long stride,
                                          const int* row_lengths, int unit, int has_idle, int idle, const u64* clock,
-                                         u64* checksums, int tables, int table) {
-    consume(values, rows, columns, stride, row_lengths, unit, has_idle, idle, clock, checksums, tables, table);
+                                         u64* checksums, int tables, int table, int behind) {
+    consume(values, rows, columns, stride, row_lengths, unit, has_idle, idle, clock, checksums, tables, table, behind);
 }
 
 extern "C" __global__ void consume_int64(const long long* values, int rows, int columns, long long stride,
                                          const int* row_lengths, int unit, int has_idle, int idle, const u64* clock,
-                                         u64* checksums, int tables, int table) {
-    consume(values, rows, columns, stride, row_lengths, unit, has_idle, idle, clock, checksums, tables, table);
+                                         u64* checksums, int tables, int table, int behind) {
+    consume(values, rows, columns, stride, row_lengths, unit, has_idle, idle, clock, checksums, tables, table, behind);
 }
 
 // Reads 16-byte words [from, to) through the L2, then waits until `nanoseconds` after the step began.
@@ -93,19 +94,43 @@ extern "C" __global__ void end_model(u64* __restrict__ clock, u64* __restrict__ 
 
 // --- acceptance ----------------------------------------------------------------------------------------------------------
 
-// valid[r]: tokens that row r gets: 1 + its leading accepted drafts, or one of the measured accept lengths.
+__device__ __forceinline__ u64 token(u64 seed, u64 request, u64 position) {
+    return draw(seed + 1, request, position) % 129280;
+}
+
+// valid[r]: tokens that row r gets: 1 + its leading accepted drafts, or one of the measured accept lengths. With slots
+// (idx), their ids go to tokens [rows, drafts + 1], and the next drafts to draft [slots, drafts].
 extern "C" __global__ void accept(const int* __restrict__ requests, const int* __restrict__ computed,
                                   int* __restrict__ valid, int rows, int drafts, const u64* __restrict__ thresholds,
-                                  const int* __restrict__ lengths, int num_lengths, u64 seed) {
+                                  const int* __restrict__ lengths, int num_lengths, u64 seed,
+                                  const long long* __restrict__ idx, u64* __restrict__ tokens,
+                                  u64* __restrict__ draft) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
-    const u64 request = (u64)requests[row], position = (u64)computed[row];
-    int tokens = 1;
+    const long long slot = idx ? idx[row] : row;
+    const u64 request = (u64)requests[row], position = (u64)computed[slot];
+    int count = 1;
     if (num_lengths)
-        tokens = lengths[draw(seed, request, position) % num_lengths];
+        count = lengths[draw(seed, request, position) % num_lengths];
     else
-        while (tokens <= drafts && draw(seed, request, position + tokens - 1) < thresholds[tokens - 1]) ++tokens;
-    valid[row] = tokens;
+        while (count <= drafts && draw(seed, request, position + count - 1) < thresholds[count - 1]) ++count;
+    valid[row] = count;
+    if (!idx) return;
+    for (int i = 0; i < count; ++i) tokens[row * (drafts + 1) + i] = token(seed, request, position + 1 + i);
+    for (int i = 0; i < drafts; ++i) draft[slot * drafts + i] = token(seed, request, position + count + 1 + i);
+}
+
+// What the prefill of a new request left in its slot: the newest token, and drafts.
+extern "C" __global__ void start_requests(const unsigned char* __restrict__ fresh, const int* __restrict__ requests,
+                                          const long long* __restrict__ idx, const int* __restrict__ computed,
+                                          u64* __restrict__ last, u64* __restrict__ draft, int rows, int drafts,
+                                          u64 seed) {
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows || !fresh[row]) return;
+    const long long slot = idx[row];
+    const u64 request = (u64)requests[row], position = (u64)computed[slot];
+    last[slot] = token(seed, request, position);
+    for (int i = 0; i < drafts; ++i) draft[slot * drafts + i] = token(seed, request, position + 1 + i);
 }
 
 // The global timer, to relate it to the clock of the host.

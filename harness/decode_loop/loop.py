@@ -1,9 +1,10 @@
 """The loop: stacks take turns over blocks of decode steps, each step of each of them compared with the simulation.
 
-A step, in stream order: entries of the host's scheduler, the operators of the stack, the stand-in model step,
-acceptance, the copy of the counts to the host. Under ``sync`` scheduling the host waits for these counts before it
-prepares the next step; under ``async`` it prepares the next step on upper bounds first. No event and no NVTX range lies
-between the metadata and the model step of a measured step.
+A step, in stream order: entries of the host's scheduler, the operators of the stack that come before the forward pass,
+the stand-in model step, acceptance, the copy of the counts to the host, the operators after sampling, the drafter's
+reads. Under ``sync`` scheduling the host waits for these counts before it prepares the next step; under ``async`` it
+prepares the next step on upper bounds first. No event and no NVTX range lies between the metadata and the model step of
+a measured step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from baselines.workloads.engine_state import Consumed
 from harness.decode_loop.device import Device, make_device
 from harness.decode_loop.diagnosis import first_difference
 from harness.decode_loop.expected import ExpectedBlock
@@ -55,11 +57,16 @@ class Settings:
 
 @dataclass
 class _ReadyStack:
-    """A stack that is set up. graphs: by parity, the operators captured with the model step; None without capture."""
+    """A stack that is set up.
+
+    graphs: by parity, the operators captured with the model step; None without capture.
+    after:  by parity, what is launched after sampling: the operators and the drafter's reads, or one graph of them.
+    """
 
     bound: BoundStack
     model: Callable[[], Any]
     graphs: tuple[Callable[[], Any], Callable[[], Any]] | None
+    after: tuple[Sequence[Callable[[], Any]], Sequence[Callable[[], Any]]]
 
 
 @dataclass
@@ -98,39 +105,53 @@ class DecodeLoop:
 
     def set_up(self, stack: str, parts: Sequence[Part]) -> None:
         """Bind a stack and capture its graphs. Raises what its variants raise."""
-        restore(self._engine, self._blocks[0].device)
-        bound = bind(self._engine, parts, self._settings.device)
-        for launches in bound.launches:  # compile before anything is captured or timed
-            for launch in launches:
+        restore(self._engine, self._blocks[-1].device)
+        bound, captured = bind(self._engine, parts, self._settings.device), self._device.captured
+        for parity in (0, 1):  # compile before anything is captured or timed
+            for launch in (*bound.launches[parity], *bound.after[parity]):
                 launch()
         self._device.synchronize()
-        consumed = {name: bound.tables[name] for name in self._tables}
-        launch_model = self._device.model(consumed)
-        graphs = None
+        read: dict[bool, dict[int, Consumed]] = {False: {}, True: {}}
+        for number, name in enumerate(self._tables):
+            read[name in bound.drafted][number] = bound.tables[name]
+        launch_model, drafter = self._device.model(read[False]), self._device.drafter(read[True])
+        graphs, after = None, bound.after
         if self._settings.full_graph:
-            graphs = tuple(self._device.captured(_in_order([*launches, launch_model])) for launches in bound.launches)
-        model = launch_model if graphs else self._device.captured(launch_model)
-        self._parts[stack], self._ready[stack] = parts, _ReadyStack(bound, model, graphs)
+            graphs = tuple(captured(_in_order([*launches, launch_model])) for launches in bound.launches)
+        if bound.drafted:
+            if self._settings.full_graph:
+                after = tuple([captured(_in_order([*launches, drafter]))] for launches in after)
+            else:
+                reads = captured(drafter)
+                after = tuple([*launches, reads] for launches in after)
+        model = launch_model if graphs else captured(launch_model)
+        self._parts[stack], self._ready[stack] = parts, _ReadyStack(bound, model, graphs, after)
 
     def drop(self, stack: str) -> None:
         self._ready.pop(stack, None)
 
     def launch_alone(self, stack: str) -> Callable[[], None]:
         """The operators of one step, without scheduler and model."""
-        restore(self._engine, self._blocks[0].device)
-        return _in_order(self._ready[stack].bound.launches[0])
+        restore(self._engine, self._blocks[-1].device)
+        bound = self._ready[stack].bound
+        return _in_order([*bound.launches[0], *bound.after[0]])
 
     def waited_us(self, stack: str) -> list[float]:
-        """From submission to completion of the operators of one step, on an idle device, each after the host waited for
-        a model step: what they cost where a step waits for the step before. Host times drift within seconds: call it
-        after each turn of the stack.
+        """From submission to completion of the operators before the forward pass, on an idle device, each after the
+        host waited for a model step: what they cost where a step waits for the step before. Those after sampling are
+        submitted behind that model step, as in the loop. Host times drift within seconds: call it after each turn of
+        the stack.
         """
-        launch, ready, device, found = self.launch_alone(stack), self._ready[stack], self._device, []
+        restore(self._engine, self._blocks[-1].device)
+        ready, device, found = self._ready[stack], self._device, []
+        launch = _in_order(ready.bound.launches[0])
         host_s = self._settings.host_step_us * 1e-6
         for _ in range(WAITED_SAMPLES):
             device.start_block()
             ready.model()
             device.fetch(0)
+            for one in ready.bound.after[1]:
+                one()
             device.wait(0)
             began = perf_counter()
             while perf_counter() < began + host_s:
@@ -200,6 +221,8 @@ class DecodeLoop:
                 device.end_of_model(i)
                 device.accept(parity)
                 device.fetch(i)
+                for launch in ready.after[parity]:
+                    launch()
                 busy[i] = perf_counter() - began
                 if i >= behind:
                     self._learn(scheduler, i - behind, first, known, busy)
@@ -259,10 +282,12 @@ class DecodeLoop:
                 for launch in ready.bound.launches[i % 2]:
                     launch()
                 device.synchronize()
-                if i < step:
-                    ready.model()
-                    device.accept(i % 2)
-                    device.fetch(i)
+                ready.model()
+                device.accept(i % 2)
+                device.fetch(i)
+                for launch in ready.after[i % 2]:
+                    launch()
+                device.synchronize()
                 if behind <= i < step + behind:
                     scheduler.learn(device.wait(i - behind), expected.first_step + i - behind)
         except CountError as problem:
@@ -310,6 +335,12 @@ class DecodeLoop:
             if ready.graphs is None:
                 host("metadata", i, prepared, submitted)
             host("model", i, submitted, done)
+            if ready.after[parity]:
+                marks.mark(f"after {i}")
+                for launch in ready.after[parity]:
+                    launch()
+                marks.mark(f"done {i}")
+                host("metadata", i, done, perf_counter())
             for j in [i - behind] if i >= behind else []:
                 start = perf_counter()
                 counts = device.wait(j)
@@ -327,6 +358,9 @@ class DecodeLoop:
             if model is not None:
                 found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=start, end_us=model))
             found.append(LoopSpan(lane="device", name="model", step=i, start_us=model or start, end_us=end))
+            after, done = (marks.us(f"{name} {i}") for name in ("after", "done"))
+            if after is not None:
+                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=after, end_us=done))
         return found
 
 

@@ -8,40 +8,64 @@ that the host never writes what an earlier step's copy still reads.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from baselines.workloads.engine_state import EngineShape
 from harness.decode_loop.simulation import HostState
-from harness.decode_loop.workload import BLOCKS, STATES, Workload
+from harness.decode_loop.workload import BLOCKS, STATES, Workload, slot_of
 
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Places in the one int32 buffer that host entries are written to. fresh: behind it, a byte per row.
+    """Places in the one int32 buffer that host entries are written to, behind which lies a byte per row (``fresh``).
 
-    Its tensors: block_table [B, W], state_table [B, V], requests [B], num_accepted [max_num_seqs].
+    starts, sizes: of the tensors in it, by name. widths: columns of the table of each cache group, where a loop keeps
+    its tables by slot.
     """
 
-    block_table: int
-    state_table: int
-    requests: int
-    num_accepted: int
+    starts: Mapping[str, int]
+    sizes: Mapping[str, tuple[int, ...]]
     words: int
-    rows: int
+    widths: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, workload: Workload) -> ArenaLayout:
-        shape, place, starts = workload.shape, 0, []
-        for size in (
-            shape.batch_size * shape.block_columns,
-            shape.batch_size * shape.state_columns,
-            shape.batch_size,
-            shape.max_num_seqs,
-        ):
-            starts.append(place)
-            place += -(-size // 64) * 64  # every tensor begins at a multiple of 256 bytes
-        return cls(*starts, words=place, rows=shape.batch_size)
+    def of(cls, shape: EngineShape) -> ArenaLayout:
+        capacity, widths = shape.max_num_seqs, ()
+        sizes: dict[str, tuple[int, ...]] = {"requests": (shape.batch_size,)}
+        if shape.by_slot:
+            widths = (shape.block_columns, *[shape.state_columns] * shape.state_groups)
+            sizes |= {
+                "idx": (shape.batch_size, 2),  # int64
+                "tables": (capacity * sum(widths),),
+                "num_blocks": (len(widths), capacity),
+                "prompt_lens": (capacity,),
+            }
+            # By the parity of the step that reads them.
+            sizes |= {f"{name} {parity}": (capacity,) for name in COUNTS for parity in (0, 1)}
+        else:
+            sizes |= {
+                "block_table": (shape.batch_size, shape.block_columns),
+                "state_table": (shape.batch_size, shape.state_columns),
+                "num_accepted": (capacity,),
+            }
+        place, starts = 0, {}
+        for name, size in sizes.items():
+            starts[name] = place
+            place += -(-prod(size) // 64) * 64  # every tensor begins at a multiple of 256 bytes
+        return cls(starts, sizes, place, widths)
+
+    def table_starts(self, capacity: int) -> list[int]:
+        """Where the tables by slot begin."""
+        before = [capacity * sum(self.widths[:g]) for g in range(len(self.widths))]
+        return [self.starts["tables"] + words for words in before]
+
+
+#: What a step leaves in the slots for the next one, and the host writes for a new request.
+COUNTS = ("num_computed", "total", "columns", "accepted")
 
 
 class CountError(Exception):
@@ -75,10 +99,21 @@ class Scheduler:
         self._freed = {name: deque(pool.freed) for name, pool in state.pools.items()}
         self._next_id = {name: pool.next_id for name, pool in state.pools.items()}
         self._next_request = state.next_request
-        self._tables = (
-            (BLOCKS, arena.block_table, shape.block_columns, shape.block_size, 0),
-            (STATES, arena.state_table, shape.state_columns, shape.mamba_block_size, shape.num_drafts),
-        )
+        self._slots, self._served = [row.slot for row in rows], [row.served for row in rows]
+        # Of each table: tokens per column, tokens behind the step's, columns behind them.
+        self._units = {BLOCKS: (shape.block_size, shape.num_drafts if shape.by_slot else 0, 0)}
+        if not shape.by_slot or shape.state_groups:
+            self._units[STATES] = (shape.mamba_block_size, 0, shape.num_drafts)
+        # Of each table: where it begins, its width, and the ids of its group: id * factor + offset.
+        if shape.by_slot:
+            first, *others = zip(arena.table_starts(shape.max_num_seqs), arena.widths, strict=True)
+            groups = [(*place, shape.state_groups, g, 1 + g) for g, place in enumerate(others)]
+            self._places = {BLOCKS: [(*first, 1, 0, 0)], STATES: groups}
+        else:
+            self._places = {
+                BLOCKS: [(arena.starts["block_table"], shape.block_columns, 1, 0, 0)],
+                STATES: [(arena.starts["state_table"], shape.state_columns, 1, 0, 0)],
+            }
 
     def prepare(self, parity: int) -> int:
         """Stage the next step; returns the number of entries."""
@@ -87,20 +122,26 @@ class Scheduler:
         for row in set(self._fresh).difference(fresh):  # no place twice: the device writes entries in any order
             entries += (arena.words + row, 0)
         self._fresh = fresh
-        to_device, rows = self._to_device[parity], shape.num_requests
-        previous = to_device[:rows]
-        previous[:] = np.arange(rows) if not self._fresh else np.where(self._free, -1, np.arange(rows))
+        if not shape.by_slot:
+            to_device, rows = self._to_device[parity], shape.num_requests
+            previous = to_device[:rows]
+            previous[:] = np.arange(rows) if not self._fresh else np.where(self._free, -1, np.arange(rows))
         for row in self._fresh:
             self._admit(row)
-            entries += (arena.words + row, 1, arena.requests + row, self._next_request - 1, arena.num_accepted + row, 1)
+            entries += (arena.words + row, 1, arena.starts["requests"] + row, self._next_request - 1)
+            if shape.by_slot:
+                self._fill_slot(entries, row, parity)
+            else:
+                entries += (arena.starts["num_accepted"] + row, 1)
         believed = self._known + self._in_flight * shape.next_n
-        to_device[rows : 2 * rows] = believed
+        if not shape.by_slot:
+            to_device[rows : 2 * rows] = believed
         upper = believed + shape.next_n
-        for name, start, width, unit, extra in self._tables:
-            needed = -(-upper // unit) + extra
+        for name, (unit, drafted, extra) in self._units.items():
+            needed = -(-(upper + drafted) // unit) + extra
             short = np.flatnonzero(needed > self._have[name])
             for row in short.tolist():
-                self._allocate(entries, name, start + row * width, row, int(needed[row]))
+                self._allocate(entries, name, row, int(needed[row]))
         self._in_flight = ~self._free
         self._step += 1
         count = len(entries)
@@ -116,9 +157,25 @@ class Scheduler:
         self.request[row], self._generated[row], self._started[row] = number, 0, self._step
         self._known[row], self._output[row] = self._workload.prompts[number], self._workload.outputs[number]
         self._free[row] = self._in_flight[row] = False
+        if self._shape.by_slot:
+            self._slots[row] = slot_of(self._shape, row, self._served[row])
+            self._served[row] += 1
 
-    def _allocate(self, entries: list[int], name: str, place: int, row: int, needed: int) -> None:
-        ids, freed = self._ids[name][row], self._freed[name]
+    def _fill_slot(self, entries: list[int], row: int, parity: int) -> None:
+        """State of a new request: its prompt is computed, nothing is produced, no state is running."""
+        slot, starts, prompt = self._slots[row], self._arena.starts, int(self._known[row])
+        entries += (starts["idx"] + 2 * row, slot, starts["prompt_lens"] + slot, prompt)
+        for name, value in zip(COUNTS, (prompt, 0, -1, 1), strict=True):
+            entries += (starts[f"{name} {parity}"] + slot, value)
+
+    def _allocate(self, entries: list[int], name: str, row: int, needed: int) -> None:
+        ids, freed, by_slot = self._ids[name][row], self._freed[name], self._shape.by_slot
+        line = self._slots[row] if by_slot else row
+        places = self._places[name]
+        if by_slot:
+            counts, capacity = self._arena.starts["num_blocks"], self._shape.max_num_seqs
+            for *_, group in places:
+                entries += (counts + group * capacity + line, needed)
         for column in range(len(ids), needed):
             if freed:
                 new = freed.popleft()
@@ -126,7 +183,8 @@ class Scheduler:
                 new = self._next_id[name]
                 self._next_id[name] = new + 1
             ids.append(new)
-            entries += (place + column, new)
+            for start, width, factor, offset, _ in places:
+                entries += (start + line * width + column, new * factor + offset)
         self._have[name][row] = needed
 
     def learn(self, counts: np.ndarray, step: int) -> None:

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harness.decode_loop.hashing import GAMMA, MASK, POSITION
-from harness.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, columns_needed
+from harness.decode_loop.workload import BLOCKS, STATES, Acceptance, Workload, columns_needed, slot_of
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Row:
     """A row of the batch. computed: tokens before the next step. known: the same as far as the host knows.
 
     free: no request, or one that the host knows to be finished. started: the step that the request ran first in.
+    slot: of the request. served: requests that the row has had.
     """
 
     request: int = -1
@@ -52,6 +53,8 @@ class Row:
     known: int = 0
     generated: int = 0
     started: int = 0
+    slot: int = 0
+    served: int = 0
     free: bool = True
     ids: dict[str, list[int]] = field(default_factory=lambda: {BLOCKS: [], STATES: []})
 
@@ -77,7 +80,7 @@ class HostState:
 class Step:
     """One step of the stream. Lists are by row.
 
-    admitted:  rows that have a new request. requests: number of the request in each row.
+    admitted:  rows that have a new request. requests: number of the request in each row. slots: slot of each.
     entries:   (table, row, column, id) that the host adds before the step.
     believed:  computed tokens as the host counts them. computed: as they are.
     counts:    tokens that each row produced. delivered: those that its request received.
@@ -85,6 +88,7 @@ class Step:
 
     admitted: list[int]
     requests: list[int]
+    slots: list[int]
     entries: list[tuple[str, int, int, int]]
     believed: list[int]
     computed: list[int]
@@ -112,7 +116,7 @@ class Simulation:
         admitted, entries = [], []
         for r, row in enumerate(rows):
             if row.free:
-                self._admit(row)
+                self._admit(r, row)
                 admitted.append(r)
         believed = []
         for r, row in enumerate(rows):
@@ -133,7 +137,7 @@ class Simulation:
             0 if row.generated_so_far >= row.output else min(count, row.output - row.generated_so_far)
             for row, count in zip(self._progress(), counts, strict=True)
         ]
-        requests = [row.request for row in rows]
+        requests, slots = [row.request for row in rows], [row.slot for row in rows]
         for row, count in zip(rows, counts, strict=True):
             row.computed += count
         if self._uncounted is not None:  # one step behind
@@ -142,14 +146,15 @@ class Simulation:
         self._step += 1
         if self.workload.delay == 0:
             self._learn()
-        return Step(admitted, requests, entries, believed, computed, counts, delivered)
+        return Step(admitted, requests, slots, entries, believed, computed, counts, delivered)
 
-    def _admit(self, row: Row) -> None:
+    def _admit(self, r: int, row: Row) -> None:
         number = self.state.next_request
         self.state.next_request += 1
         row.request, row.free, row.generated, row.started = number, False, 0, self._step
         row.output = int(self.workload.outputs[number])
         row.computed = row.known = int(self.workload.prompts[number])
+        row.slot, row.served = slot_of(self.workload.shape, r, row.served), row.served + 1
 
     def _progress(self):
         """Rows with what their requests have received before this step, the uncounted step included."""

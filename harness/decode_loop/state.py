@@ -10,14 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.workloads.engine_state import Consumed, EngineState, LoopBinding
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding, SlotState, Turn
 from harness.contract import Operator, Point, Variant
-from harness.decode_loop.scheduler import ArenaLayout
+from harness.decode_loop.scheduler import COUNTS, ArenaLayout
 from harness.decode_loop.workload import Workload
 from harness.verify.buffers import POISONS, Guard
 
 #: Tensors that change from step to step: what a block starts from.
 CHANGING = ("seq_lens", "num_accepted", "positions", "valid", "anchors")
+#: The same of a loop by slot; what an operator writes in each step for a later one is poisoned instead.
+CHANGING_BY_SLOT = ("last", "draft", "all_ids", "tokens")
+HANDED = ("input_ids", "next_prefill", "block_tables", "reset_accepted", "num_sampled", "num_rejected")
 
 
 @dataclass
@@ -34,7 +37,7 @@ class Engine:
 
 
 def make_engine(workload: Workload, device: str) -> Engine:
-    shape, layout = workload.shape, ArenaLayout.of(workload)
+    shape, layout = workload.shape, ArenaLayout.of(workload.shape)
     pinned = device == "cuda"
 
     def ints(*size: int, host: bool = False, kind: torch.dtype = torch.int32) -> Tensor:
@@ -44,7 +47,11 @@ def make_engine(workload: Workload, device: str) -> Engine:
 
     arena = ints(layout.words + -(-shape.batch_size // 4))
 
-    def part(start: int, *size: int) -> Tensor:
+    def part(name: str, *size: int) -> Tensor:
+        """Of the arena; a tensor that the loop does not use where it has no place there."""
+        if name not in layout.starts:
+            return ints(*size)
+        start, size = layout.starts[name], layout.sizes[name]
         return arena[start : start + int(np.prod(size))].view(*size)
 
     start = np.minimum(np.arange(shape.batch_size + 1), shape.num_requests) * shape.next_n
@@ -53,18 +60,22 @@ def make_engine(workload: Workload, device: str) -> Engine:
     slots = torch.from_numpy(np.where(rows < shape.num_requests, rows + 1, 0).astype(np.int32))
     scheduled = ints(shape.num_requests, host=True)
     scheduled.fill_(shape.next_n)
+    by_slot = _slot_state(shape, layout, part, device) if shape.by_slot else None
+    table = part("block_table", 0, 0)
+    if by_slot is not None:
+        table = by_slot.block_tables[: shape.batch_size * shape.block_columns].view(shape.batch_size, -1)
     state = EngineState(
         shape=shape,
         seq_lens=ints(shape.max_num_seqs),
-        num_computed=(ints(shape.max_num_seqs), ints(shape.max_num_seqs)),
-        num_accepted=part(layout.num_accepted, shape.max_num_seqs),
+        num_computed=tuple(part(f"num_computed {parity}", shape.max_num_seqs) for parity in (0, 1)),
+        num_accepted=part("num_accepted", shape.max_num_seqs),
         positions=ints(shape.max_num_batched_tokens, kind=torch.int64),
         valid=ints(shape.max_num_seqs),
         query_start_loc=start.to(device),
         decode_lens=torch.diff(start).to(device),
-        block_table=part(layout.block_table, shape.batch_size, shape.block_columns),
-        state_table=part(layout.state_table, shape.batch_size, shape.state_columns),
-        requests=part(layout.requests, shape.batch_size),
+        block_table=table,
+        state_table=part("state_table", 0, 0),
+        requests=part("requests"),
         request_slots=slots.to(device),
         fresh=arena[layout.words :].view(torch.uint8)[: shape.batch_size].view(torch.bool),
         anchors=torch.full((shape.max_num_seqs + 1,), -1, dtype=torch.int32, device=device),
@@ -72,13 +83,55 @@ def make_engine(workload: Workload, device: str) -> Engine:
         num_scheduled=scheduled,
         query_start_loc_cpu=start.clone(),
         seq_lens_cpu_upper_bound=ints(shape.max_num_seqs, host=True),
+        slots=by_slot,
     )
     for pair in state.to_device:
         pair[2 * shape.num_requests :].fill_(shape.num_drafts)
-    # Every row may be new in one step, with a whole table row each, its request, its accepted count and two flags.
-    entries = shape.num_requests * (shape.block_columns + shape.state_columns + 4)
+    # Every row may be new in one step, with a whole row of each table, the sizes of these and ten numbers more.
+    groups = 1 + max(shape.state_groups, 1)
+    entries = shape.num_requests * (shape.block_columns + (groups - 1) * shape.state_columns + groups + 10)
     staging = tuple((ints(1 + 2 * entries, host=True), ints(1 + 2 * entries)) for _ in range(2))
     return Engine(state, layout, arena, staging)
+
+
+def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Tensor], device: str) -> SlotState:
+    """part: a tensor of the arena by its name."""
+    capacity, rows, tokens = shape.max_num_seqs, shape.batch_size, shape.max_num_batched_tokens
+    ints = lambda *size, kind=torch.int32: torch.zeros(*size, dtype=kind, device=device)  # noqa: E731
+    pair = lambda name: (part(f"{name} 0"), part(f"{name} 1"))  # noqa: E731
+    states = [False, *[True] * shape.state_groups]
+    sizes = [shape.block_size, *[shape.mamba_block_size] * shape.state_groups]
+    starts = torch.arange(capacity + 1, dtype=torch.int32, device=device).clamp(max=shape.num_requests) * shape.next_n
+    idx = part("idx").view(torch.int64).view(rows)
+    idx[shape.num_requests :] = -1
+    table_starts = [start - layout.starts["tables"] for start in layout.table_starts(capacity)]
+    return SlotState(
+        idx=idx,
+        query_start_loc=starts,
+        cu_num_logits=starts[: rows + 1].clone(),
+        tables=part("tables"),
+        num_blocks=part("num_blocks"),
+        prompt_lens=part("prompt_lens"),
+        total=pair("total"),
+        columns=pair("columns"),
+        accepted=pair("accepted"),
+        last=ints(capacity, kind=torch.int64),
+        draft=ints(capacity, shape.num_drafts, kind=torch.int64),
+        all_ids=ints(capacity, shape.history_len),
+        tokens=ints(rows, shape.next_n, kind=torch.int64),
+        table_starts=torch.tensor(table_starts, device=device),
+        widths=torch.tensor(layout.widths, device=device),
+        block_sizes=torch.tensor(sizes, dtype=torch.int32, device=device),
+        reach=ints(len(states)),
+        enabled=~torch.tensor(states, device=device),
+        sharded=torch.zeros(len(states), dtype=torch.bool, device=device),
+        input_ids=ints(tokens),
+        next_prefill=ints(1, capacity),
+        block_tables=ints(capacity * sum(layout.widths)),
+        reset_accepted=ints(capacity),
+        num_sampled=ints(capacity),
+        num_rejected=ints(capacity),
+    )
 
 
 @dataclass(frozen=True)
@@ -86,6 +139,7 @@ class Snapshot:
     """What the device holds before a block, on the CPU."""
 
     tensors: Mapping[str, Tensor]
+    by_slot: Mapping[str, Tensor]
     num_computed: tuple[Tensor, Tensor]
     arena: Tensor
 
@@ -93,7 +147,8 @@ class Snapshot:
 def snapshot(engine: Engine) -> Snapshot:
     state = engine.state
     tensors = {name: getattr(state, name).clone() for name in CHANGING}
-    return Snapshot(tensors, tuple(one.clone() for one in state.num_computed), engine.arena.clone())
+    by_slot = {name: getattr(state.slots, name).clone() for name in CHANGING_BY_SLOT} if state.slots else {}
+    return Snapshot(tensors, by_slot, tuple(one.clone() for one in state.num_computed), engine.arena.clone())
 
 
 def restore(engine: Engine, before: Snapshot) -> None:
@@ -102,6 +157,21 @@ def restore(engine: Engine, before: Snapshot) -> None:
         getattr(engine.state, name).copy_(content)
     for target, content in zip(engine.state.num_computed, before.num_computed, strict=True):
         target.copy_(content)
+    for name, content in before.by_slot.items():
+        getattr(engine.state.slots, name).copy_(content)
+    for name in HANDED if engine.state.slots else ():
+        getattr(engine.state.slots, name).view(torch.uint8).fill_(POISONS[0])
+
+
+def carry_over(engine: Engine) -> None:
+    """After a block with an odd number of steps: the next one begins with parity 0 again."""
+    state = engine.state
+    if state.slots is None:  # a step reads the counts of the other parity
+        state.num_computed[1].copy_(state.num_computed[0])
+        return
+    for name in COUNTS:
+        before, after = getattr(state if name == "num_computed" else state.slots, name)
+        before.copy_(after)
 
 
 @dataclass(frozen=True)
@@ -116,13 +186,16 @@ class Part:
 
 @dataclass(frozen=True)
 class BoundStack:
-    """launches: by parity, one per operator in the order of a step. tables: what the model reads, by name.
+    """launches, after: by parity, one per operator in the order of a step, before the forward pass and after sampling.
 
+    tables: what the model reads, by name, and drafted: those of them that the drafter reads, after sampling.
     guards: the buffers of each operator between canaries.
     """
 
     launches: tuple[Sequence[Callable[[], Any]], Sequence[Callable[[], Any]]]
+    after: tuple[Sequence[Callable[[], Any]], Sequence[Callable[[], Any]]]
     tables: dict[str, Consumed]
+    drafted: frozenset[str]
     guards: dict[str, Guard]
 
     def poison(self) -> None:
@@ -139,11 +212,11 @@ class BoundStack:
 
 def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
     """Set up every launch of a stack on the engine's state, for both parities. Raises what a set-up raises."""
-    state, guards = engine.state, {}
-    launches: tuple[list, list] = ([], [])
+    state, guards, drafted = engine.state, {}, set()
+    launches: dict[Turn, tuple[list, list]] = {"before_forward": ([], []), "after_sampling": ([], [])}
     for parity in (0, 1):
         state.parity, state.tables = parity, {}
-        for part in parts:
+        for part in in_order(parts):
             name = part.operator.name
             if name not in guards:
                 guards[name] = Guard(part.operator.make_outputs(part.point), device)
@@ -151,6 +224,14 @@ def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
             launch = part.variant.setup(part.point, part.binding.inputs(part.point, state), out)
             if not callable(launch):
                 raise TypeError(f"set-up of {part.variant.id} returned a {type(launch).__name__}, no closure")
-            launches[parity].append(launch)
-            state.tables.update(part.binding.consumed(part.point, state, out))
-    return BoundStack(launches, dict(state.tables), guards)
+            launches[part.binding.turn][parity].append(launch)
+            consumed = part.binding.consumed(part.point, state, out)
+            state.tables.update(consumed)
+            if part.binding.turn == "after_sampling":
+                drafted.update(consumed)
+    return BoundStack(*launches.values(), dict(state.tables), frozenset(drafted), guards)
+
+
+def in_order(parts: Sequence[Part]) -> list[Part]:
+    """As a step launches them: those before the forward pass, then those after sampling."""
+    return sorted(parts, key=lambda part: part.binding.turn == "after_sampling")

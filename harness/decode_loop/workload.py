@@ -58,11 +58,19 @@ BLOCKS, STATES = "block_table", "state_table"
 
 
 def columns_needed(shape: EngineShape, tokens: int) -> dict[str, int]:
-    """Columns of each table that a request of so many tokens has ids in."""
-    return {
-        BLOCKS: -(-tokens // shape.block_size),
-        STATES: -(-tokens // shape.mamba_block_size) + shape.num_drafts,
-    }
+    """Columns of each table that a request of so many tokens has ids in. By slot there is a drafter, whose passes write
+    keys and values of tokens behind the step's.
+    """
+    columns = {BLOCKS: -(-(tokens + shape.num_drafts * shape.by_slot) // shape.block_size)}
+    if not shape.by_slot or shape.state_groups:
+        columns[STATES] = -(-tokens // shape.mamba_block_size) + shape.num_drafts
+    return columns
+
+
+def slot_of(shape: EngineShape, row: int, requests: int) -> int:
+    """The slot of a request, before which a row had so many others: every row has slots of its own, in turns."""
+    turns = shape.max_num_seqs // shape.num_requests
+    return shape.max_num_seqs - 1 - (row + shape.num_requests * (requests % turns))
 
 
 def acceptance_of(config: DecodeLoop, next_n: int) -> Acceptance:

@@ -56,6 +56,7 @@ def loop_tables(run: Run) -> list[Table]:
         ),
     ]
     if not cpu:
+        tables.append(table.of("Metadata of a step: launches, and the host's time to submit them in µs", _submitted))
         tables.append(
             table.of(
                 f"Change of ITL against {reference} in µs: measured, below modelled from times outside of the loop, "
@@ -157,6 +158,14 @@ def _host(reference: Loop | None, loop: Loop) -> Entry:
     main = f"{100 * analysis.host_busy_share(loop):.0f}{NBSP}% {100 * analysis.late_share(loop):.0f}{NBSP}%"
     second = f"{significant(analysis.gap_us(loop))} {significant(analysis.tokens_per_s(loop))}"
     return Entry(main, second, timed=True)
+
+
+def _submitted(reference: Loop | None, loop: Loop) -> Entry:
+    """Of the operators alone; entries of the scheduler, sampler and copies back are the same in all stacks."""
+    host_us = analysis.alone(loop, "host_us")
+    if host_us is None or loop.alone.launches is None:
+        return Entry("")
+    return Entry(str(loop.alone.launches), significant(host_us), timed=True)
 
 
 def _against_model(reference: Loop | None, loop: Loop) -> Entry:

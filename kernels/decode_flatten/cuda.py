@@ -29,7 +29,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     width = access_width(x, out)
     return launcher(
         SOURCE,
-        f"flatten_vec{width}",
+        f"{'flatten' if out.indices is None else 'index'}_vec{width}",
         request_grid(x, out, THREADS * width),
         THREADS,
         x.seq_lens,
@@ -45,4 +45,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         copied_columns(x, out),
         x.block_table.stride(0),
         out.block_table.stride(0),
+        *((out.indices, out.request_lens) if out.indices is not None else ()),
     )

@@ -13,3 +13,13 @@
 
 extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec4(PARAMETERS) { decode_flatten::flatten<4>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec1(PARAMETERS) { decode_flatten::flatten<1>(ARGUMENTS); }
+
+// The same with the request of every token, and a length per request.
+extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
+    index_vec4(PARAMETERS, int* __restrict__ indices, int* __restrict__ request_lens) {
+    decode_flatten::flatten<4>(ARGUMENTS, nullptr, indices, request_lens);
+}
+extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
+    index_vec1(PARAMETERS, int* __restrict__ indices, int* __restrict__ request_lens) {
+    decode_flatten::flatten<1>(ARGUMENTS, nullptr, indices, request_lens);
+}

@@ -42,13 +42,14 @@ struct Access<1> {
 };
 
 // BY_SLOT: idx holds the slot of each request (-1: none), source is by slot, and seq_lens are the lengths before the step,
-// by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
+// by slot. indices, request_lens: written as well, unless null. strip, strips: blockIdx.y and gridDim.y of the grid above.
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
     const int* __restrict__ seq_lens, const int* __restrict__ query_start_loc, const int* __restrict__ source,
     int* __restrict__ lens, int* __restrict__ decode_lens, int* __restrict__ table,
     int b, int strip, int strips, int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride,
-    int table_stride, const long long* __restrict__ idx = nullptr) {
+    int table_stride, const long long* __restrict__ idx = nullptr, int* __restrict__ indices = nullptr,
+    int* __restrict__ request_lens = nullptr) {
     using Entries = typename Access<VECTOR>::Type;
     if (b < batch_size) {
         const long long owner = BY_SLOT ? max(idx[b], 0ll) : b;
@@ -68,7 +69,9 @@ __device__ __forceinline__ void flatten(
             for (int j = threadIdx.x; j < rows; j += THREADS) {
                 lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
                 decode_lens[start + j] = 1;
+                if (indices) indices[start + j] = b;
             }
+            if (request_lens && threadIdx.x == 0) request_lens[b] = seq_len;
         }
         int* first_row = table + (long long)start * table_stride;
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without a division.
@@ -95,6 +98,7 @@ __device__ __forceinline__ void flatten(
         if (t < num_tokens) {
             decode_lens[t] = 1;
             table[(long long)t * table_stride] = 0;
+            if (indices) indices[t] = batch_size + t - actual;
         }
     }
 }

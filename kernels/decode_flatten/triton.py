@@ -59,7 +59,7 @@ def _exact_uniform_batch(point: Point) -> str | None:
         return "uniform batches only"
     if point.token_padding:
         return "no token padding: it writes B * L rows"
-    return None
+    return None if point.indices == "no" else "it writes no indices"
 
 
 def _launch_uniform(point: Point, x: Inputs, out: Outputs, tokens: int, columns: int) -> Callable[[], None]:
@@ -105,7 +105,7 @@ def copy_bounded_by_destination(point: Point, x: Inputs, out: Outputs) -> Callab
 @variant(
     "decode_flatten",
     defect="T is recomputed as B * L: token padding is dropped (vllm-backport #49)",
-    skip=lambda p: "uniform batches only" if p.decode_len != "uniform" or p.padding else None,
+    skip=lambda p: _exact_uniform_batch(Point({**p, "token_padding": 0})),
 )
 def tokens_recomputed(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _launch_uniform(point, x, out, point.batch_size * point.max_decode_len, copied_columns(x, out))
@@ -145,9 +145,12 @@ def flatten_rows(
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     idx=None,
+    indices=None,
+    request_lens=None,
 ):
     """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
 
+    indices, request_lens: None, or written, too.
     idx: None, or the slot of each request (-1: none), where ``source`` is by slot and ``seq_lens`` the lengths before
     the step, by slot.
     """
@@ -172,6 +175,10 @@ def flatten_rows(
                 inside = j + lanes < rows
                 tl.store(lens + start + j + lanes, tl.maximum(seq_len - decode_len + j + lanes + 1, 0), mask=inside)
                 tl.store(decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
+                if indices is not None:
+                    tl.store(indices + start + j + lanes, tl.zeros((COLUMNS,), tl.int32) + request, mask=inside)
+            if request_lens is not None:
+                tl.store(request_lens + request, seq_len)
             inside = (lanes < columns) & (lanes * BLOCK_SIZE < seq_len)
             for j in range(rows):
                 tl.store(first + j * table_stride + lanes, entries, mask=inside)
@@ -192,6 +199,8 @@ def flatten_rows(
         zeros = tl.zeros((COLUMNS,), tl.int32)
         tl.store(lens + token, zeros, mask=(token >= actual) & (token < capacity))
         tl.store(decode_lens + token, zeros + 1, mask=padding)
+        if indices is not None:
+            tl.store(indices + token, batch_size + token - actual, mask=padding)
         tl.store(table + token.to(tl.int64) * table_stride, zeros, mask=padding)
 
 
@@ -209,6 +218,8 @@ def _fused(
     columns,
     source_stride,
     table_stride,
+    indices,
+    request_lens,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -230,6 +241,8 @@ def _fused(
         table_stride,
         BLOCK_SIZE=BLOCK_SIZE,
         COLUMNS=COLUMNS,
+        indices=indices,
+        request_lens=request_lens,
     )
 
 
@@ -256,6 +269,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         columns,
         source.stride(0),
         table.stride(0),
+        out.indices,
+        out.request_lens,
         BLOCK_SIZE=block_size,
         COLUMNS=COLUMNS_PER_PROGRAM,
         num_warps=4,

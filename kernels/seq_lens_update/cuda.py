@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from baselines.seq_lens_update.operator import Inputs, Outputs
+from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, mapped, num_blocks
@@ -15,12 +15,12 @@ from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, m
 SOURCE = Path(__file__).with_name("seq_lens_update.cu")
 
 
-def _update(x: Inputs, out: Outputs, host: Tensor) -> Callable[[], None]:
+def _update(point: Point, x: Inputs, out: Outputs, host: Tensor) -> Callable[[], None]:
     """Launches the kernel on ``host``, which is to_device or its copy on the device."""
     rows, capacity = len(x.num_scheduled), len(out.seq_lens)
     return launcher(
         SOURCE,
-        "update",
+        "update_slots" if by_slot(point) else "update",
         num_blocks(rows, capacity),
         THREADS,
         host,
@@ -40,7 +40,7 @@ def _update(x: Inputs, out: Outputs, host: Tensor) -> Callable[[], None]:
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++."""
     host, write_bound = device_copy(x, out), bound_writer(x, out)
-    update = _update(x, out, host)
+    update = _update(point, x, out, host)
 
     def launch() -> None:
         host.copy_(x.to_device, non_blocking=True)
@@ -53,7 +53,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("seq_lens_update", requires=GPU, sources=SOURCE)
 def cuda_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The kernel of cuda_fused reads the pinned host array at its own address: no copy, one launch."""
-    update, write_bound = _update(x, out, mapped(x, out)), bound_writer(x, out)
+    update, write_bound = _update(point, x, out, mapped(x, out)), bound_writer(x, out)
 
     def launch() -> None:
         update()

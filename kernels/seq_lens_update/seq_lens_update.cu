@@ -9,10 +9,16 @@
 
 constexpr int THREADS = 256;
 
-extern "C" __global__ void __launch_bounds__(THREADS) update(
-    const int* __restrict__ host, const int* __restrict__ before, const int* __restrict__ valid,
-    const int* __restrict__ query_start_loc, int* __restrict__ num_computed, int* __restrict__ num_accepted,
-    int* __restrict__ seq_lens, long long* __restrict__ positions, int rows, int capacity) {
+// By slot, before and num_computed may be one array: OLD_AND_NEW is __restrict__ by row alone.
+#define PARAMETERS(OLD_AND_NEW)                                                                                       \
+    const int *__restrict__ host, const int *OLD_AND_NEW before, const int *__restrict__ valid,                       \
+        const int *__restrict__ query_start_loc, int *OLD_AND_NEW num_computed, int *__restrict__ num_accepted,       \
+        int *__restrict__ seq_lens, long long *__restrict__ positions, int rows, int capacity
+#define ARGUMENTS host, before, valid, query_start_loc, num_computed, num_accepted, seq_lens, positions, rows, capacity
+
+// BY_SLOT: the first rows of host are slots, by which counts are, and drafts are by row.
+template <bool BY_SLOT>
+__device__ __forceinline__ void update_rows(PARAMETERS()) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
     const int b = thread >> 5, lane = thread & 31;
     if (thread < capacity - rows) seq_lens[rows + thread] = 0;
@@ -20,18 +26,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) update(
 
     const int p = host[b], believed = host[rows + b];
     const int start = query_start_loc[b], scheduled = query_start_loc[b + 1] - start;
+    const int own = BY_SLOT ? p : b;
     int computed = believed;
     if (p >= 0) {
-        const int drafts = host[2 * rows + p], old = before[p], produced = valid[p];
+        const int drafts = host[2 * rows + (BY_SLOT ? b : p)], old = before[p], produced = valid[p];
         if (drafts > 0) {
             computed = old + produced;
-            if (lane == 0) num_accepted[b] = produced;
+            if (lane == 0) num_accepted[own] = produced;
         }
     }
+    if (BY_SLOT) __syncwarp();  // all lanes have read before[own]
     if (lane == 0) {
-        num_computed[b] = computed;
+        num_computed[own] = computed;
         seq_lens[b] = computed + scheduled;
     }
 #pragma unroll 1
     for (int j = lane; j < scheduled; j += 32) positions[start + j] = computed + j;
 }
+
+extern "C" __global__ void __launch_bounds__(THREADS) update(PARAMETERS(__restrict__)) { update_rows<false>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) update_slots(PARAMETERS()) { update_rows<true>(ARGUMENTS); }

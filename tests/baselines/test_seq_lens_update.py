@@ -153,7 +153,28 @@ def test_the_bound_of_a_random_step(axes, seed):
 @run_examples()
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
-    check_random(operator, SMALL | axes, seed)
+    check_random(operator, SMALL | axes | {"state": "slots" if seed % 3 == 0 else "rows"}, seed)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "fused" in v.name], ids=lambda v: v.name)
+def test_counts_by_slot_may_be_updated_in_place(variant):
+    """As vLLM's second model runner does it; the worked example with its requests in slots 4, 0, 2."""
+    point, x = worked_example()
+    x = replace(
+        x,
+        prev_num_computed=int32(555, 9999, 100, 9999, 40),
+        valid=int32(3, 9999, 3, 9999, 1),
+        to_device=int32(4, 0, 2, 41, 512, 104, 0, 0, 3),
+    )
+    point = Point({**point, "state": "slots"})
+    out = placed(operator.make_outputs(point))
+    mine = placed(x)
+    out = replace(out, num_computed=mine.prev_num_computed)
+    variant.setup(point, mine, out)()
+    assert out.num_computed.tolist() == [512, 9999, 103, 9999, 41]
+    assert int(out.num_accepted[2]) == 3
+    assert out.seq_lens.tolist() == [42, 768, 107, 0, 0]
+    assert out.positions[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
 
 
 # --- a walk over steps ------------------------------------------------------------------------------------------------

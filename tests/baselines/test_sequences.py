@@ -40,6 +40,7 @@ SAME_ON_ALL_SEEDS = {
 
 #: Operator -> outputs that follow from the shapes of a step alone, in some steps or in all.
 OF_SHAPES = {
+    "decode_flatten": {"indices"},
     "draft_inputs": {"starts", "step"},
     "draft_passes": {"starts", "schedule"},
     "mamba_align_step": {"mask", "moves", "starts"},

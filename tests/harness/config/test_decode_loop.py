@@ -75,6 +75,17 @@ def test_only_keeps_the_reference_beside_what_it_keeps(planned):
     assert all(len(group.stacks) == 1 for group in planned(only=["!one"]))
 
 
+WHOLE = dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "op_chain")
+
+
+def test_one_draft_takes_no_further_passes(planned):
+    groups = planned(stacks={"whole": WHOLE}, next_n=[2, 4])
+    names = {group.point.next_n: [name for name, _ in group.stacks[0].parts] for group in groups}
+    assert names == {2: ["step_prologue", "step_epilogue"], 4: list(WHOLE)}
+    assert all(group.shape.by_slot for group in groups)
+    assert not planned()[0].shape.by_slot
+
+
 def test_a_geometry_may_be_changed_in_every_field(planned):
     shape = planned(geometry={"preset": "glm_5", "block_size": 128})[0].shape
     assert (shape.max_model_len, shape.num_heads_q, shape.block_size) == (202752, 64, 128)
@@ -101,7 +112,7 @@ def test_a_shipped_loop_fits_five_minutes_and_has_every_kind_of_stack(path, cata
     config = source.config.decode_loop
     steps = (config.blocks + 1) * config.steps
     taken_s = sum(len(one.stacks) * steps * (one.point.model_step_us + 1000) for one in groups) * 1e-6
-    assert len(SHIPPED) == 2
+    assert len(SHIPPED) == 4
     assert taken_s < MOST_S
     assert {"chains", "fused"} <= set(config.stacks)
     assert {one.point.scheduling for one in groups} == {"sync", "async"}
@@ -135,6 +146,18 @@ MISTAKES = [
     (
         {"stacks": STACKS | {"less": {"seq_lens_update": "op_chain", "decode_flatten": "op_chain"}}},
         "decode_loop.stacks.less: does not build schedule, which the model reads with the other stacks; add",
+    ),
+    (
+        {"stacks": {"a": {"step_epilogue": "op_chain"}}},
+        "needs seq_lens, which no operator before it builds; add step_prologue or step_inputs above it",
+    ),
+    (
+        {"stacks": STACKS | {"whole": dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "op_chain")}},
+        "seq_lens_update: keeps state by row, draft_passes, step_epilogue, step_prologue by request slot",
+    ),
+    (
+        {"stacks": {"a": {"step_inputs": "op_chain"}}, "geometry": {"preset": "nemotron_h", "state_groups": 2}},
+        "groups of states take step_prologue and step_epilogue, not their parts one by one",
     ),
     (
         {"stacks": {"a": STACKS["chains"] | {"decode_flatten": "triton_uniform"}}},

@@ -1,5 +1,7 @@
 """The loop on a GPU: fused stacks equal the simulation, captured or not, and a wrong one is found there as well."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,11 @@ from tests.harness.decode_loop.loops import CHAINS, ONE, decode_loop, parts, sha
 pytestmark = pytest.mark.gpu
 
 CUDA = dict.fromkeys(CHAINS, "cuda_fused") | {"mamba_spec_metadata": "cuda_fused"}
+WHOLE = {
+    "step_prologue": {"engine": "engine", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
+    "step_epilogue": {"engine": "engine", "sequence": "cuda_sequence", "cuda": "cuda_fused"},
+    "draft_passes": {"engine": "engine", "sequence": "triton_fused", "cuda": "cuda_fused"},
+}
 TRITON = dict.fromkeys(CHAINS, "triton_fused") | {"mamba_spec_metadata": "triton_fused"}
 
 
@@ -33,6 +40,22 @@ def test_fused_stacks_equal_the_simulation(seed, full_graph):
         assert blocks[0].requests == blocks[1].requests
         assert min(min(block.itl_us) for block in blocks) >= 300
         assert min(min(block.gap_us) for block in blocks) > 0
+
+
+@pytest.mark.parametrize("full_graph", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("changes", [{"decode_path": "native"}, {}, {"state_groups": 2}, {"next_n": 2}], ids=str)
+def test_stacks_of_a_whole_step_equal_the_simulation(changes, full_graph):
+    of = shape(
+        num_requests=19, batch_size=24, max_num_seqs=64, max_num_batched_tokens=256, by_slot=True, history_len=400
+    )
+    of = replace(of, **changes)
+    operators = [name for name in WHOLE if name != "draft_passes" or of.next_n > 2]
+    stacks = {name: parts(of, {one: WHOLE[one][name] for one in operators}) for name in ("engine", "sequence", "cuda")}
+    work = workload(len(changes), of=of, delay=int(full_graph), steps_per_block=9)
+    loop = decode_loop(work, stacks, device="cuda", model_step_us=300.0, full_graph=full_graph)
+    for number in range(work.blocks):
+        blocks = [loop.block(name, number) for name in stacks]
+        assert all(block.requests == blocks[0].requests for block in blocks)
 
 
 def test_a_model_step_takes_the_stated_time_whatever_the_tables_are():

@@ -1,0 +1,66 @@
+"""draft_passes in a decode loop by slot: the tables of the drafter's passes 2 .. k, where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from baselines.draft_passes.operator import Inputs, Outputs
+from baselines.step_prologue.decode_loop import indexer, step_axes
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from harness.contract import Point
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    """The drafter of a hybrid has attention alone."""
+    return {
+        **step_axes(shape),
+        "block_size": shape.block_size,
+        "indexer": "none" if indexer(shape) == "none" else "native",
+        "num_sms": shape.num_sms,
+        "max_num_batched_tokens": shape.max_num_batched_tokens,
+    }
+
+
+def inputs(point: Point, state: EngineState) -> Inputs:
+    own, rows = state.slots, state.shape.batch_size
+    return Inputs(
+        idx=own.idx,
+        seq_lens=state.seq_lens[:rows],
+        num_rejected=own.num_rejected[:rows],
+        tables=own.tables,
+        table_starts=own.table_starts[:1],
+        widths=own.widths[:1],
+        block_sizes=own.block_sizes[:1],
+        enabled=own.enabled[:1],
+        sharded=own.sharded[:1],
+    )
+
+
+def builds(shape: EngineShape) -> tuple[str, ...]:
+    schedule = ("pass_schedule",) if indexer(shape) != "none" else ()
+    return ("pass_pos", "pass_lens", "pass_src", "pass_slots", "pass_starts", *schedule)
+
+
+def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
+    """A row per pass; what lies behind the requests is not written in all of them."""
+    rows = state.shape.num_requests
+    found = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("pos", "src")}
+    found |= {"pass_lens": Consumed(out.lens), "pass_starts": Consumed(out.starts)}
+    found["pass_slots"] = Consumed(out.slots.flatten(0, 1))
+    if out.schedule is not None:
+        found["pass_schedule"] = Consumed(out.schedule.flatten(1))
+    return found
+
+
+BINDING = LoopBinding(
+    operator="draft_passes",
+    axes=axes,
+    needs=("seq_lens", "num_rejected"),
+    builds=builds,
+    turn="after_sampling",
+    by_slot=True,
+    applies=lambda shape: shape.next_n >= 3,
+    inputs=inputs,
+    consumed=consumed,
+)

@@ -1,0 +1,152 @@
+"""step_epilogue in a decode loop by slot, and its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from baselines.draft_inputs.operator import operator as draft_inputs
+from baselines.post_update.operator import operator as post_update
+from baselines.step_epilogue.operator import (
+    Inputs,
+    Outputs,
+    drafter_part,
+    drafter_point,
+    operator,
+    update_part,
+    update_point,
+)
+from baselines.step_prologue.decode_loop import axes_of, point_of, step_axes
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from harness.contract import Point
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    return {
+        **step_axes(shape),
+        "history_len": shape.history_len,
+        "states": "yes" if shape.state_groups else "no",
+        "mamba_block_size": shape.mamba_block_size,
+        "max_num_batched_tokens": shape.max_num_batched_tokens,
+    }
+
+
+def inputs(point: Point, state: EngineState) -> Inputs:
+    own, now, rows = state.slots, state.parity, state.shape.batch_size
+    return Inputs(
+        idx=own.idx,
+        cu_num_logits=own.cu_num_logits,
+        query_start_loc=own.query_start_loc,
+        seq_lens=state.seq_lens[:rows],
+        num_sampled=state.valid[:rows],
+        tokens=own.tokens,
+        num_computed=state.num_computed[now],
+        total=own.total[now],
+        bins=None,
+        next_prefill=own.next_prefill[0],
+        columns_before=own.columns[1 - now] if state.shape.state_groups else None,
+        prompt_lens_device=own.prompt_lens,
+        prompt_lens_host=None,
+        target_ids=own.input_ids,
+        target_pos=state.positions,
+        num_tokens=state.shape.num_tokens,
+    )
+
+
+def left_behind(state: EngineState) -> dict[str, Any]:
+    """Outputs of post_update that the next step, or another operator of this one, reads."""
+    own, following = state.slots, 1 - state.parity
+    return {
+        "num_sampled": own.num_sampled,
+        "num_rejected": own.num_rejected,
+        "num_computed": state.num_computed[following],
+        "total": own.total[following],
+        "last": own.last,
+        "accepted": own.accepted[following],
+        "all_ids_device": own.all_ids,
+    }
+
+
+def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
+    return replace(out, **{name: tensor for name, tensor in left_behind(state).items() if hasattr(out, name)})
+
+
+def updated(state: EngineState) -> dict[str, Consumed]:
+    """Counts of the step, and what the slots hold now; counts by slot show in the next step's lengths."""
+    own, rows = state.slots, state.shape.num_requests
+    found = {name: Consumed(getattr(own, name)[:rows]) for name in ("num_sampled", "num_rejected")}
+    return found | {"last": Consumed(own.last), "history": Consumed(own.all_ids)}
+
+
+def first_pass(state: EngineState, out: Any) -> dict[str, Consumed]:
+    """Of the tokens of a row those that were kept: what stands behind them is left over from other steps."""
+    shape, kept = state.shape, state.slots.num_sampled[: state.shape.num_requests]
+    by_row = {name: getattr(out, name)[: shape.num_tokens].view(-1, shape.next_n) for name in ("ids", "pos")}
+    found = {f"draft_{name}": Consumed(rows, row_lengths=kept) for name, rows in by_row.items()}
+    return found | {f"draft_{name}": Consumed(getattr(out, name)) for name in ("lens", "starts", "last_index")}
+
+
+UPDATED, FIRST_PASS = (
+    ("num_sampled", "num_rejected", "last", "history"),
+    ("draft_ids", "draft_pos", "draft_lens", "draft_starts", "draft_last_index"),
+)
+
+
+def builds(shape: EngineShape) -> tuple[str, ...]:
+    return (*UPDATED, *FIRST_PASS, *(["frozen_moves"] if shape.state_groups else []))
+
+
+def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
+    found = updated(state) | first_pass(state, out)
+    if state.shape.state_groups:
+        found["frozen_moves"] = Consumed(out.moves[: state.shape.batch_size])
+    return found
+
+
+BINDING = LoopBinding(
+    operator="step_epilogue",
+    axes=axes,
+    needs=("seq_lens", "positions", "input_ids"),
+    builds=builds,
+    turn="after_sampling",
+    by_slot=True,
+    inputs=inputs,
+    outputs=outputs,
+    consumed=consumed,
+)
+
+
+def _inputs(cut: Callable[..., tuple]) -> Callable[[Point, EngineState], Any]:
+    """Of a part, as step_epilogue gives them to it."""
+
+    def of_part(point: Point, state: EngineState) -> Any:
+        whole, nothing = operator.complete(axes(state.shape)), dict.fromkeys(Outputs.__dataclass_fields__)
+        handed = outputs(whole, state, Outputs(**nothing))
+        return cut(whole, inputs(whole, state), handed)[1]
+
+    return of_part
+
+
+POST_UPDATE = LoopBinding(
+    operator="post_update",
+    axes=lambda shape: axes_of(post_update, update_point(point_of(operator, shape, axes(shape)))),
+    needs=("seq_lens",),
+    builds=lambda shape: UPDATED,
+    turn="after_sampling",
+    by_slot=True,
+    inputs=_inputs(update_part),
+    outputs=outputs,
+    consumed=lambda point, state, out: updated(state),
+)
+#: Its first pass: the passes behind it are part of the drafter's graph, or of draft_passes.
+DRAFT_INPUTS = LoopBinding(
+    operator="draft_inputs",
+    axes=lambda shape: axes_of(draft_inputs, drafter_point(point_of(operator, shape, axes(shape)))),
+    needs=("input_ids", "positions", "num_rejected"),
+    builds=lambda shape: FIRST_PASS,
+    turn="after_sampling",
+    by_slot=True,
+    inputs=_inputs(drafter_part),
+    consumed=lambda point, state, out: first_pass(state, out),
+)

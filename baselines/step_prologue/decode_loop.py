@@ -1,0 +1,227 @@
+"""step_prologue in a decode loop by slot, and the parts of it that no other loop has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from baselines.compute_slot_mappings.operator import operator as compute_slot_mappings
+from baselines.decode_step import decode_loop as decode_step
+from baselines.gather_block_tables.operator import operator as gather_block_tables
+from baselines.step_inputs.operator import operator as step_inputs
+from baselines.step_prologue.operator import (
+    Inputs,
+    Outputs,
+    indexer_part,
+    inputs_part,
+    inputs_point,
+    operator,
+    part,
+    slots_part,
+    tables_part,
+)
+from baselines.workloads import request_slots as slots
+from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
+from harness.contract import Operator, Point
+
+#: Outputs by token or logit row that the model or the sampler reads, and those that a state's layers read.
+BY_TOKEN = ("positions", "input_ids", "logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
+OF_STATES = ("moves", "batch_accepted")
+
+
+def indexer(shape: EngineShape) -> str:
+    """A hybrid has no sparse indexer."""
+    return "none" if shape.state_groups else shape.decode_path
+
+
+def axes(shape: EngineShape) -> Mapping[str, Any]:
+    flat = indexer(shape) == "flatten"
+    return {
+        **step_axes(shape),
+        "block_size": shape.block_size,
+        "num_groups": 1 + shape.state_groups,
+        "state_groups": shape.state_groups,
+        "mamba_block_size": shape.mamba_block_size,
+        "history_len": shape.history_len,
+        "max_num_batched_tokens": shape.max_num_batched_tokens,
+        "indexer": indexer(shape),
+        "token_padding": shape.batch_size * shape.next_n - shape.num_tokens if flat else 0,
+        "num_heads_q": shape.num_heads_q,
+        "num_sms": shape.num_sms,
+    }
+
+
+def step_axes(shape: EngineShape) -> dict[str, Any]:
+    """Every request decodes next_n tokens."""
+    return {
+        "batch_size": shape.batch_size,
+        "next_n": shape.next_n,
+        "context_len": shape.context_len,
+        "max_model_len": shape.max_model_len,
+        "padding": shape.padding,
+        "max_num_seqs": shape.max_num_seqs,
+    }
+
+
+def inputs(point: Point, state: EngineState) -> Inputs:
+    own, now = state.slots, state.parity
+    return Inputs(
+        idx=own.idx,
+        query_start_loc=own.query_start_loc,
+        query_start_loc_cpu=state.query_start_loc_cpu,
+        cu_num_logits=own.cu_num_logits,
+        num_computed=state.num_computed[now],
+        last=own.last,
+        draft=own.draft,
+        prompt_lens_device=own.prompt_lens,
+        all_ids_device=own.all_ids,
+        columns_before=own.columns[now] if state.shape.state_groups else None,
+        accepted_before=own.accepted[now] if state.shape.state_groups else None,
+        tables=own.tables,
+        starts=own.table_starts,
+        widths=own.widths,
+        block_sizes=own.block_sizes,
+        reach=own.reach,
+        enabled=own.enabled,
+        sharded=own.sharded,
+        num_blocks_device=own.num_blocks,
+        num_tokens=state.shape.num_tokens,
+        num_logits=state.shape.num_tokens,
+    )
+
+
+def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
+    """What other operators of a step read lies in the state."""
+    own = state.slots
+    handed = {
+        "seq_lens": state.seq_lens,
+        "positions": state.positions,
+        "input_ids": own.input_ids,
+        "next_prefill": own.next_prefill,
+        "block_tables": own.block_tables,
+    }
+    if state.shape.state_groups:
+        handed |= {"accepted": own.reset_accepted, "columns": own.columns[1 - state.parity]}
+    return replace(out, **{name: tensor for name, tensor in handed.items() if hasattr(out, name)})
+
+
+def tables(shape: EngineShape) -> tuple[str, ...]:
+    """Names of the gathered tables: of each group, and of their cleared rows."""
+    groups = range(1 + shape.state_groups)
+    cleared = [f"cleared_{g}" for g in groups] if shape.padding else []
+    return (*(f"block_table_{g}" for g in groups), *cleared)
+
+
+def mappings(shape: EngineShape) -> tuple[str, ...]:
+    return tuple(f"slots_{g}" for g in range(1 + shape.state_groups))
+
+
+def builds(shape: EngineShape) -> tuple[str, ...]:
+    found = ["seq_lens", *BY_TOKEN, *tables(shape), *mappings(shape)]
+    if shape.state_groups:
+        found += [*OF_STATES, *(f"state_slots_{g}" for g in range(shape.state_groups))]
+    if indexer(shape) != "none":
+        found += decode_step.builds(shape)
+    return tuple(found)
+
+
+def by_token(state: EngineState, out: Any) -> dict[str, Consumed]:
+    """Of step_inputs."""
+    tokens = {name: Consumed(getattr(out, name)[: state.shape.num_tokens]) for name in BY_TOKEN}
+    return {"seq_lens": Consumed(out.seq_lens[: state.shape.batch_size]), **tokens}
+
+
+def gathered(point: Point, state: EngineState, flat: Any) -> dict[str, Consumed]:
+    """Rows of requests as far as they own blocks, whole rows behind them."""
+    shape, found = state.shape, {}
+    lens, sizes = state.seq_lens[: shape.num_requests], slots.group_block_sizes(point)
+    for g, table in enumerate(slots.group_tables(point, flat)):
+        found[f"block_table_{g}"] = Consumed(table[: shape.num_requests], lens, unit=sizes[g])
+        if shape.padding:
+            found[f"cleared_{g}"] = Consumed(table[shape.num_requests : shape.batch_size])
+    return found
+
+
+def mapped(of_groups: Any) -> dict[str, Consumed]:
+    return {f"slots_{g}": Consumed(slots_of) for g, slots_of in enumerate(of_groups)}
+
+
+def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
+    rows = state.shape.batch_size
+    found = by_token(state, out) | gathered(point, state, out.block_tables) | mapped(out.slots)
+    if state.shape.state_groups:
+        found |= {name: Consumed(getattr(out, name)[:rows]) for name in OF_STATES}
+        found |= {f"state_slots_{g}": Consumed(one[:rows]) for g, one in enumerate(out.state_slots)}
+    if indexer(state.shape) != "none":
+        at, _, made = indexer_part(point, inputs(point, state), out)
+        found |= decode_step.consumed(at, state, made)
+    return found
+
+
+BINDING = LoopBinding(
+    operator="step_prologue",
+    axes=axes,
+    builds=builds,
+    by_slot=True,
+    inputs=inputs,
+    outputs=outputs,
+    consumed=consumed,
+)
+
+
+# --- its parts, which stand in a stack one by one where no group holds states -----------------------------------------
+
+
+def point_of(whole: Operator, shape: EngineShape, of: Mapping[str, Any]) -> Point:
+    """The whole step's point. Raises ValueError where groups hold states."""
+    if shape.state_groups:
+        raise ValueError("groups of states take step_prologue and step_epilogue, not their parts one by one")
+    return whole.complete(of)
+
+
+def axes_of(single: Operator, point: Point) -> dict[str, Any]:
+    return {axis.name: point[axis.name] for axis in single.axes}
+
+
+def _inputs(cut: Callable[..., tuple]) -> Callable[[Point, EngineState], Any]:
+    """Of a part, as step_prologue gives them to it."""
+
+    def of_part(point: Point, state: EngineState) -> Any:
+        whole, nothing = operator.complete(axes(state.shape)), dict.fromkeys(Outputs.__dataclass_fields__)
+        handed = outputs(whole, state, Outputs(**nothing))
+        return cut(whole, inputs(whole, state), handed)[1]
+
+    return of_part
+
+
+STEP_INPUTS = LoopBinding(
+    operator="step_inputs",
+    axes=lambda shape: axes_of(step_inputs, inputs_point(point_of(operator, shape, axes(shape)))),
+    builds=lambda shape: ("seq_lens", *BY_TOKEN),
+    by_slot=True,
+    inputs=_inputs(inputs_part),
+    outputs=outputs,
+    consumed=lambda point, state, out: by_token(state, out),
+)
+GATHER_BLOCK_TABLES = LoopBinding(
+    operator="gather_block_tables",
+    axes=lambda shape: axes_of(gather_block_tables, part(gather_block_tables, point_of(operator, shape, axes(shape)))),
+    needs=("seq_lens",),
+    builds=tables,
+    by_slot=True,
+    inputs=_inputs(tables_part),
+    outputs=lambda point, state, out: replace(out, target=state.slots.block_tables),
+    consumed=lambda point, state, out: gathered(point, state, out.target),
+)
+COMPUTE_SLOT_MAPPINGS = LoopBinding(
+    operator="compute_slot_mappings",
+    axes=lambda shape: axes_of(
+        compute_slot_mappings, part(compute_slot_mappings, point_of(operator, shape, axes(shape)))
+    ),
+    needs=("positions",),
+    builds=mappings,
+    by_slot=True,
+    inputs=_inputs(slots_part),
+    consumed=lambda point, state, out: mapped(out.slots),
+)
