@@ -11,7 +11,14 @@ step's inputs. The paged-MQA schedule over flat tokens can: the segments of a re
 the token that holds a segment is found by walking over the tokens of one request. So B requests are scanned, not T
 lengths, and nothing is read that another block writes.
 
-The block of the tile schedule limits the launch: by itself it takes 70 to 90 % of the launch's time.
+The block of the tile schedule limits the launch. Versions, us on an H200 at B = 128 (lengths 4096 to 8192, flatten):
+
+    kernels one after another                       Triton 5.67    CUDA C++ 5.37
+    one launch                                      Triton 2.81    CUDA C++ 2.36
+    with the tile schedule of one warp                             CUDA C++ 1.85
+
+Programmatic dependent launch (slope 1.57, queued events 0.91) is not used: the timers disagree, because they then time
+launches that overlap copies of themselves, which no engine submits.
 """
 
 from __future__ import annotations

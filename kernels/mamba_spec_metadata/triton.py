@@ -12,7 +12,8 @@ On an H200 both versions take longer than the 1.3 us aimed for at B = 128, k = 3
                output pointers used early                          1 % faster
     both       one load deep, a warp loads the whole table row     15 % slower in Triton, 5 % in CUDA C++
 
-So neither the depth of the loads nor the size of a block explains the distance from the floor.
+So neither the depth of the loads nor the size of a block explains the distance from the floor. Nsight Compute: three
+quarters of the stalls in CUDA C++ and four fifths in Triton are for loads from global memory.
 """
 
 from __future__ import annotations

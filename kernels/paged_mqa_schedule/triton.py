@@ -8,6 +8,13 @@ Triton cannot index shared memory, and a search by tl.gather costs a barrier per
 reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
 shared-memory load.
 
+Shapes, us on an H200 at B = 128 (lengths 4096 to 8192); with fewer warps, reductions of 32 bits instead of 64:
+
+    four warps, 8 rows     2.25; 2.21 with 32 bits, which at B = 1024 takes longer (2.31 against 2.25)
+    two warps, 4 rows      1.90
+    one warp               1.76 with 8 rows, 1.64 with 4, 1.62 with 2
+    cuda_fused             1.49
+
 ``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one.
 """
 
