@@ -18,12 +18,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cuda.core import LaunchConfig, ObjectCode, Program, ProgramOptions, Stream, launch
+from cuda.bindings import driver
+from cuda.core import Kernel, ObjectCode, Program, ProgramOptions
 from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
 
+from harness.cuda_graph import checked
+from harness.launch import packed
+
 ROOT = Path(__file__).parent.parent
-#: Ampere, Hopper, datacentre Blackwell, workstation Blackwell.
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+#: Ampere, Ada, Hopper, datacentre Blackwell (B200, B300), workstation Blackwell.
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 #: Environment variable that switches the cache on disk off.
 CACHE_SWITCH = "BENCH_CUBIN_CACHE"
 #: Bytes of all cubins on disk; those not read for longest go first.
@@ -172,18 +176,13 @@ def _current_arch() -> str:
     return f"sm_{major}{minor}"
 
 
-@cache
-def _stream(handle: int) -> Stream:
-    return Stream.from_handle(handle)
-
-
-def _argument(value: Any) -> Any:
+def _value(argument: Any) -> Any:
     """A tensor becomes its address, a Python int a C ``int``: no kernel of this suite has another integer parameter."""
-    if hasattr(value, "data_ptr"):
-        return value.data_ptr()
-    if isinstance(value, int):
-        return ctypes.c_int(value)
-    return value
+    if hasattr(argument, "data_ptr"):
+        return ctypes.c_void_p(argument.data_ptr())
+    if isinstance(argument, int):
+        return ctypes.c_int(argument)
+    return argument
 
 
 def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
@@ -192,19 +191,20 @@ def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int,
     arguments: tensors (passed as pointers, kept alive by the closure), Python ints (passed as C ``int``) or ctypes
                values.
 
-    Raises OverflowError for an int beyond 32 bits, and CompileError.
+    Raises OverflowError for an int beyond 32 bits, TypeError for arguments that are not the kernel's parameters, and
+    CompileError.
     """
-    import torch
-
     for value in arguments:
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
             raise OverflowError(f"{value} does not fit the C int parameters of {kernel}")
     code = compile_source(source, _current_arch()).get_kernel(kernel)
-    config = LaunchConfig(grid=grid, block=block)
-    values = tuple(_argument(value) for value in arguments)
-    current_stream, device = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device()
+    grid = (grid,) if isinstance(grid, int) else grid
+    return packed(_function(code), grid, block, [_value(argument) for argument in arguments], (code, arguments))
 
-    def run(keep_alive: tuple = arguments) -> None:
-        launch(_stream(current_stream(device)), config, code, *values)
 
-    return run
+def _function(kernel: Kernel) -> driver.CUfunction:
+    """The kernel on the current device, whose context torch makes current here in case nothing has used it yet."""
+    import torch
+
+    torch.cuda.set_device(torch.cuda.current_device())
+    return checked(driver.cuKernelGetFunction(kernel.handle))[1]

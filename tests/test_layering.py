@@ -29,7 +29,7 @@ PACKAGES = {
     "cli": {"analysis", "config", "profiling", "records", "report", "runner", "timing", "verify"},
 }
 #: What an operator's files may import beside those of their own folder.
-OF_OPERATORS = {"harness.contract", "harness.cuda", "baselines.workloads"}
+OF_OPERATORS = {"harness.contract", "harness.cuda", "harness.launch", "baselines.workloads"}
 #: The operators that are made of others.
 COMPOSED = {"decode_step", "step_prologue", "step_epilogue", "draft_passes"}
 

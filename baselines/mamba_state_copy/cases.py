@@ -93,6 +93,39 @@ def stale_padding_rows(x: Inputs) -> None:
         tensor[real:] = tensor[torch.arange(padding) % max(real, 1)]
 
 
+@_synced
+def _slots_without_state(x: Inputs) -> None:
+    """New requests: nothing moves, and their column becomes known."""
+    slots = x.idx[x.idx >= 0]
+    x.state_columns[slots], x.num_accepted_tokens[slots] = -1, 1
+
+
+@_synced
+def _others_would_cross(x: Inputs) -> None:
+    """Slots that no row has hold what would cross."""
+    other = torch.ones(len(x.num_computed), dtype=torch.bool)
+    other[x.idx[x.idx >= 0]] = False
+    x.num_computed[other], x.state_columns[other], x.num_accepted_tokens[other] = 2 * _BS, 0, 1
+
+
+@_synced
+def _last_slot_crosses(x: Inputs) -> None:
+    """The slot that -1 would wrap around to holds a state that a move would find."""
+    last, spare = len(x.num_computed) - 1, int(x.block_table.max())
+    if not bool((x.idx == last).any()):
+        x.num_computed[last], x.state_columns[last], x.num_accepted_tokens[last] = 2 * _BS, 0, 1
+        x.block_table[:, last, :4] = spare - torch.arange(4)
+
+
+@_synced
+def _accepted_to_the_end_of_a_block(x: Inputs) -> None:
+    """All tokens of the step were accepted, and it ends where its block ends: the shift is inside the running slot."""
+    slots = x.idx[x.idx >= 0]
+    tokens = torch.diff(x.query_start_loc)[x.idx >= 0]
+    x.num_computed[slots] = x.state_columns[slots] * _BS + _BS
+    x.num_accepted_tokens[slots] = tokens
+
+
 _SMALL = {
     "batch_size": 3,
     "mamba_block_size": _BS,
@@ -104,6 +137,8 @@ _SMALL = {
     "conv_dim": 8,
     "max_num_seqs": 16,
 }
+_AFTER_PHASE = {"phase": "after_sampling"}
+_BY_SLOT = _SMALL | {"state": "slots", "num_layers": 4, "num_groups": 2}
 _AFTER, _DS = _SMALL | {"phase": "after_sampling"}, {"conv_layout": "DS"}
 _BS1 = {"mamba_block_size": 1, "max_model_len": 64, "context_len": {"uniform": [6, 50]}, "num_speculative_blocks": 5}
 _HALF_PADDING = {"batch_size": 6, "padding": 0.5}
@@ -154,6 +189,20 @@ HARD_POINTS = [
     HardPoint("after sampling, padding rows hold stale inputs", _AFTER | _HALF_PADDING, stale_padding_rows),
     HardPoint("after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows),  # noqa: E501
     HardPoint("after sampling, all rows padding", _AFTER, _all_padding),
+    HardPoint("by slot", _BY_SLOT),
+    HardPoint("by slot, rows without a request", _BY_SLOT | _HALF_PADDING, _last_slot_crosses),
+    HardPoint("by slot, DS, row stride > W, k = 9", _BY_SLOT | _DS | {"table_padding": 3, "num_speculative_blocks": 9}),
+    HardPoint("by slot, no state yet", _BY_SLOT, _slots_without_state),
+    HardPoint("by slot, slots of former owners", _BY_SLOT | {"batch_size": 5, "crossing": 0.4}, _others_would_cross),
+    HardPoint("by slot, more requests than threads, every slot used", _BY_SLOT | {"batch_size": 300, "crossing": 0.02, "max_num_seqs": 300}),  # noqa: E501
+    HardPoint("by slot, BS = 1, k = 5", _BY_SLOT | _BS1),
+    HardPoint("by slot, one layer a group, odd sizes", _BY_SLOT | _ODD | {"num_layers": 3, "num_groups": 3, "conv_dim": 517}),  # noqa: E501
+    HardPoint("by slot, state of one word, sixteen bytes of channels", _BY_SLOT | {"ssm_state_bytes": 4}),
+    HardPoint("by slot, after sampling", _BY_SLOT | _AFTER_PHASE),
+    HardPoint("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {"decode_len": "ragged"}, _last_slot_crosses),  # noqa: E501
+    HardPoint("by slot, after sampling, no request crosses, DS", _BY_SLOT | _AFTER_PHASE | _DS | {"crossing": 0.0}),
+    HardPoint("by slot, after sampling, shift inside a slot", _BY_SLOT | _AFTER_PHASE, _accepted_to_the_end_of_a_block),
+    HardPoint("by slot, after sampling, BS = 1, k = 5", _BY_SLOT | _AFTER_PHASE | _BS1),
 ]
 # fmt: on
 
@@ -164,5 +213,9 @@ _BIG, _LITTLE = _HALF | {"batch_size": 9}, _HALF | {"batch_size": 4}
 SEQUENCES = {
     "big-small-big": tuple(_SMALL | size for size in (_BIG, _LITTLE, _BIG)),
     "after sampling, big-small-big": tuple(_AFTER | size for size in (_BIG, _LITTLE, _BIG)),
+    "by slot, big-small-padded": tuple(_BY_SLOT | size for size in (_BIG, _LITTLE, _BIG | {"padding": 0.5})),
+    "by slot, after sampling, big-small-padded": tuple(
+        _BY_SLOT | _AFTER_PHASE | size for size in (_BIG, _LITTLE, _BIG | {"padding": 0.5})
+    ),
     "big-idle-big": tuple(_SMALL | _BIG | crossing for crossing in ({}, {"crossing": 0.0}, {"padding": 0.5})),
 }

@@ -11,12 +11,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, operator, time_first
+from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, operator, time_first
+from baselines.workloads.request_slots import rows_of_slots
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 #: What a variant that decides on the host waives.
 ON_HOST = ("no_alloc", "no_sync", "graph_safe")
+
+
+def by_row(point: Point) -> str | None:
+    """Skip reason of what is of vLLM's first model runner."""
+    return "state is by row in the model runner that decides on the host" if by_slot(point) else None
 
 
 # --- decided on the host ----------------------------------------------------------------------------------------------
@@ -93,7 +99,7 @@ def counts_writer(point: Point, out: Outputs) -> Callable[[list[int], list[int]]
     return write
 
 
-@variant("mamba_state_copy", waives=ON_HOST)
+@variant("mamba_state_copy", skip=by_row, waives=ON_HOST)
 def pointer_lists(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Waits for the accepted counts, lists all copies (request x layer x state) in Python, then copies by these
     lists.
@@ -144,24 +150,62 @@ def _decide_on_device(x: Inputs, size: int, before: bool) -> tuple[Tensor, Tenso
     return moves, source * moves, shift * moves, target * moves, last
 
 
+def _copy_group(
+    x: Inputs, out: Outputs, table: Tensor, decision: tuple[Tensor, ...], layers: slice | None, time: Tensor, ds: bool
+) -> tuple[Tensor, Tensor]:
+    """States of some layers (None: all), whose slots are in ``table`` [B, W]. Returns the slots that convolutions come
+    from and go to.
+
+    decision: moves, column from, shift, column to.
+    """
+    conv_in, conv_out, ssm_in, ssm_out = x.conv_states, out.conv_states, x.ssm_states, out.ssm_states
+    if layers is not None:
+        conv_in, conv_out, ssm_in, ssm_out = conv_in[layers], conv_out[layers], ssm_in[layers], ssm_out[layers]
+    if ds:
+        conv_in, conv_out = conv_in.transpose(-1, -2), conv_out.transpose(-1, -2)
+    moves, source, shift, target = decision
+    columns = torch.stack((source, source + shift, target), 1).long()
+    conv_from, ssm_from, to = (torch.gather(table, 1, columns) * moves[:, None]).long().unbind(1)
+    states = torch.where((ssm_from != to)[None, :, None], ssm_in[:, ssm_from], ssm_out[:, to])
+    ssm_out.index_copy_(1, to, states)
+    begin = time + shift[:, None]
+    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
+    shifted = conv_in[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
+    conv_out[:, to] = torch.where(inside[None, :, :, None], shifted, conv_out[:, to])
+    return conv_from, to
+
+
+def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, groups: int, before: bool, ds: bool) -> None:
+    """One group after another; counts by slot through the row that each slot has."""
+    slot, live = x.idx.clamp(min=0), x.idx >= 0
+    count, known, computed = x.num_accepted_tokens[slot], x.state_columns[slot], x.num_computed[slot]
+    last = (computed + torch.diff(x.query_start_loc) - 1) // size
+    if before:
+        shift, target = count - 1, last
+        moves = live & (known >= 0) & (known != target)
+    else:
+        running, target = computed - count + 1, computed // size - 1
+        shift = (target + 1) * size - running
+        moves = live & (shift >= 0)
+    decision = (moves, known * moves, shift * moves, target * moves)
+    share = len(x.ssm_states) // groups
+    for g in range(groups):
+        _copy_group(x, out, x.block_table[g, slot], decision, slice(g * share, (g + 1) * share), time, ds)
+    row, has = rows_of_slots(x.idx, len(out.num_accepted_tokens))
+    settled = count.masked_fill(moves if before else moves & (known == target), 1)
+    out.num_accepted_tokens.copy_(torch.where(has, settled[row], out.num_accepted_tokens))
+    if before:
+        out.state_columns.copy_(torch.where(has, last[row], out.state_columns))
+
+
 def masked_copies(x: Inputs, out: Outputs, time: Tensor, size: int, num_reqs: int, before: bool, ds: bool) -> None:
     """Requests that do not move copy the destination's null slot onto itself.
 
     time: int64, 0 .. conv columns - 1. size: the Mamba block size. before: phase before_forward. ds: layout DS; the
     views are made here because torch.compile accepts one pool passed twice, but not two views of it.
     """
-    conv_in, conv_out = x.conv_states, out.conv_states
-    if ds:
-        conv_in, conv_out = conv_in.transpose(-1, -2), conv_out.transpose(-1, -2)
-    moves, source, shift, target, last = _decide_on_device(x, size, before)
-    columns = torch.stack((source, source + shift, target), 1).long()
-    conv_from, ssm_from, to = (torch.gather(x.block_table, 1, columns) * moves[:, None]).long().unbind(1)
-    states = torch.where((ssm_from != to)[None, :, None], x.ssm_states[:, ssm_from], out.ssm_states[:, to])
-    out.ssm_states.index_copy_(1, to, states)
-    begin = time + shift[:, None]
-    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
-    shifted = conv_in[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
-    conv_out[:, to] = torch.where(inside[None, :, :, None], shifted, conv_out[:, to])
+    moves, *columns, last = _decide_on_device(x, size, before)
+    conv_from, to = _copy_group(x, out, x.block_table, (moves, *columns), None, time, ds)
     settled = moves if before else moves & (conv_from == to)
     out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
     if before:
@@ -181,6 +225,10 @@ def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Decides on the device, so it can be captured. Gathers states for all requests; where nothing moves, the null
     slot is copied onto itself.
     """
+    if by_slot(point):
+        time = torch.arange(conv_columns(point), device=out.ssm_states.device)
+        before, ds = point.phase == "before_forward", point.conv_layout == "DS"
+        return lambda: copies_by_slot(x, out, time, point.mamba_block_size, point.num_groups, before, ds)
     return _set_up_masked(point, x, out)
 
 
@@ -199,7 +247,12 @@ _KINDS = [
 _EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
 
 
-@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
+@variant(
+    "mamba_state_copy",
+    requires=COMPILER,
+    skip=lambda p: "the chain by slot is not compiled" if by_slot(p) else None,
+    waives="no_alloc",
+)
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the masked chain."""
     copies = compiled(masked_copies, _set_up_masked, operator, _EXAMPLES, out.ssm_states.device)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
-from baselines.mamba_state_copy.chains import ON_HOST, counts_writer, decide_on_host, pointer_lists
-from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, time_first
+from baselines.mamba_state_copy.chains import (
+    ON_HOST,
+    by_row,
+    counts_writer,
+    decide_on_host,
+    masked_chain,
+    pointer_lists,
+)
+from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
 from harness.contract import Point, variant
 
 #: (conv states [layers, slots, columns, channels], slot from, slot to, shift): moves one request's convolution.
@@ -42,7 +51,7 @@ def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
 @variant(
     "mamba_state_copy",
     defect="several blocks shift inside one slot, in any order (vLLM #50729)",
-    skip=lambda p: "layout SD only" if p.conv_layout == "DS" else None,
+    skip=lambda p: "layout SD only" if p.conv_layout == "DS" else by_row(p),
     waives=ON_HOST,
 )
 def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -58,6 +67,7 @@ def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 @variant(
     "mamba_state_copy",
     defect="the first copy sets num_accepted_tokens, which other copies still read (vLLM #50432)",
+    skip=by_row,
     waives=ON_HOST,
 )
 def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -74,7 +84,7 @@ def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable
 @variant(
     "mamba_state_copy",
     defect="layout DS is shifted as if its columns were contiguous (vLLM #45473)",
-    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else None,
+    skip=lambda p: "layout DS only" if p.conv_layout == "SD" else by_row(p),
     waives=ON_HOST,
 )
 def shifted_as_contiguous(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -91,6 +101,7 @@ def shifted_as_contiguous(point: Point, x: Inputs, out: Outputs) -> Callable[[],
 @variant(
     "mamba_state_copy",
     defect="the first copy stores the next state_columns, which other copies still read (a race like vLLM #50432)",
+    skip=by_row,
     waives=ON_HOST,
 )
 def columns_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -101,6 +112,7 @@ def columns_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[
 @variant(
     "mamba_state_copy",
     defect="a guard against backward copies, the cause named in vLLM #53505, also drops required ones",
+    skip=by_row,
     waives=ON_HOST,
 )
 def backward_copy_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -113,6 +125,7 @@ def backward_copy_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[],
 @variant(
     "mamba_state_copy",
     defect="the convolution is copied as if no draft had been rejected (vLLM #50272)",
+    skip=by_row,
     waives=ON_HOST,
 )
 def shift_ignored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -126,7 +139,57 @@ def shift_ignored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant(
     "mamba_state_copy",
     defect="padding rows copy what their stale columns say (like xllm #1939)",
+    skip=by_row,
     waives=ON_HOST,
 )
 def padding_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _in_place(point, x, out, _shift, skip_padding=False)
+
+
+def _slots_only(point: Point) -> str | None:
+    return None if by_slot(point) else "state is by row"
+
+
+@variant(
+    "mamba_state_copy",
+    defect="rows without a request, slot -1, move the states of another slot",
+    skip=_slots_only,
+    waives="no_alloc",
+)
+def filtered_rows_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """-1 wraps around to the last slot, as an index into a tensor does."""
+    wrapped = torch.empty_like(x.idx)
+    chain = masked_chain(point, replace(x, idx=wrapped), out)
+
+    def launch() -> None:
+        wrapped.copy_(x.idx).masked_fill_(x.idx < 0, point.max_num_seqs - 1)
+        chain()
+
+    return launch
+
+
+@variant(
+    "mamba_state_copy",
+    defect="all groups' states move by the table of the first group",
+    skip=_slots_only,
+    waives="no_alloc",
+)
+def first_table_for_all(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    return masked_chain(point, replace(x, block_table=x.block_table[:1].expand(point.num_groups, -1, -1)), out)
+
+
+@variant(
+    "mamba_state_copy",
+    defect="counts after the step are taken for counts before it, so a state is kept a step late or early",
+    skip=lambda p: _slots_only(p) or ("before the forward pass" if p.phase == "before_forward" else None),
+    waives="no_alloc",
+)
+def counts_before_the_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    earlier = torch.empty_like(x.num_computed)
+    chain = masked_chain(point, replace(x, num_computed=earlier), out)
+
+    def launch() -> None:
+        torch.sub(x.num_computed, x.num_accepted_tokens, out=earlier).clamp_(min=0)
+        chain()
+
+    return launch

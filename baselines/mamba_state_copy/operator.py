@@ -18,6 +18,16 @@ A state is never copied onto itself. Sources are the input pools and destination
 pool as both, so a convolution may be shifted inside its slot (memmove). Layouts of a convolution's state: SD (time,
 channels) and DS (channels, time).
 
+That is vLLM's first model runner, in which counts and columns are by row. Its second one keeps them, and the tables of
+num_groups cache groups, by request slot (``state: slots``), and knows how many tokens are computed. s = idx[b], -1 for
+rows without a request, which leave everything as it is:
+
+    before_forward  from = state_columns[s], -1 = none yet;  to = ceil((num_computed[s] + q) / BS) - 1;  shift = a - 1
+    after_sampling  num_computed counts the accepted tokens already:  running = num_computed[s] - a + 1
+                    aligned = num_computed[s] // BS * BS;  num_accepted becomes 1 where from and to are the same column
+
+Each group has an equal share of the layers, one after another. Other slots keep their contents.
+
 All copies of a request read num_accepted_tokens and state_columns, so neither may share an array with its output.
 
 vLLM 0.22 decides on the host and builds lists of pointers (request x layer x state); later releases have kernels.
@@ -26,7 +36,7 @@ vLLM 0.22 decides on the host and builds lists of pointers (request x layer x st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -67,6 +77,13 @@ COPY_AXES = (
     Axis(
         "conv_layout", axes.choice("SD", "DS"), "SD", "conv state of a slot: SD (time, channels) or DS (channels, time)"
     ),
+    Axis(
+        "state",
+        axes.choice("rows", "slots"),
+        "rows",
+        "what counts, columns and tables are kept by: rows or request slots",
+    ),
+    Axis("num_groups", axes.whole(1), 1, "cache groups that share the layers, each with a table of its own", largest=8),
 )
 RULES = (
     *mamba.RULES,
@@ -76,6 +93,11 @@ RULES = (
         "ssm_state_bytes ({ssm_state_bytes}) or conv_dim ({conv_dim})",
         lambda p: p.num_layers * num_slots(p) * state_bytes(p) <= MOST_POOL_BYTES,
     ),
+    Rule(
+        "num_layers ({num_layers}) must be a multiple of num_groups ({num_groups})",
+        lambda p: p.num_layers % p.num_groups == 0,
+    ),
+    Rule("num_groups ({num_groups}) are kept by slot: state must be slots", lambda p: p.num_groups == 1 or by_slot(p)),
 )
 
 #: Inputs with a copy on the host, ``<name>_cpu``.
@@ -93,7 +115,8 @@ class Inputs:
     num_accepted_tokens: Tensor  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
     state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
     num_draft_tokens: Tensor  # [B] int32, of this step
-    block_table: Tensor  # [B, W] int32, stride(0) >= W, slots; NULL where a request holds none
+    block_table: Tensor  # [B, W] int32, stride(0) >= W, state slots; NULL where a request holds none
+    # With state = slots, the two counts are [R] by slot, and the table is [G, R, W].
     conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
     ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
     seq_lens_cpu: Tensor = field(metadata=HOST)
@@ -101,6 +124,8 @@ class Inputs:
     state_columns_cpu: Tensor = field(metadata=HOST)
     num_draft_tokens_cpu: Tensor = field(metadata=HOST)
     block_table_cpu: Tensor = field(metadata=HOST)
+    idx: Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
+    num_computed: Tensor | None = None  # [R] int32, before the step (before_forward) or after it
 
     def sync_host_copies(self) -> None:
         """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
@@ -125,6 +150,10 @@ class Step:
     num_accepted: Tensor  # [B]
     state_columns: Tensor  # [B]
     num_drafts: Tensor  # [B]
+
+
+def by_slot(point: Point) -> bool:
+    return point.state == "slots"
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -244,7 +273,44 @@ def with_host_copies(**tensors: Tensor) -> Inputs:
     return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in HOST_COPIES})
 
 
+def _inputs_by_slot(point: Point, seed: int) -> Inputs:
+    """The same step, its requests in slots; requests without a state have a column of -1 in both runners' inputs."""
+    step, rng = make_step(point, seed), np.random.default_rng([seed, 8])
+    rows, capacity = point.batch_size, point.max_num_seqs
+    idx = rng.permutation(capacity)[:rows]
+    tokens, accepted = torch.diff(step.query_start_loc), step.num_accepted
+    computed = (
+        step.seq_lens - tokens if point.phase == "before_forward" else step.seq_lens - step.num_drafts + accepted - 1
+    )
+    width = mamba.table_columns(point)
+    tables = torch.full((point.num_groups, capacity, width + point.table_padding), UNUSED_BLOCK_ID, dtype=torch.int32)
+    tables[:, :, :width] = NULL_BLOCK_ID
+    for g in range(point.num_groups):
+        tables[g, idx, :width] = make_table(point, step, seed + 1000 * g)
+
+    def placed(values: Tensor) -> Tensor:
+        array = torch.full((capacity,), UNUSED_BLOCK_ID, dtype=torch.int32)
+        array[idx] = values
+        return array
+
+    conv_states, ssm_states = make_pools(point, seed)
+    x = with_host_copies(
+        seq_lens=step.seq_lens,
+        query_start_loc=step.query_start_loc,
+        num_accepted_tokens=placed(accepted),
+        state_columns=placed(step.state_columns),
+        num_draft_tokens=step.num_drafts,
+        block_table=tables[:, :, :width],
+        conv_states=conv_states,
+        ssm_states=ssm_states,
+    )
+    slots = torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx, -1))
+    return replace(x, idx=slots, num_computed=placed(computed))
+
+
 def make_inputs(point: Point, seed: int) -> Inputs:
+    if by_slot(point):
+        return _inputs_by_slot(point, seed)
     step = make_step(point, seed)
     conv_states, ssm_states = make_pools(point, seed)
     return with_host_copies(
@@ -271,9 +337,10 @@ def make_outputs(point: Point) -> Outputs:
 
 
 def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
-    counts = {"num_accepted_tokens": out.num_accepted_tokens[: point.batch_size]}
+    counted = point.max_num_seqs if by_slot(point) else point.batch_size
+    counts = {"num_accepted_tokens": out.num_accepted_tokens[:counted]}
     if point.phase == "before_forward":
-        counts["state_columns"] = out.state_columns[: point.batch_size]
+        counts["state_columns"] = out.state_columns[:counted]
     return {"conv_states": out.conv_states, "ssm_states": out.ssm_states} | counts
 
 
@@ -282,6 +349,8 @@ def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
 
 def copied_columns(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
     """(column from, shift, column to) of request b; None where nothing is copied."""
+    if by_slot(point):
+        return _copied_by_slot(point, x, b)
     size, seq_len, accepted = point.mamba_block_size, int(x.seq_lens[b]), int(x.num_accepted_tokens[b])
     if seq_len == 0:
         return None
@@ -296,33 +365,57 @@ def copied_columns(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | No
     return (int(x.state_columns[b]), aligned - running, aligned // size - 1) if aligned >= running else None
 
 
+def _copied_by_slot(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
+    size, s = point.mamba_block_size, int(x.idx[b])
+    if s < 0:
+        return None
+    source, accepted, computed = int(x.state_columns[s]), int(x.num_accepted_tokens[s]), int(x.num_computed[s])
+    if point.phase == "before_forward":
+        target = cdiv(computed + int(x.query_start_loc[b + 1] - x.query_start_loc[b]), size) - 1
+        return (source, accepted - 1, target) if source >= 0 and source != target else None
+    running, aligned = computed - accepted + 1, computed // size * size
+    return (source, aligned - running, aligned // size - 1) if aligned >= running else None
+
+
+def _last_column(point: Point, x: Inputs, b: int) -> int:
+    """Of the tokens of this step."""
+    length = int(x.seq_lens[b])
+    if by_slot(point):
+        length = int(x.num_computed[x.idx[b]] + x.query_start_loc[b + 1] - x.query_start_loc[b])
+    return cdiv(length, point.mamba_block_size) - 1
+
+
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     before, capacity, width = point.phase == "before_forward", point.max_num_seqs, conv_columns(point)
     conv, ssm = torch.zeros_like(x.conv_states), torch.zeros_like(x.ssm_states)
     conv_kept, ssm_kept = (torch.ones(pool.shape, dtype=torch.bool) for pool in (conv, ssm))
     # Views through which the loop below addresses a convolution by time, in either layout.
     conv_in, conv_out, conv_out_kept = (time_first(point, pool) for pool in (x.conv_states, conv, conv_kept))
-    accepted, state_columns = [0] * capacity, [0] * capacity
+    accepted, state_columns, spare = [0] * capacity, [0] * capacity, torch.ones(capacity, dtype=torch.bool)
     for b in range(len(x.seq_lens)):
-        accepted[b] = int(x.num_accepted_tokens[b])
-        state_columns[b] = cdiv(int(x.seq_lens[b]), point.mamba_block_size) - 1
+        place = int(x.idx[b]) if by_slot(point) else b
+        if place < 0:
+            continue
+        spare[place] = False
+        accepted[place] = int(x.num_accepted_tokens[place])
+        state_columns[place] = _last_column(point, x, b) if before else 0
         columns = copied_columns(point, x, b)
         if columns is None:
             continue
         first, shift, last = columns
-        table = x.block_table[b].tolist()
-        conv_from, ssm_from, to = table[first], table[first + shift], table[last]
-        assert NULL_BLOCK_ID not in (conv_from, ssm_from, to), "a request copies states it does not hold"
-        if before or conv_from == to:
-            accepted[b] = 1
+        if before or first == last:
+            accepted[place] = 1
         for layer in range(point.num_layers):
+            group = layer * point.num_groups // point.num_layers
+            table = (x.block_table[group] if by_slot(point) else x.block_table)[place].tolist()
+            conv_from, ssm_from, to = table[first], table[first + shift], table[last]
+            assert NULL_BLOCK_ID not in (conv_from, ssm_from, to), "a request copies states it does not hold"
             if conv_from != to or shift > 0:
                 conv_out[layer, to, : width - shift] = conv_in[layer, conv_from, shift:]
                 conv_out_kept[layer, to, : width - shift] = False
             if ssm_from != to:
                 ssm[layer, to] = x.ssm_states[layer, ssm_from]
                 ssm_kept[layer, to] = False
-    spare = torch.arange(capacity) >= point.batch_size
     expected = {
         "conv_states": Expected(conv, untouched=conv_kept),
         "ssm_states": Expected(ssm, untouched=ssm_kept),
@@ -337,13 +430,15 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     """States that move, read and written once; starts, lengths, counts and columns of all requests; three table entries
     of each that copies.
     """
-    moved = 4 * (1 + len(x.seq_lens) * (7 if point.phase == "before_forward" else 6))
+    moved = 8 * len(x.seq_lens) * by_slot(point) + 4 * (
+        1 + len(x.seq_lens) * (7 if point.phase == "before_forward" else 6)
+    )
     for b in range(len(x.seq_lens)):
         if columns := copied_columns(point, x, b):
             source, shift, target = columns
             conv = 2 * point.conv_dim * (conv_columns(point) - shift) if shift or source != target else 0
             ssm = point.ssm_state_bytes if source + shift != target else 0
-            moved += 12 + 2 * point.num_layers * (conv + ssm)
+            moved += 12 * point.num_groups + 2 * point.num_layers * (conv + ssm)
     return moved
 
 

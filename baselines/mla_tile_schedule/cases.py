@@ -66,6 +66,9 @@ HARD_POINTS = [
     *_both("padding requests last", {"batch_size": 9, "padding": 0.4, "context_len": {"uniform": [4, 9000]}}),
     *_both("all requests are padding", {"batch_size": 9, "context_len": 200}, _all_padding),
     *_both("zeros between long rows", {"batch_size": 19, "context_len": {"uniform": [4, 30000]}}, _zeros_between),
+    *_both(
+        "zeros between long rows, B = 300", {"batch_size": 300, "context_len": {"uniform": [4, 30000]}}, _zeros_between
+    ),
     HardPoint("lengths exactly 64 m", {"batch_size": 8, "context_len": 640}),
     HardPoint("lengths 64 m + 1", {"batch_size": 8, "context_len": 641}),
     HardPoint("length 1", {"batch_size": 8, "max_decode_len": 1, "context_len": 1}),
@@ -73,6 +76,11 @@ HARD_POINTS = [
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
     ),
     *_both("one long row among short ones", {"batch_size": 33, "num_sm_parts": 33, "context_len": 4}, _one_long_row),
+    HardPoint(
+        "100 parts of one long row among stretched ones",
+        {"batch_size": 128, "num_sm_parts": 132, "context_len": 4},
+        _one_long_row,
+    ),
     HardPoint("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
     *_both("long row last, zeros before", {"batch_size": 17, "context_len": 4}, _long_row_last),
     HardPoint("every part ends on a request", {"batch_size": 32, "context_len": 4096}),

@@ -143,6 +143,7 @@ HARD_POINTS = [
     HardPoint(
         "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
     ),
+    HardPoint("B = 129", {**_FEW, **_BACK, "batch_size": 129}),
     HardPoint("B = 256", {**_FEW, "batch_size": 256}),
     HardPoint("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
     HardPoint("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),

@@ -16,6 +16,7 @@ from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 LANES = 32
 #: Rows of a program, and tokens of a row that it takes, LANES at a time.
@@ -160,26 +161,25 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity = len(x.idx), out.slots.shape[1]
     grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, cdiv(longest_row(point), TOKENS))
 
-    def launch() -> None:
-        _map[grid](
-            x.idx,
-            x.query_start_loc,
-            x.positions,
-            x.tables,
-            x.starts,
-            x.widths,
-            x.block_sizes,
-            x.enabled.view(torch.uint8),
-            x.sharded.view(torch.uint8),
-            out.slots,
-            rows,
-            capacity,
-            RANKS=point.cp_size,
-            RANK=rank_of(point),
-            INTERLEAVE=point.cp_interleave,
-            ROWS=ROWS,
-            LANES=LANES,
-            TAIL=TAIL,
-        )
-
-    return launch
+    return fixed_launch(
+        _map,
+        grid,
+        x.idx,
+        x.query_start_loc,
+        x.positions,
+        x.tables,
+        x.starts,
+        x.widths,
+        x.block_sizes,
+        x.enabled.view(torch.uint8),
+        x.sharded.view(torch.uint8),
+        out.slots,
+        rows,
+        capacity,
+        RANKS=point.cp_size,
+        RANK=rank_of(point),
+        INTERLEAVE=point.cp_interleave,
+        ROWS=ROWS,
+        LANES=LANES,
+        TAIL=TAIL,
+    )

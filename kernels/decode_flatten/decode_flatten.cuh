@@ -14,6 +14,7 @@
 //   all loads of a block in flight, requests on the x axis    another 4 %; the two-dimensional grid saves a division
 //
 // Tried, all slower: blocks of 64 or 32 threads; 16 tail entries per thread; no early load of the table.
+// Nsight Compute: stalls for loads from global memory come first, half as many for instruction fetches, then constants.
 // What is left above the floor (one block that loads and stores): the destination address waits for query_start_loc, and
 // blocks, tail and rows grow with B.
 //

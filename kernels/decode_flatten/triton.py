@@ -25,6 +25,7 @@ import triton.language as tl
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 COLUMNS_PER_PROGRAM = 512
 #: Table rows are split over strips until the grid has this many blocks, four per SM of a large GPU. Half as many are
@@ -64,20 +65,23 @@ def _exact_uniform_batch(point: Point) -> str | None:
 def _launch_uniform(point: Point, x: Inputs, out: Outputs, tokens: int, columns: int) -> Callable[[], None]:
     """Expand ``tokens`` rows of ``columns`` entries, then zero the lengths behind them."""
     decode_len = point.max_decode_len
+    expand = fixed_launch(
+        _uniform_rows,
+        (tokens,),
+        x.seq_lens,
+        x.block_table,
+        out.lens,
+        out.decode_lens,
+        out.block_table,
+        decode_len,
+        columns,
+        x.block_table.stride(0),
+        out.block_table.stride(0),
+        CHUNK=1024,
+    )
 
     def launch():
-        _uniform_rows[(tokens,)](
-            x.seq_lens,
-            x.block_table,
-            out.lens,
-            out.decode_lens,
-            out.block_table,
-            decode_len,
-            columns,
-            x.block_table.stride(0),
-            out.block_table.stride(0),
-            CHUNK=1024,
-        )
+        expand()
         out.lens[tokens:].fill_(0)
 
     return launch
@@ -250,26 +254,24 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     source, table, block_size = x.block_table, out.block_table, point.block_size
     batch_size, capacity, columns = len(x.seq_lens), out.lens.numel(), copied_columns(x, out)
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
-
-    def launch():
-        _fused[grid](
-            x.seq_lens,
-            x.query_start_loc,
-            source,
-            out.lens,
-            out.decode_lens,
-            table,
-            batch_size,
-            x.num_decode_tokens,
-            capacity,
-            columns,
-            source.stride(0),
-            table.stride(0),
-            out.indices,
-            out.request_lens,
-            BLOCK_SIZE=block_size,
-            COLUMNS=COLUMNS_PER_PROGRAM,
-            num_warps=4,
-        )
-
-    return launch
+    return fixed_launch(
+        _fused,
+        grid,
+        x.seq_lens,
+        x.query_start_loc,
+        source,
+        out.lens,
+        out.decode_lens,
+        table,
+        batch_size,
+        x.num_decode_tokens,
+        capacity,
+        columns,
+        source.stride(0),
+        table.stride(0),
+        out.indices,
+        out.request_lens,
+        BLOCK_SIZE=block_size,
+        COLUMNS=COLUMNS_PER_PROGRAM,
+        num_warps=4,
+    )

@@ -14,6 +14,7 @@ import triton.language as tl
 from baselines.decode_native.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 ENTRIES_PER_PROGRAM = 128
 
@@ -40,17 +41,15 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     width, compress_ratio, front = point.max_decode_len, point.compress_ratio, int(point.row_alignment == "front")
     entries = len(x.seq_lens) * width
     grid = (cdiv(entries, ENTRIES_PER_PROGRAM),)
-
-    def launch():
-        _context_lens[grid](
-            x.seq_lens,
-            x.decode_lens,
-            out.buffer,
-            entries,
-            width,
-            compress_ratio,
-            front,
-            BLOCK=ENTRIES_PER_PROGRAM,
-        )
-
-    return launch
+    return fixed_launch(
+        _context_lens,
+        grid,
+        x.seq_lens,
+        x.decode_lens,
+        out.buffer,
+        entries,
+        width,
+        compress_ratio,
+        front,
+        BLOCK=ENTRIES_PER_PROGRAM,
+    )

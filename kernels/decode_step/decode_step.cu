@@ -35,7 +35,7 @@ static_assert(THREADS == decode_flatten::THREADS && THREADS == mla_tile_schedule
 template <bool MANY, class Work>
 __device__ __forceinline__ void schedule(const Work work, SCHEDULERS_PARAMETERS) {
     if (blockIdx.x == 0) {
-        mla_tile_schedule::tile_schedule(
+        mla_tile_schedule::tile_schedule<MANY>(
             seq_lens, metadata, num_splits, batch_size, num_parts, overhead, parts_multiplier, parts_shift, old);
     } else {
         paged_mqa_schedule::schedule<MANY>(
@@ -79,7 +79,8 @@ __device__ __forceinline__ void native_step(SCHEDULERS_PARAMETERS, NATIVE_PARAME
     if (j == 0) decode_lens[b] = query_start_loc[b + 1] - query_start_loc[b];
 }
 
-// one, many: whether a thread of the paged-MQA schedule has one request or several.
+// one, many: whether a thread of the paged-MQA schedule has one request or several; more than THREADS requests are also
+// too many for the short paths of the tile schedule.
 #define FLATTEN_KERNEL(NAME, VECTOR, MANY)                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(SCHEDULERS_PARAMETERS, FLATTEN_PARAMETERS) {               \
         flatten_step<VECTOR, MANY>(SCHEDULERS_ARGUMENTS, FLATTEN_ARGUMENTS);                                              \

@@ -11,6 +11,7 @@ from baselines.draft_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: First pass: rows and tokens of a tile, and entries of the tails that a program clears.
 ROWS, LANES, TAIL = 4, 16, 256
@@ -207,74 +208,77 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     if point.draft_pass == "first":
         grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), cdiv(longest_row(point), TOKENS))
 
-        def launch() -> None:
-            _first[grid](
-                x.query_start_loc,
-                x.seq_lens,
-                x.num_rejected,
-                x.target_ids,
-                x.target_pos,
-                x.idx,
-                x.num_sampled,
-                x.last,
-                x.next_prefill,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.starts,
-                out.last_index,
-                out.step,
-                rows,
-                capacity,
-                ROWS=ROWS,
-                LANES=LANES,
-                TAIL=TAIL,
-            )
+        launch = fixed_launch(
+            _first,
+            grid,
+            x.query_start_loc,
+            x.seq_lens,
+            x.num_rejected,
+            x.target_ids,
+            x.target_pos,
+            x.idx,
+            x.num_sampled,
+            x.last,
+            x.next_prefill,
+            out.ids,
+            out.pos,
+            out.lens,
+            out.starts,
+            out.last_index,
+            out.step,
+            rows,
+            capacity,
+            ROWS=ROWS,
+            LANES=LANES,
+            TAIL=TAIL,
+        )
 
     elif point.draft_pass == "second":
         grid = (cdiv(capacity + 1, ENTRIES),)
 
-        def launch() -> None:
-            _second[grid](
-                x.seq_lens,
-                x.num_rejected,
-                x.pos_before,
-                x.drafts,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.starts,
-                out.src,
-                rows,
-                capacity,
-                k,
-                most,
-                ADVANCE=advance,
-                ENTRIES=ENTRIES,
-            )
+        launch = fixed_launch(
+            _second,
+            grid,
+            x.seq_lens,
+            x.num_rejected,
+            x.pos_before,
+            x.drafts,
+            out.ids,
+            out.pos,
+            out.lens,
+            out.starts,
+            out.src,
+            rows,
+            capacity,
+            k,
+            most,
+            ADVANCE=advance,
+            ENTRIES=ENTRIES,
+        )
 
     else:
         grid = (rows, cdiv(point.hidden_size, HIDDEN))
 
-        def launch() -> None:
-            _later[grid](
-                x.step,
-                x.sampled,
-                x.pos_before,
-                x.src_before,
-                x.lens_before,
-                x.hidden_before,
-                out.ids,
-                out.pos,
-                out.lens,
-                out.src,
-                out.drafts,
-                out.hidden,
-                k,
-                most,
-                point.hidden_size,
-                ADVANCE=advance,
-                HIDDEN=HIDDEN,
-            )
+        launch = fixed_launch(
+            _later,
+            grid,
+            x.step,
+            x.sampled,
+            x.pos_before,
+            x.src_before,
+            x.lens_before,
+            x.hidden_before,
+            out.ids,
+            out.pos,
+            out.lens,
+            out.src,
+            out.drafts,
+            out.hidden,
+            k,
+            most,
+            point.hidden_size,
+            ADVANCE=advance,
+            HIDDEN=HIDDEN,
+        )
 
     return launch

@@ -20,6 +20,7 @@ from baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexe
 from baselines.workloads.integers import cdiv, reciprocal
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 from kernels.compute_slot_mappings.triton import slots_of
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
 from kernels.paged_mqa_schedule.triton import schedule_rows
@@ -130,39 +131,38 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         lengths = torch.empty(count * schedulers * rows, dtype=torch.int32, device=out.pos.device)
     blocks = cdiv(capacity + 1, ENTRIES)
 
-    def launch() -> None:
-        _passes[(schedulers + blocks, count)](
-            x.idx,
-            x.seq_lens,
-            x.num_rejected,
-            x.tables,
-            x.table_starts,
-            x.widths,
-            x.block_sizes,
-            x.enabled.view(torch.uint8),
-            out.pos,
-            out.lens,
-            out.src,
-            out.slots,
-            out.starts,
-            out.schedule,
-            lengths,
-            rows,
-            num_real(point),
-            capacity,
-            point.num_groups,
-            point.max_model_len,
-            int(point.advance == "yes"),
-            schedulers,
-            blocks,
-            point.num_sms,
-            *reciprocal(point.num_sms),
-            int(point.remainder == "back"),
-            INDEXER=with_indexer(point),
-            ENTRIES=ENTRIES,
-            GATHERED=GATHERED,
-            **sizes,
-            num_warps=4,
-        )
-
-    return launch
+    return fixed_launch(
+        _passes,
+        (schedulers + blocks, count),
+        x.idx,
+        x.seq_lens,
+        x.num_rejected,
+        x.tables,
+        x.table_starts,
+        x.widths,
+        x.block_sizes,
+        x.enabled.view(torch.uint8),
+        out.pos,
+        out.lens,
+        out.src,
+        out.slots,
+        out.starts,
+        out.schedule,
+        lengths,
+        rows,
+        num_real(point),
+        capacity,
+        point.num_groups,
+        point.max_model_len,
+        int(point.advance == "yes"),
+        schedulers,
+        blocks,
+        point.num_sms,
+        *reciprocal(point.num_sms),
+        int(point.remainder == "back"),
+        INDEXER=with_indexer(point),
+        ENTRIES=ENTRIES,
+        GATHERED=GATHERED,
+        **sizes,
+        num_warps=4,
+    )

@@ -11,6 +11,7 @@ from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_writ
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import group_widths
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 COLUMNS = 1024
 
@@ -102,20 +103,19 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all groups: rows x strips x groups."""
     grid = (max(rows_to_write(point), 1), strips_of(point, COLUMNS), point.num_groups)
 
-    def launch() -> None:
-        _gather[grid](
-            x.idx,
-            x.source,
-            x.num_computed,
-            x.starts,
-            x.widths,
-            x.block_sizes,
-            x.reach,
-            x.num_blocks,
-            out.target,
-            len(x.idx),
-            point.max_num_seqs,
-            COLUMNS=COLUMNS,
-        )
-
-    return launch
+    return fixed_launch(
+        _gather,
+        grid,
+        x.idx,
+        x.source,
+        x.num_computed,
+        x.starts,
+        x.widths,
+        x.block_sizes,
+        x.reach,
+        x.num_blocks,
+        out.target,
+        len(x.idx),
+        point.max_num_seqs,
+        COLUMNS=COLUMNS,
+    )

@@ -14,6 +14,7 @@ import triton.language as tl
 from baselines.mamba_align_step.operator import Inputs, Outputs, table_columns
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Entries of a tile before the forward pass: rows x (1 + k). Rows of a program after sampling.
 TILE, ROWS = 64, 64
@@ -175,51 +176,49 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     if point.phase == "after_sampling":
         grid = (cdiv(rows, ROWS),)
 
-        def launch() -> None:
-            _after[grid](
-                x.idx,
-                x.num_computed,
-                x.columns_before,
-                x.accepted_before,
-                out.accepted,
-                out.moves,
-                rows,
-                point.mamba_block_size,
-                ROWS=ROWS,
-                num_warps=2,
-            )
-
-        return launch
-    slots = triton.next_power_of_2(point.next_n)
-    tile_rows, mask = max(TILE // slots, 1), out.mask.view(torch.uint8)
-    grid = (cdiv(rows, tile_rows),)
-
-    def launch() -> None:
-        _before[grid](
+        return fixed_launch(
+            _after,
+            grid,
             x.idx,
             x.num_computed,
             x.columns_before,
             x.accepted_before,
-            x.query_start_loc,
-            x.slot_tables,
             out.accepted,
             out.moves,
-            out.columns,
-            out.source_columns,
-            out.source_offsets,
-            out.batch_accepted,
-            out.state_slots,
-            mask,
-            out.starts,
             rows,
-            point.max_num_seqs,
-            table_columns(point),
-            point.next_n,
-            point.num_groups,
             point.mamba_block_size,
-            ROWS=tile_rows,
-            SLOTS=slots,
+            ROWS=ROWS,
             num_warps=2,
         )
+    slots = triton.next_power_of_2(point.next_n)
+    tile_rows, mask = max(TILE // slots, 1), out.mask.view(torch.uint8)
+    grid = (cdiv(rows, tile_rows),)
 
-    return launch
+    return fixed_launch(
+        _before,
+        grid,
+        x.idx,
+        x.num_computed,
+        x.columns_before,
+        x.accepted_before,
+        x.query_start_loc,
+        x.slot_tables,
+        out.accepted,
+        out.moves,
+        out.columns,
+        out.source_columns,
+        out.source_offsets,
+        out.batch_accepted,
+        out.state_slots,
+        mask,
+        out.starts,
+        rows,
+        point.max_num_seqs,
+        table_columns(point),
+        point.next_n,
+        point.num_groups,
+        point.mamba_block_size,
+        ROWS=tile_rows,
+        SLOTS=slots,
+        num_warps=2,
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, time_first
+from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
@@ -33,9 +34,13 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     ssm_pieces = cdiv(words, THREADS * ACCESSES * ssm_vector)
     pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
     multiplier, shift = reciprocal(point.mamba_block_size)
+    more = ()
+    if by_slot(point):
+        group_stride = ctypes.c_longlong(x.block_table.stride(0))
+        more = (x.idx, x.num_computed, group_stride, point.num_layers // point.num_groups)
     return launcher(
         SOURCE,
-        f"copy_ssm{ssm_vector}_conv{conv_vector}",
+        f"{'slots' if by_slot(point) else 'copy'}_ssm{ssm_vector}_conv{conv_vector}",
         num_blocks(point, pieces),
         THREADS,
         x.seq_lens,
@@ -51,7 +56,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         out.num_accepted_tokens,
         out.num_accepted_tokens if after else out.state_columns,
         point.batch_size,
-        x.block_table.stride(0),
+        x.block_table.stride(-2),
         int(after),
         point.mamba_block_size,
         multiplier,
@@ -66,4 +71,5 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.conv_dim // conv_vector,
         time_stride // conv_vector,
         channel_stride,
+        *more,
     )

@@ -9,6 +9,9 @@
 // All blocks read accepted and state_columns, the first one writes accepted_out and columns_out, and no barrier orders the two:
 // each must be a separate array.
 //
+// BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers / layers_per_group
+// tables. The list then holds columns, and a piece looks up the slots of its group.
+//
 // n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
 
 constexpr int THREADS = 256;
@@ -33,9 +36,14 @@ __device__ __forceinline__ int divide(int n, int multiplier, int shift) { return
         accepted_out, columns_out, num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, \
         slots_in, slots_out, words, ssm_pieces, pieces, columns, channels, time_stride, channel_stride
 
-template <typename Ssm, typename Conv>
-__device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
+#define BY_SLOT_PARAMETERS                                                                                            \
+    const long long *__restrict__ idx, const int *__restrict__ num_computed, long long group_stride, int layers_per_group
+
+template <typename Ssm, typename Conv, bool BY_SLOT = false>
+__device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx = nullptr, const int* num_computed = nullptr,
+                                     long long group_stride = 0, int layers_per_group = 1) {
     __shared__ Move moves[THREADS];
+    __shared__ int owners[BY_SLOT ? THREADS : 1];
     __shared__ int crossing_in_warp[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 
@@ -43,37 +51,40 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
     for (int tile = 0; tile < num_reqs; tile += THREADS) {
         const int b = tile + threadIdx.x;
         const int row = min(b, num_reqs - 1);
-        const int seq_len = seq_lens[row], start = query_start_loc[row], end = query_start_loc[row + 1];
-        const int count = accepted[row], known = state_columns[row], num_drafts = drafts[row];
+        const int start = query_start_loc[row], end = query_start_loc[row + 1];
+        const int slot = BY_SLOT ? (int)idx[row] : row, owner = max(slot, 0);
+        const int seq_len = BY_SLOT ? num_computed[owner] + (after ? 0 : end - start) : seq_lens[row];
+        const int count = accepted[owner], known = state_columns[owner], num_drafts = BY_SLOT ? 0 : drafts[row];
+        const bool request = b < num_reqs && slot >= 0;
 
-        const int last = seq_len > 0 ? divide(seq_len - 1, multiplier, division_shift) : -1;
+        const int last = seq_len > 0 && request ? divide(seq_len - 1, multiplier, division_shift) : -1;
         Move move;
         int source, target;
         bool crosses;
         if (after) {
-            const int running = seq_len - num_drafts;
-            const int blocks = divide(running + count - 1, multiplier, division_shift);
+            const int running = BY_SLOT ? seq_len - count + 1 : seq_len - num_drafts;
+            const int blocks = request ? divide(running + count - 1, multiplier, division_shift) : 0;
             source = known;
             target = blocks - 1;
             move.shift = blocks * block_size - running;
             crosses = move.shift >= 0;
         } else {
             const int computed = seq_len - (end - start);
-            source = known >= 0 ? known : computed > 0 ? divide(computed - 1, multiplier, division_shift) : -1;
+            source = known >= 0 || BY_SLOT ? known : computed > 0 ? divide(computed - 1, multiplier, division_shift) : -1;
             target = last;
             move.shift = count - 1;
             crosses = source >= 0 && source != target;
         }
-        crosses = crosses && seq_len > 0 && b < num_reqs;
+        crosses = crosses && seq_len > 0 && request;
         if (crosses) {
             const int* slots = table + (long long)row * table_stride;
-            move.conv_from = slots[source];
-            move.ssm_from = slots[source + move.shift];
-            move.to = slots[target];
+            move.conv_from = BY_SLOT ? source : slots[source];
+            move.ssm_from = BY_SLOT ? source + move.shift : slots[source + move.shift];
+            move.to = BY_SLOT ? target : slots[target];
         }
-        if (blockIdx.x == 0 && b < num_reqs) {
-            accepted_out[b] = crosses && (!after || move.conv_from == move.to) ? 1 : count;
-            if (!after) columns_out[b] = last;
+        if (blockIdx.x == 0 && request) {
+            accepted_out[owner] = crosses && (!after || move.conv_from == move.to) ? 1 : count;
+            if (!after) columns_out[owner] = last;
         }
 
         const unsigned crossing = __ballot_sync(0xffffffffu, crosses);
@@ -86,6 +97,7 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
             total += crossing_in_warp[w];
         }
         if (crosses) moves[place] = move;
+        if (BY_SLOT && crosses) owners[place] = owner;
         // The next tile writes the counts after this barrier, and the moves after its own first one, which no thread passes
         // before all of them have left the loop below.
         __syncthreads();
@@ -94,7 +106,13 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv)) {
         for (int piece = blockIdx.x; piece < total * num_layers * pieces; piece += gridDim.x) {
             const int item = piece / pieces, part = piece - item * pieces;
             const int place_of_item = item / num_layers, layer = item - place_of_item * num_layers;
-            const Move moved = moves[place_of_item];
+            Move moved = moves[place_of_item];
+            if (BY_SLOT) {
+                const int* slots = table + layer / layers_per_group * group_stride + (long long)owners[place_of_item] * table_stride;
+                moved.conv_from = slots[moved.conv_from];
+                moved.ssm_from = slots[moved.ssm_from];
+                moved.to = slots[moved.to];
+            }
             if (part < ssm_pieces) {
                 if (moved.ssm_from == moved.to) continue;
                 const Ssm* read = ssm_in + ((long long)layer * slots_in + moved.ssm_from) * words;
@@ -135,3 +153,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv8(PARAMETERS
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv1(PARAMETERS(int4, short)) { copy<int4, short>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv8(PARAMETERS(int, int4)) { copy<int, int4>(ARGUMENTS); }
 extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv1(PARAMETERS(int, short)) { copy<int, short>(ARGUMENTS); }
+
+#define SLOTS_ARGUMENTS ARGUMENTS, idx, num_computed, group_stride, layers_per_group
+extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm4_conv8(PARAMETERS(int4, int4), BY_SLOT_PARAMETERS) { copy<int4, int4, true>(SLOTS_ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm4_conv1(PARAMETERS(int4, short), BY_SLOT_PARAMETERS) { copy<int4, short, true>(SLOTS_ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm1_conv8(PARAMETERS(int, int4), BY_SLOT_PARAMETERS) { copy<int, int4, true>(SLOTS_ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm1_conv1(PARAMETERS(int, short), BY_SLOT_PARAMETERS) { copy<int, short, true>(SLOTS_ARGUMENTS); }

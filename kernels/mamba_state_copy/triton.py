@@ -24,9 +24,10 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
-from baselines.mamba_state_copy.operator import Inputs, Outputs, conv_columns, state_bytes, time_first
+from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, state_bytes, time_first
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Requests that a block looks at together.
 REQUESTS = 256
@@ -44,7 +45,7 @@ def num_blocks(point: Point, pieces: int) -> int:
     return min(TARGET_BLOCKS, max(point.num_layers * pieces, cdiv(everything, BYTES_PER_BLOCK)))
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_layers", "slots_in", "slots_out"])
+@triton.jit(do_not_specialize=["num_reqs", "num_layers", "slots_in", "slots_out", "group_stride", "layers_per_group"])
 def _copy(
     seq_lens,
     query_start_loc,
@@ -63,6 +64,11 @@ def _copy(
     num_layers,
     slots_in,
     slots_out,
+    idx,
+    num_computed,
+    group_stride,
+    layers_per_group,
+    BY_SLOT: tl.constexpr,
     AFTER: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -79,32 +85,48 @@ def _copy(
     for tile in range(0, num_reqs, TILE):
         b = tile + tl.arange(0, TILE)
         request = b < num_reqs
-        seq_len = tl.load(seq_lens + b, mask=request, other=0)
         start, end = (
             tl.load(query_start_loc + b, mask=request, other=0),
             tl.load(query_start_loc + b + 1, mask=request, other=0),
         )
-        count, column = tl.load(accepted + b, mask=request, other=1), tl.load(state_columns + b, mask=request, other=-1)
+        if BY_SLOT:
+            owner = tl.load(idx + b, mask=request, other=-1)
+            request = owner >= 0
+            seq_len = tl.load(num_computed + owner, mask=request, other=0)
+            seq_len += 0 if AFTER else end - start
+        else:
+            owner = b.to(tl.int64)
+            seq_len = tl.load(seq_lens + b, mask=request, other=0)
+        count = tl.load(accepted + owner, mask=request, other=1)
+        column = tl.load(state_columns + owner, mask=request, other=-1)
         last = tl.where(seq_len > 0, (seq_len - 1) // BLOCK_SIZE, -1)
-        if AFTER:
+        if AFTER and BY_SLOT:
+            target = seq_len // BLOCK_SIZE - 1
+            shift = (target + 1) * BLOCK_SIZE - (seq_len - count + 1)
+            crosses = request & (shift >= 0)
+        elif AFTER:
             running = seq_len - tl.load(drafts + b, mask=request, other=0)
             blocks = (running + count - 1) // BLOCK_SIZE
             target, shift = blocks - 1, blocks * BLOCK_SIZE - running
             crosses = (seq_len > 0) & (shift >= 0)
         else:
             computed = seq_len - (end - start)
-            column = tl.where(column >= 0, column, tl.where(computed > 0, (computed - 1) // BLOCK_SIZE, -1))
+            if not BY_SLOT:
+                column = tl.where(column >= 0, column, tl.where(computed > 0, (computed - 1) // BLOCK_SIZE, -1))
             target, shift = last, count - 1
             crosses = (column >= 0) & (column != last) & (seq_len > 0)
-        row = table + b.to(tl.int64) * table_stride
-        conv_from = tl.load(row + column, mask=crosses, other=0)
-        ssm_from = tl.load(row + column + shift, mask=crosses, other=0)
-        to = tl.load(row + target, mask=crosses, other=0)
+        if BY_SLOT:  # columns: state slots differ from group to group
+            conv_from, ssm_from, to = column, column + shift, target
+        else:
+            row = table + owner * table_stride
+            conv_from = tl.load(row + column, mask=crosses, other=0)
+            ssm_from = tl.load(row + column + shift, mask=crosses, other=0)
+            to = tl.load(row + target, mask=crosses, other=0)
         if tl.program_id(0) == 0:
             settled = crosses & (conv_from == to) if AFTER else crosses
-            tl.store(accepted_out + b, tl.where(settled, 1, count), mask=request)
+            tl.store(accepted_out + owner, tl.where(settled, 1, count), mask=request)
             if not AFTER:
-                tl.store(columns_out + b, last, mask=request)
+                tl.store(columns_out + owner, last, mask=request)
 
         crossing = crosses.to(tl.int32)
         rank = tl.cumsum(crossing, 0)
@@ -113,6 +135,10 @@ def _copy(
             chosen = crosses & (rank == piece // PIECES // num_layers + 1)
             source = tl.sum(tl.where(chosen, ssm_from, 0), 0)
             destination = tl.sum(tl.where(chosen, to, 0), 0)
+            if BY_SLOT:
+                slots = table + (layer // layers_per_group).to(tl.int64) * group_stride
+                slots += tl.sum(tl.where(chosen, owner, 0), 0) * table_stride
+                source, destination = tl.load(slots + source), tl.load(slots + destination)
             part = piece % PIECES
             from_layer, to_layer = layer.to(tl.int64) * slots_in, layer.to(tl.int64) * slots_out
             # The two branches share no names: when compiled, one name has one shape.
@@ -123,6 +149,8 @@ def _copy(
                 tl.store(ssm_out + (to_layer + destination) * WORDS + word, state, mask=of_state)
             else:
                 origin = tl.sum(tl.where(chosen, conv_from, 0), 0)
+                if BY_SLOT:
+                    origin = tl.load(slots + origin)
                 skipped = tl.sum(tl.where(chosen, shift, 0), 0)
                 channel = (part - SSM_PIECES) * CHANNELS + tl.arange(0, CHANNELS)
                 inside = channel < tl.where((origin != destination) | (skipped > 0), CONV_DIM, 0)
@@ -151,39 +179,42 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     pieces = ssm_pieces + cdiv(point.conv_dim, CHANNELS)
     grid = (num_blocks(point, pieces),)
     columns_out = out.num_accepted_tokens if after else out.state_columns
-
-    def launch() -> None:
-        _copy[grid](
-            x.seq_lens,
-            x.query_start_loc,
-            x.num_accepted_tokens,
-            x.state_columns,
-            x.num_draft_tokens,
-            x.block_table,
-            x.conv_states,
-            x.ssm_states,
-            out.conv_states,
-            out.ssm_states,
-            out.num_accepted_tokens,
-            columns_out,
-            point.batch_size,
-            x.block_table.stride(0),
-            point.num_layers,
-            x.ssm_states.shape[1],
-            out.ssm_states.shape[1],
-            AFTER=after,
-            BLOCK_SIZE=point.mamba_block_size,
-            COLUMNS=conv_columns(point),
-            CONV_DIM=point.conv_dim,
-            TIME_STRIDE=time_stride,
-            CHANNEL_STRIDE=channel_stride,
-            WORDS=words,
-            SSM_PIECES=ssm_pieces,
-            PIECES=pieces,
-            SSM_WORDS=SSM_WORDS,
-            CHANNELS=CHANNELS,
-            TILE=REQUESTS,
-            num_warps=8,
-        )
-
-    return launch
+    return fixed_launch(
+        _copy,
+        grid,
+        x.seq_lens,
+        x.query_start_loc,
+        x.num_accepted_tokens,
+        x.state_columns,
+        x.num_draft_tokens,
+        x.block_table,
+        x.conv_states,
+        x.ssm_states,
+        out.conv_states,
+        out.ssm_states,
+        out.num_accepted_tokens,
+        columns_out,
+        point.batch_size,
+        x.block_table.stride(-2),
+        point.num_layers,
+        x.ssm_states.shape[1],
+        out.ssm_states.shape[1],
+        x.idx,
+        x.num_computed,
+        x.block_table.stride(0),
+        point.num_layers // point.num_groups,
+        BY_SLOT=by_slot(point),
+        AFTER=after,
+        BLOCK_SIZE=point.mamba_block_size,
+        COLUMNS=conv_columns(point),
+        CONV_DIM=point.conv_dim,
+        TIME_STRIDE=time_stride,
+        CHANNEL_STRIDE=channel_stride,
+        WORDS=words,
+        SSM_PIECES=ssm_pieces,
+        PIECES=pieces,
+        SSM_WORDS=SSM_WORDS,
+        CHANNELS=CHANNELS,
+        TILE=REQUESTS,
+        num_warps=8,
+    )

@@ -19,6 +19,7 @@ from baselines.mamba_state_gather.operator import Inputs, Outputs
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Slots (requests x lanes) of one program, which is one warp.
 ENTRIES = 128
@@ -59,20 +60,18 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes = triton.next_power_of_2(slots)
     rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.state_indices.stride(0)
-
-    def launch() -> None:
-        _gather[grid](
-            x.state_indices,
-            x.block_idx_last_scheduled_token,
-            x.block_idx_last_scheduled_token_prev_step,
-            out.input_slots,
-            out.output_slots,
-            point.batch_size,
-            stride,
-            SLOTS=slots,
-            ROWS=rows,
-            LANES=lanes,
-            num_warps=1,
-        )
-
-    return launch
+    return fixed_launch(
+        _gather,
+        grid,
+        x.state_indices,
+        x.block_idx_last_scheduled_token,
+        x.block_idx_last_scheduled_token_prev_step,
+        out.input_slots,
+        out.output_slots,
+        point.batch_size,
+        stride,
+        SLOTS=slots,
+        ROWS=rows,
+        LANES=lanes,
+        num_warps=1,
+    )

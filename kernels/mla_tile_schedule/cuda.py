@@ -15,12 +15,16 @@ SOURCE = Path(__file__).with_name("mla_tile_schedule.cu")
 THREADS = 256
 
 
-@variant("mla_tile_schedule", requires=GPU, sources=SOURCE)
+#: Requests and parts of one warp, and those up to which stretched parts are found by doubling.
+SIZES = {"batch_size": (128, THREADS), "num_sm_parts": (32, THREADS)}
+
+
+@variant("mla_tile_schedule", requires=GPU, sources=SOURCE, sizes=SIZES)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The same in CUDA C++, one block of 256 threads."""
+    """The same in CUDA C++, one block of 256 threads. Up to 128 requests and 32 parts are scheduled by one warp."""
     return launcher(
         SOURCE,
-        "tile_schedule",
+        "schedule_few" if len(x.seq_lens) <= THREADS else "schedule_many",
         1,
         THREADS,
         x.seq_lens,

@@ -11,6 +11,18 @@
 //      nothing before it did, and moves itself and all later lanes. As many rounds as stretched parts, plus one
 //   4. a thread per part: its row. A team of threads per part: num_splits of the requests it finishes
 //
+// For few requests and parts a single warp does 1 to 3 in registers (small_schedule): one barrier instead of three or more.
+// Where many of more than 32 parts are stretched, a round for each takes too long: they are found by doubling
+// (jump_schedule). Kernels for more than THREADS requests are compiled without both, which makes them smaller.
+//
+// Versions, us on an H200 at B = 128 (lengths 4096 to 8192, 16 parts; lognormal around 1024, 132 parts, old layout):
+//
+//   eight warps, rounds             2.11    6.75
+//   one warp; doubling              1.62    5.84
+//
+// Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come first;
+// no stall on memory is near. Before, with eight warps: barriers.
+//
 // Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
 // multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
 
@@ -24,13 +36,23 @@ constexpr int BLOCK_N = 64, BLOCK_N_LOG2 = 6;
 constexpr unsigned ALL = 0xffffffffu, NO_SNAP = 0xffffffffu;
 constexpr int SNAP_BITS = 7;  // overhead <= 64
 constexpr int NEVER = 0x7fffffff;
+// Batches and parts that one warp schedules, and those for which stretched parts are found by doubling.
+constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_BATCH = THREADS, JUMP_PARTS = THREADS;
+constexpr unsigned FAR = 0x3fff;  // parts; more than there are
+
+// Costs of four requests, summed up one after another.
+struct Four {
+    int4 ends;
+    int count, sum;
+};
 
 // The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
-// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on.
+// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what has its
+// operator[].
 template <class Lens>
 __device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
     int4 s = make_int4(0, 0, 0, 0);
@@ -41,17 +63,248 @@ __device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int c
     return s;
 }
 template <class Lens>
-__device__ __forceinline__ int4 four(const Lens seq_lens, int first, int count) {
+__device__ __forceinline__ int4 four_lens(const Lens seq_lens, int first, int count) {
     return one_by_one(seq_lens, first, count);
 }
 template <>
-__device__ __forceinline__ int4 four(const int* seq_lens, int first, int count) {
+__device__ __forceinline__ int4 four_lens(const int* seq_lens, int first, int count) {
     const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
     return aligned && count >= ITEMS ? *reinterpret_cast<const int4*>(seq_lens + first) : one_by_one(seq_lens, first, count);
 }
 
-// Lens: const int*, or what has its operator[].
+// Of the requests from `first` on; a length past the batch counts as 0.
 template <class Lens>
+__device__ __forceinline__ Four four_costs(const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
+    const int count = batch_size - first;
+    const int4 s = four_lens(seq_lens, first, count);
+    // Costs past the batch are never read: their ends are NEVER, and no later thread of the block has a request.
+    Four four;
+    four.count = count;
+    four.ends.x = blocks_of(s.x, old) + overhead;
+    four.ends.y = four.ends.x + blocks_of(s.y, old) + overhead;
+    four.ends.z = four.ends.y + blocks_of(s.z, old) + overhead;
+    four.ends.w = four.ends.z + blocks_of(s.w, old) + overhead;
+    four.sum = count >= ITEMS ? four.ends.w : count == 3 ? four.ends.z : count == 2 ? four.ends.y : count == 1 ? four.ends.x : 0;
+    return four;
+}
+
+// The ends of four requests; NEVER past the batch.
+__device__ __forceinline__ int4 absolute(const Four& four, int before) {
+    return make_int4(
+        four.count > 0 ? before + four.ends.x : NEVER, four.count > 1 ? before + four.ends.y : NEVER,
+        four.count > 2 ? before + four.ends.z : NEVER, four.count > 3 ? before + four.ends.w : NEVER);
+}
+
+__device__ __forceinline__ int inclusive_scan(int value, int lane) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const int other = __shfl_up_sync(ALL, value, distance);
+        if (lane >= distance) value += other;
+    }
+    return value;
+}
+
+// Parts look for a snap at once; the first lane that snaps is right, and moves itself and all later lanes.
+__device__ __forceinline__ void settle(const int* ends, int lane, int slack, int& start, int& reached, int& end, int next) {
+#pragma unroll 1
+    while (true) {
+#pragma unroll 1
+        while (next <= start + slack) {
+            end = next;
+            next = ends[++reached];
+        }
+        const unsigned snap = end > start ? (unsigned)(lane << SNAP_BITS | (end - start)) : NO_SNAP;
+        const unsigned first = __reduce_min_sync(ALL, snap);
+        if (first == NO_SNAP) break;
+        const int snapping = first >> SNAP_BITS;
+        if (lane >= snapping) start += first & ((1 << SNAP_BITS) - 1);
+        if (lane <= snapping) slack = 0;  // settled: with requests without blocks the next end may be within reach again
+    }
+}
+
+// A row. begin: request, block and split index at which the part starts; after: request and block at which the next does.
+template <class Lens>
+__device__ __forceinline__ void write_row(
+    const Lens seq_lens, int* __restrict__ metadata, int p, int request, int block, int split, int after_request,
+    int after_block, bool old) {
+    const bool finished = after_block == 0;
+    const int last = after_request - (int)finished;
+    const int length = seq_lens[last];
+    int4 low, high;
+    if (old) {
+        low = make_int4(request, block * BLOCK_N, last, finished ? length : after_block * BLOCK_N);
+        high = make_int4(split, 0, 0, 0);
+    } else {
+        const int either = request == last && (block > 0 || !finished);
+        const int whole = length > 0 ? blocks_of(length, false) : 0;
+        low = make_int4(request, last, block, finished ? whole : after_block);
+        high = make_int4(split, either | (block > 0), either | !finished, 0);
+    }
+    int* row = metadata + p * 8;
+    if ((reinterpret_cast<unsigned long long>(metadata) & 15) == 0) {
+        reinterpret_cast<int4*>(row)[0] = low;
+        reinterpret_cast<int4*>(row)[1] = high;
+    } else {
+        row[0] = low.x, row[1] = low.y, row[2] = low.z, row[3] = low.w;
+        row[4] = high.x, row[5] = high.y, row[6] = high.z;
+    }
+}
+
+// Up to 128 requests and 32 parts: four requests and one part per lane of the first warp, everything in registers but the
+// ends. The other warps wait for the only barrier, then write num_splits while the first writes the rows.
+template <class Lens>
+__device__ __forceinline__ void small_schedule(
+    const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
+    int batch_size, int num_parts, int overhead, int multiplier, int shift, bool old, int* ends, int4* parts) {
+    const int lane = threadIdx.x & 31;
+    int reached = 0, block = 0, split = 0;
+    if (threadIdx.x < 32) {
+        const Four four = four_costs(seq_lens, lane * ITEMS, batch_size, overhead, old);
+        const int inclusive = inclusive_scan(four.sum, lane);
+        const int total = __shfl_sync(ALL, inclusive, 31);
+        const int4 mine = absolute(four, inclusive - four.sum);
+        *reinterpret_cast<int4*>(ends + lane * ITEMS) = mine;
+        if (lane == 0) *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(NEVER, NEVER, NEVER, NEVER);
+        __syncwarp();
+        const int stride =
+            (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
+        const int slack = lane ? overhead : 0;
+        int start = min(lane, num_parts) * stride;
+
+        // The lane that holds the first end beyond reach, by shuffles; then the place among its four.
+        int row = 0;
+#pragma unroll
+        for (int step = 16; step; step >>= 1) {
+            if (__shfl_sync(ALL, mine.w, row + step - 1) <= start + slack) row += step;
+        }
+        if (__shfl_sync(ALL, mine.w, row) <= start + slack) ++row;
+        const int4 here = *reinterpret_cast<const int4*>(ends + row * ITEMS);
+        const int reach = start + slack, earlier = row ? ends[row * ITEMS - 1] : 0;
+        const bool x = here.x <= reach, y = here.y <= reach, z = here.z <= reach;
+        int end = z ? here.z : y ? here.y : x ? here.x : earlier;
+        const int next = z ? here.w : y ? here.z : x ? here.y : here.x;
+        reached = row * ITEMS + x + y + z;
+        settle(ends, lane, slack, start, reached, end, next);
+
+        block = reached < batch_size ? start - end : 0;
+        const int before = __shfl_up_sync(ALL, reached, 1);
+        const unsigned inside = __ballot_sync(ALL, block > 0);
+        const unsigned heads = __ballot_sync(ALL, lane == 0 || reached != before);
+        const unsigned up_to_here = ALL >> (31 - lane);
+        const int head = 31 - __clz(heads & up_to_here);
+        split = block > 0 ? lane - head + (int)(inside >> head & 1) : 0;
+        parts[lane] = make_int4(reached, __popc(inside & up_to_here), 0, 0);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const int later_request = __shfl_down_sync(ALL, reached, 1), later_block = __shfl_down_sync(ALL, block, 1);
+        const bool last = lane == num_parts - 1;
+        if (lane < num_parts) {
+            write_row(
+                seq_lens, metadata, lane, reached, block, split, last ? batch_size : later_request, last ? 0 : later_block, old);
+        }
+        if (lane == 0) num_splits[0] = 0;
+        return;
+    }
+    // 128 threads: a power of two of them shares the requests of a part.
+    const int thread = threadIdx.x - 32, team_log2 = __clz(num_parts * 2 - 1) - __clz(128);
+    const int p = thread >> team_log2;
+    if (p >= num_parts) return;
+    const int starts = parts[p].y, until = p == num_parts - 1 ? batch_size : parts[p + 1].x;
+#pragma unroll 1
+    for (int i = parts[p].x + (thread & ((1 << team_log2) - 1)) + 1; i <= until; i += 1 << team_log2) num_splits[i] = i + starts;
+}
+
+// How many ends are at or below `reach`. capacity: power of two; ends holds NEVER from the batch up to there.
+__device__ __forceinline__ int ends_within(const int* ends, int capacity, int reach) {
+    int found = 0;
+    // Every probe is inside ends: the compiler would compute the address of a guarded load again in each turn.
+#pragma unroll 1
+    for (int step = capacity >> 1; step; step >>= 1) {
+        if (ends[found + step - 1] <= reach) found += step;
+    }
+    return ends[found] <= reach ? found + 1 : found;
+}
+
+// Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what follows
+// depends on that end alone: `jumps` leads from each end to the end of the next stretched part, with the number of parts
+// between (in the upper 16 bits), and doubled, to the 2nd, 4th, 8th ... next. A thread per part descends from the first
+// request. jumps: 8 levels of batch_size + 1 entries.
+__device__ __forceinline__ void jump_schedule(
+    const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride, int capacity) {
+    const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, levels = 32 - __clz(num_parts - 1);
+    const int width = batch_size + 1;
+    unsigned jump = FAR << 16 | batch_size;
+    if (thread < batch_size) {
+        int y = (thread ? ends[thread - 1] : 0) + stride;
+        int found = thread, end = y - stride, next = ends[found];
+#pragma unroll 1
+        for (int k = 1; k < num_parts; ++k, y += stride) {
+            while (next <= y + overhead) {
+                end = next;
+                next = ends[++found];
+            }
+            if (end >= y) {
+                jump = k << 16 | found;
+                break;
+            }
+            if (found == batch_size) break;
+        }
+        jumps[thread] = jump;
+    }
+    if (thread < levels) jumps[thread * width + batch_size] = FAR << 16 | batch_size;
+    __syncthreads();
+#pragma unroll 1
+    for (int level = 1; level < levels; ++level) {
+        if (thread < batch_size) {
+            const unsigned further = jumps[(level - 1) * width + (jump & 0xffff)];
+            jump = min((jump >> 16) + (further >> 16), FAR) << 16 | (further & 0xffff);
+            jumps[level * width + thread] = jump;
+        }
+        __syncthreads();
+    }
+
+    int reached = batch_size, block = 0;
+    if (thread < num_parts) {
+        int from = 0, at = 0;
+#pragma unroll 1
+        for (int level = levels - 1; level >= 0; --level) {
+            const unsigned to = jumps[level * width + from];
+            if (at + (int)(to >> 16) <= thread) {
+                at += to >> 16;
+                from = to & 0xffff;
+            }
+        }
+        const int start = (from ? ends[from - 1] : 0) + (thread - at) * stride;
+        reached = ends_within(ends, capacity, start);
+        block = reached < batch_size ? start - (reached ? ends[reached - 1] : 0) : 0;
+        parts[thread].x = reached;
+    }
+    __syncthreads();
+    const int before = thread && thread < num_parts ? parts[thread - 1].x : -1;
+    const unsigned inside = __ballot_sync(ALL, block > 0);
+    const unsigned heads = __ballot_sync(ALL, reached != before);
+    const unsigned up_to_here = ALL >> (31 - lane);
+    const int head = 31 - __clz(heads & up_to_here);
+    int origin = head < 0 ? -1 : warp * 32 + head - (int)(inside >> head & 1);
+    if (lane == 31) carries[warp] = make_int2(__popc(inside), origin);
+    __syncthreads();
+    int starts = __popc(inside & up_to_here), carried = -1;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) {
+        if (w < warp) {
+            starts += carries[w].x;
+            carried = max(carried, carries[w].y);
+        }
+    }
+    if (origin < 0) origin = carried;
+    if (thread < num_parts) parts[thread] = make_int4(reached, block, block > 0 ? thread - origin : 0, starts);
+    if (thread == 0) parts[num_parts] = make_int4(batch_size, 0, 0, 0);
+    __syncthreads();
+}
+
+// MANY: compiled for more than THREADS requests only.
+template <bool MANY, class Lens>
 __device__ __forceinline__ void tile_schedule(
     const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
     int batch_size, int num_parts, int overhead, int multiplier, int shift, int old) {
@@ -59,6 +312,12 @@ __device__ __forceinline__ void tile_schedule(
     __shared__ int warp_sums[WARPS];
     // begin request, begin block, begin split, parts up to this one that start inside a request
     __shared__ int4 parts[MAX_PARTS + 1];
+    __shared__ int2 carries[WARPS];
+    if (!MANY && batch_size <= SMALL_BATCH && num_parts <= SMALL_PARTS) {
+        small_schedule(
+            seq_lens, metadata, num_splits, batch_size, num_parts, overhead, multiplier, shift, old, ends, parts);
+        return;
+    }
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds NEVER from the batch up to here
@@ -66,22 +325,11 @@ __device__ __forceinline__ void tile_schedule(
     int total = 0;
 #pragma unroll 1
     for (int tile = 0; tile < capacity; tile += TILE) {
-        const int first = tile + threadIdx.x * ITEMS, count = batch_size - first;
-        const int4 s = four(seq_lens, first, count);
-        // Costs past the batch are never read: their ends are NEVER, and no later thread of the block has a request.
-        const int to_x = blocks_of(s.x, old) + overhead;
-        const int to_y = to_x + blocks_of(s.y, old) + overhead;
-        const int to_z = to_y + blocks_of(s.z, old) + overhead;
-        const int to_w = to_z + blocks_of(s.w, old) + overhead;
-        const int sum = count >= ITEMS ? to_w : count == 3 ? to_z : count == 2 ? to_y : count == 1 ? to_x : 0;
-        int before = sum;
-#pragma unroll
-        for (int distance = 1; distance < 32; distance *= 2) {
-            const int other = __shfl_up_sync(ALL, before, distance);
-            if (lane >= distance) before += other;
-        }
+        const int first = tile + threadIdx.x * ITEMS;
+        const Four four = four_costs(seq_lens, first, batch_size, overhead, old);
+        int before = inclusive_scan(four.sum, lane);
         if (lane == 31) warp_sums[warp] = before;
-        before += total - sum;
+        before += total - four.sum;
         __syncthreads();
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
@@ -89,9 +337,7 @@ __device__ __forceinline__ void tile_schedule(
             if (w < warp) before += other;
             total += other;
         }
-        *reinterpret_cast<int4*>(ends + first) = make_int4(
-            count > 0 ? before + to_x : NEVER, count > 1 ? before + to_y : NEVER,
-            count > 2 ? before + to_z : NEVER, count > 3 ? before + to_w : NEVER);
+        *reinterpret_cast<int4*>(ends + first) = absolute(four, before);
         if (threadIdx.x == 0) ends[tile + TILE] = NEVER;
         __syncthreads();
     }
@@ -99,92 +345,60 @@ __device__ __forceinline__ void tile_schedule(
     const int stride =
         (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
 
-    // How many ends are at or below the reach of part p if nothing snaps. Part 0 starts at cost 0 and never snaps.
-    int reached = batch_size;
+    // A part is stretched where an end lies in the overhead + 1 places behind its start.
+    const bool stretched = !MANY && batch_size <= JUMP_BATCH && num_parts > 32 && num_parts <= JUMP_PARTS &&
+                           num_parts * batch_size * (overhead + 1) >> 4 >= total;
+    if (stretched) {
+        jump_schedule(ends, ends + TILE + ITEMS, parts, carries, batch_size, num_parts, overhead, stride, capacity);
+    } else {
+        // How many ends are at or below the reach of part p if nothing snaps. Part 0 starts at cost 0 and never snaps.
+        int reached = batch_size;
 #pragma unroll 1
-    for (int p = threadIdx.x; p < num_parts; p += THREADS) {
-        const int reach = p * stride + (p ? overhead : 0);
-        int found = 0;
-        // Every probe is inside ends: the compiler would compute the address of a guarded load again in each turn.
-#pragma unroll 1
-        for (int step = capacity >> 1; step; step >>= 1) {
-            if (ends[found + step - 1] <= reach) found += step;
+        for (int p = threadIdx.x; p < num_parts; p += THREADS) {
+            const int reach = p * stride + (p ? overhead : 0);
+            const int found = ends_within(ends, capacity, reach);
+            if (p < 32) reached = found;
+            parts[p].x = found;
         }
-        if (ends[found] <= reach) ++found;
-        if (p < 32) reached = found;
-        parts[p].x = found;
-    }
-    if (num_parts > 32) __syncthreads();
+        if (num_parts > 32) __syncthreads();
 
-    if (warp == 0) {
-        int base = 0, previous_request = -1, previous_origin = 0, starts_inside = 0;
+        if (warp == 0) {
+            int base = 0, previous_request = -1, previous_origin = 0, starts_inside = 0;
 #pragma unroll 1
-        for (int chunk = 0; chunk < num_parts; chunk += 32) {
-            const int p = chunk + lane;
-            if (chunk) reached = p < num_parts ? parts[p].x : batch_size;
-            int slack = p ? overhead : 0;
-            int start = base + min(lane, num_parts - chunk) * stride;
-            int end = reached ? ends[reached - 1] : 0, next = ends[reached];
-#pragma unroll 1
-            while (true) {
-#pragma unroll 1
-                while (next <= start + slack) {
-                    end = next;
-                    next = ends[++reached];
+            for (int chunk = 0; chunk < num_parts; chunk += 32) {
+                const int p = chunk + lane;
+                if (chunk) reached = p < num_parts ? parts[p].x : batch_size;
+                const int slack = p ? overhead : 0;
+                int start = base + min(lane, num_parts - chunk) * stride;
+                int end = reached ? ends[reached - 1] : 0;
+                settle(ends, lane, slack, start, reached, end, ends[reached]);
+
+                const int block = reached < batch_size ? start - end : 0;
+                int before = __shfl_up_sync(ALL, reached, 1);
+                if (lane == 0) before = previous_request;
+                const unsigned inside = __ballot_sync(ALL, block > 0);
+                const unsigned heads = __ballot_sync(ALL, reached != before);
+                const unsigned up_to_here = ALL >> (31 - lane);
+                // The split index counts from the first part that starts in the request; it is 0 for a part at the request's begin.
+                const int head = 31 - __clz(heads & up_to_here);
+                const int origin = head < 0 ? previous_origin : chunk + head - (int)(inside >> head & 1);
+                if (p < num_parts) {
+                    parts[p] = make_int4(reached, block, block > 0 ? p - origin : 0, starts_inside + __popc(inside & up_to_here));
                 }
-                const unsigned snap = end > start ? (unsigned)(lane << SNAP_BITS | (end - start)) : NO_SNAP;
-                const unsigned first = __reduce_min_sync(ALL, snap);
-                if (first == NO_SNAP) break;
-                const int snapping = first >> SNAP_BITS;
-                if (lane >= snapping) start += first & ((1 << SNAP_BITS) - 1);
-                if (lane <= snapping) slack = 0;  // settled: with requests without blocks the next end may be within reach again
+                base = __shfl_sync(ALL, start, 31) + stride;
+                previous_request = __shfl_sync(ALL, reached, 31);
+                previous_origin = __shfl_sync(ALL, origin, 31);
+                starts_inside += __popc(inside);
             }
-
-            const int block = reached < batch_size ? start - end : 0;
-            int before = __shfl_up_sync(ALL, reached, 1);
-            if (lane == 0) before = previous_request;
-            const unsigned inside = __ballot_sync(ALL, block > 0);
-            const unsigned heads = __ballot_sync(ALL, reached != before);
-            const unsigned up_to_here = ALL >> (31 - lane);
-            // The split index counts from the first part that starts in the request; it is 0 for a part at the request's begin.
-            const int head = 31 - __clz(heads & up_to_here);
-            const int origin = head < 0 ? previous_origin : chunk + head - (int)(inside >> head & 1);
-            if (p < num_parts) {
-                parts[p] = make_int4(reached, block, block > 0 ? p - origin : 0, starts_inside + __popc(inside & up_to_here));
-            }
-            base = __shfl_sync(ALL, start, 31) + stride;
-            previous_request = __shfl_sync(ALL, reached, 31);
-            previous_origin = __shfl_sync(ALL, origin, 31);
-            starts_inside += __popc(inside);
+            if (lane == 0) parts[num_parts] = make_int4(batch_size, 0, 0, 0);
         }
-        if (lane == 0) parts[num_parts] = make_int4(batch_size, 0, 0, 0);
+        __syncthreads();
     }
-    __syncthreads();
 
 #pragma unroll 1
     for (int p = threadIdx.x; p < num_parts; p += THREADS) {
         const int4 begin = parts[p], after = parts[p + 1];
-        const bool finished = after.y == 0;
-        const int last = after.x - (int)finished;
-        const int length = seq_lens[last];
-        int4 low, high;
-        if (old) {
-            low = make_int4(begin.x, begin.y * BLOCK_N, last, finished ? length : after.y * BLOCK_N);
-            high = make_int4(begin.z, 0, 0, 0);
-        } else {
-            const int either = begin.x == last && (begin.y > 0 || !finished);
-            const int whole = length > 0 ? blocks_of(length, false) : 0;
-            low = make_int4(begin.x, last, begin.y, finished ? whole : after.y);
-            high = make_int4(begin.z, either | (begin.y > 0), either | !finished, 0);
-        }
-        int* row = metadata + p * 8;
-        if ((reinterpret_cast<unsigned long long>(metadata) & 15) == 0) {
-            reinterpret_cast<int4*>(row)[0] = low;
-            reinterpret_cast<int4*>(row)[1] = high;
-        } else {
-            row[0] = low.x, row[1] = low.y, row[2] = low.z, row[3] = low.w;
-            row[4] = high.x, row[5] = high.y, row[6] = high.z;
-        }
+        write_row(seq_lens, metadata, p, begin.x, begin.y, begin.z, after.x, after.y, old);
     }
 
     // Power of two of at least 8: threads that share the requests of one part.

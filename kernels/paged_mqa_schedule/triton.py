@@ -1,12 +1,19 @@
 """paged_mqa_schedule in Triton: one launch, straight into the persistent table, not recompiled per batch size.
 
     triton_fused   a few rows of the table per program: every program scans all lengths and counts the requests that end
-                   before each of its rows
+                   before each of its rows. Up to 128 requests, a program is one warp and has no barrier
     cuda_fused     one block for 256 rows (cuda.py): a scan, one barrier, a binary search per row
 
 Triton cannot index shared memory, and a search by tl.gather costs a barrier per step, while counting costs one
 reduction. The price is that every program reads the lengths, from L2. In CUDA C++ a step of the search is one
-shared-memory load: a third faster at B = 128, equal at B = 1024.
+shared-memory load.
+
+Shapes, us on an H200 at B = 128 (lengths 4096 to 8192); with fewer warps, reductions of 32 bits instead of 64:
+
+    four warps, 8 rows     2.25; 2.21 with 32 bits, which at B = 1024 takes longer (2.31 against 2.25)
+    two warps, 4 rows      1.90
+    one warp               1.76 with 8 rows, 1.64 with 4, 1.62 with 2
+    cuda_fused             1.49
 
 ``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one.
 """
@@ -21,11 +28,15 @@ import triton.language as tl
 from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Lengths scanned at once. Batches larger than the larger tile take several turns.
 SMALL_TILE, LARGE_TILE = 256, 1024
 #: Lengths times table rows per program. Fewer: more programs that read all lengths. More: each of them takes longer.
 COMPARISONS = 2048
+#: Largest batch that a program of one warp scans at once, and the table rows of such a program.
+WARP_TILE = tl.constexpr(128)
+WARP_SLOTS = 2
 
 
 @triton.jit
@@ -85,7 +96,7 @@ def schedule_rows(
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
 ):
-    """SLOTS rows of the table.
+    """SLOTS rows of the table. ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger.
 
     A request is ``factor`` queries of one length, its atoms. TOKENS: the batch is flattened; a request is one query per
     token, at most ``factor``, and has no atoms. queries: number of all queries.
@@ -93,10 +104,14 @@ def schedule_rows(
     atoms = 1 if TOKENS else factor
     rows = tl.arange(0, ROWS)
     first = _weight(lens, query_start_loc, rows, batch_size, row_stride, TOKENS)
-    before = tl.sum(first, 0)
-    total = before
-    for begin in range(ROWS, batch_size, ROWS):
-        total += tl.sum(_weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS), 0)
+    if ROWS <= WARP_TILE:  # the whole batch
+        ends = tl.cumsum(first, 0)
+        total = tl.max(ends, 0)
+    else:
+        before = tl.sum(first, 0)
+        total = before
+        for begin in range(ROWS, batch_size, ROWS):
+            total += tl.sum(_weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS), 0)
 
     units = total * atoms
     share = ((units.to(tl.int64) * multiplier) >> shift).to(tl.int32)
@@ -104,15 +119,22 @@ def schedule_rows(
     slot = program * SLOTS + tl.arange(0, SLOTS)
     start = slot * share + tl.where(back != 0, tl.maximum(slot - num_sms + rest, 0), tl.minimum(slot, rest))
 
-    passed = _passed(first, 0, start, atoms)
-    for begin in range(ROWS, batch_size, ROWS):
-        tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS)
-        passed += _passed(tile, before, start, atoms)
-        before += tl.sum(tile, 0)
+    if ROWS <= WARP_TILE:
+        ended = ends[None, :] * atoms <= start[:, None]
+        count = tl.sum(ended.to(tl.int32), 1)
+        segments = tl.max(tl.where(ended, ends[None, :], 0), 1)
+    else:
+        passed = _passed(first, 0, start, atoms)
+        for begin in range(ROWS, batch_size, ROWS):
+            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS)
+            passed += _passed(tile, before, start, atoms)
+            before += tl.sum(tile, 0)
+        count = (passed >> 32).to(tl.int32)
+        segments = passed.to(tl.int32)
 
     # Where no unit is left, entries past the batch were counted too; the segment comes out as 0.
-    request = tl.minimum((passed >> 32).to(tl.int32), batch_size)
-    segment = start - passed.to(tl.int32) * atoms
+    request = tl.minimum(count, batch_size)
+    segment = start - segments * atoms
     live = request < batch_size
     if TOKENS:
         query = tl.load(query_start_loc + request, mask=live, other=0)
@@ -176,36 +198,40 @@ def _schedule(
 
 
 def tiling(batch_size: int, num_sms: int) -> tuple[int, dict[str, int]]:
-    """Programs, and the compile-time sizes of ``schedule_rows``: lengths scanned at once, table rows per program."""
+    """Programs of several warps, and the compile-time sizes of ``schedule_rows``."""
     rows = SMALL_TILE if batch_size <= SMALL_TILE else LARGE_TILE
     slots = COMPARISONS // rows
     return cdiv(num_sms + 1, slots), {"ROWS": rows, "SLOTS": slots}
 
 
-@variant("paged_mqa_schedule")
+def warp_tiling(num_sms: int) -> tuple[int, dict[str, int]]:
+    """The same for programs of one warp and at most WARP_TILE requests."""
+    return cdiv(num_sms + 1, WARP_SLOTS), {"ROWS": WARP_TILE.value, "SLOTS": WARP_SLOTS}
+
+
+@variant("paged_mqa_schedule", sizes={"batch_size": (WARP_TILE.value, SMALL_TILE, LARGE_TILE)})  # full tiles
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch; every program scans the lengths and counts the requests before its rows. Two tile sizes are
+    """One launch; every program scans the lengths and counts the requests before its rows. Three shapes are
     compiled.
     """
     lens, table = request_lens(x), out.schedule
     batch_size, row_stride = len(lens), lens.stride(0)
     num_sms, atoms, back = point.num_sms, point.atoms, int(point.remainder == "back")
     multiplier, shift = reciprocal(num_sms)
-    programs, sizes = tiling(batch_size, num_sms)
-
-    def launch():
-        _schedule[(programs,)](
-            lens,
-            table,
-            batch_size,
-            row_stride,
-            num_sms,
-            multiplier,
-            shift,
-            atoms,
-            back,
-            **sizes,
-            num_warps=4,
-        )
-
-    return launch
+    warps = 1 if batch_size <= WARP_TILE.value else 4
+    programs, sizes = warp_tiling(num_sms) if warps == 1 else tiling(batch_size, num_sms)
+    return fixed_launch(
+        _schedule,
+        (programs,),
+        lens,
+        table,
+        batch_size,
+        row_stride,
+        num_sms,
+        multiplier,
+        shift,
+        atoms,
+        back,
+        **sizes,
+        num_warps=warps,
+    )

@@ -13,6 +13,7 @@ import triton.language as tl
 from baselines.post_update.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Entries of a tile: rows x tokens.
 TILE = 32
@@ -193,38 +194,37 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows = max(TILE // lanes, 1)
     grid, k = (cdiv(count, rows),), point.next_n - 1
 
-    def launch() -> None:
-        _update[grid](
-            x.idx,
-            x.cu_num_logits,
-            x.query_start_loc,
-            x.seq_lens,
-            x.num_sampled,
-            x.tokens,
-            x.num_computed,
-            x.total,
-            x.new_drafts,
-            x.bins,
-            x.prompt_lens,
-            out.num_sampled,
-            out.num_rejected,
-            out.num_computed,
-            out.total,
-            out.last,
-            out.accepted,
-            out.draft,
-            out.bins,
-            out.all_ids,
-            count,
-            x.tokens.stride(0),
-            k,
-            point.history_len,
-            point.vocab_size,
-            ROWS=rows,
-            LANES=lanes,
-            BINS=x.bins is not None,
-            DRAFTS=x.new_drafts is not None,
-            num_warps=1,
-        )
-
-    return launch
+    return fixed_launch(
+        _update,
+        grid,
+        x.idx,
+        x.cu_num_logits,
+        x.query_start_loc,
+        x.seq_lens,
+        x.num_sampled,
+        x.tokens,
+        x.num_computed,
+        x.total,
+        x.new_drafts,
+        x.bins,
+        x.prompt_lens,
+        out.num_sampled,
+        out.num_rejected,
+        out.num_computed,
+        out.total,
+        out.last,
+        out.accepted,
+        out.draft,
+        out.bins,
+        out.all_ids,
+        count,
+        x.tokens.stride(0),
+        k,
+        point.history_len,
+        point.vocab_size,
+        ROWS=rows,
+        LANES=lanes,
+        BINS=x.bins is not None,
+        DRAFTS=x.new_drafts is not None,
+        num_warps=1,
+    )

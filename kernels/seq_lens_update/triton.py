@@ -1,13 +1,13 @@
-"""seq_lens_update in one copy and one launch; the host writes its bound while the GPU works.
+"""seq_lens_update in one launch; the host writes its bound while the GPU works.
 
-    triton_fused    one packed host-to-device copy, one launch
-    cuda_fused      the same in CUDA C++
-    cuda_mapped     no copy: the kernel reads the pinned host array itself, over the bus
+    triton_fused    the kernel reads the pinned host array itself, over the bus: no copy
+    cuda_fused      one packed host-to-device copy before the kernel in CUDA C++
+    cuda_mapped     the same kernel without the copy
 
 prev_num_computed and num_computed are two buffers, so requests may change rows and blocks need no order. By slot they
 may be one, because a slot is read and written by one request alone.
 
-On an H200 the copy is most of the distance from the floor: cuda_mapped takes about half the time of the two others at
+On an H200 the copy is most of the distance from the floor: cuda_mapped takes about half the time of cuda_fused at
 B >= 128 and two thirds at B = 1. How much of the remaining time the mapped reads take was not measured.
 """
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 THREADS = 256
 #: One warp per request.
@@ -38,6 +39,13 @@ def num_blocks(rows: int, capacity: int) -> int:
 def device_copy(x: Inputs, out: Outputs) -> Tensor:
     """Target of the packed copy: int32 [2 B + P], uninitialised, on the device of ``out``."""
     return torch.empty(len(x.to_device), dtype=torch.int32, device=out.seq_lens.device)
+
+
+def mapped(x: Inputs, out: Outputs) -> Tensor:
+    """The host array, for a kernel to read at its own address. Raises RuntimeError where a GPU cannot."""
+    if out.seq_lens.is_cuda and x.to_device.numel() and not x.to_device.is_pinned():
+        raise RuntimeError("the host array is not in pinned memory: a kernel cannot read it")
+    return x.to_device
 
 
 def bound_writer(x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -104,28 +112,30 @@ def _update(
 
 @variant("seq_lens_update")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One copy and one launch; not recompiled for another batch size."""
+    """One launch that reads the pinned host array over the bus; not recompiled for another batch size."""
     rows, capacity = len(x.num_scheduled), len(out.seq_lens)
-    host, grid, write_bound = device_copy(x, out), (num_blocks(rows, capacity),), bound_writer(x, out)
+    write_bound = bound_writer(x, out)
+    update = fixed_launch(
+        _update,
+        (num_blocks(rows, capacity),),
+        mapped(x, out),
+        x.prev_num_computed,
+        x.valid,
+        x.query_start_loc,
+        out.num_computed,
+        out.num_accepted,
+        out.seq_lens,
+        out.positions,
+        rows,
+        capacity,
+        BY_SLOT=by_slot(point),
+        ROWS=ROWS_PER_BLOCK,
+        LANES=32,
+        num_warps=THREADS // 32,
+    )
 
     def launch() -> None:
-        host.copy_(x.to_device, non_blocking=True)
-        _update[grid](
-            host,
-            x.prev_num_computed,
-            x.valid,
-            x.query_start_loc,
-            out.num_computed,
-            out.num_accepted,
-            out.seq_lens,
-            out.positions,
-            rows,
-            capacity,
-            BY_SLOT=by_slot(point),
-            ROWS=ROWS_PER_BLOCK,
-            LANES=32,
-            num_warps=THREADS // 32,
-        )
+        update()
         write_bound()
 
     return launch

@@ -14,6 +14,7 @@ from baselines.step_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
+from harness.launch import fixed_launch
 
 #: Rows and tokens of a tile, and entries of the tail that a program clears.
 ROWS, LANES, TAIL = 4, 16, 256
@@ -177,34 +178,33 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity = len(x.idx), point.max_num_seqs
     grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), cdiv(longest_row(point), TOKENS))
 
-    def launch() -> None:
-        _prepare[grid](
-            x.idx,
-            x.query_start_loc,
-            x.cu_num_logits,
-            x.num_computed,
-            x.last,
-            x.draft,
-            x.prompt_lens,
-            x.all_ids,
-            out.seq_lens,
-            out.positions,
-            out.input_ids,
-            out.next_prefill,
-            out.logits_indices,
-            out.expanded_idx,
-            out.expanded_pos,
-            out.drafted,
-            out.logit_positions,
-            rows,
-            capacity,
-            point.next_n - 1,
-            point.history_len,
-            point.look_ahead,
-            NEW=point.new_tokens,
-            ROWS=ROWS,
-            LANES=LANES,
-            TAIL=TAIL,
-        )
-
-    return launch
+    return fixed_launch(
+        _prepare,
+        grid,
+        x.idx,
+        x.query_start_loc,
+        x.cu_num_logits,
+        x.num_computed,
+        x.last,
+        x.draft,
+        x.prompt_lens,
+        x.all_ids,
+        out.seq_lens,
+        out.positions,
+        out.input_ids,
+        out.next_prefill,
+        out.logits_indices,
+        out.expanded_idx,
+        out.expanded_pos,
+        out.drafted,
+        out.logit_positions,
+        rows,
+        capacity,
+        point.next_n - 1,
+        point.history_len,
+        point.look_ahead,
+        NEW=point.new_tokens,
+        ROWS=ROWS,
+        LANES=LANES,
+        TAIL=TAIL,
+    )

@@ -66,7 +66,7 @@ __device__ __forceinline__ void prologue(
         if (block < schedulers) {
             const BySlot lengths{idx, query_start_loc, num_computed};
             if (block == 0) {
-                mla_tile_schedule::tile_schedule(
+                mla_tile_schedule::tile_schedule<false>(
                     lengths, metadata, num_splits, rows, num_parts, overhead, parts_multiplier, parts_shift, 0);
                 return;
             }

@@ -34,6 +34,7 @@ HISTORIC = {
         "tokens_recomputed",
         "tail_not_cleared",
         "arange_of_requests",
+        "padding_tokens_share_an_id",
     ),
     "decode_native": (
         "strided_slice",
@@ -111,6 +112,9 @@ HISTORIC = {
         "backward_copy_dropped",
         "shift_ignored",
         "padding_copied",
+        "filtered_rows_copied",
+        "first_table_for_all",
+        "counts_before_the_step",
     ),
     "mamba_state_gather": ("same_tensor", "computed_token_anchor"),
     "mla_tile_schedule": (
@@ -120,7 +124,12 @@ HISTORIC = {
         "idle_parts_unwritten",
         "old_field_order",
     ),
-    "paged_mqa_schedule": ("negative_length_unsigned", "whole_requests_for_atoms", "search_past_prefix"),
+    "paged_mqa_schedule": (
+        "negative_length_unsigned",
+        "whole_requests_for_atoms",
+        "search_past_prefix",
+        "cut_for_the_table",
+    ),
     "post_update": (
         "penalties_twice",
         "progress_as_scheduled",
@@ -136,7 +145,7 @@ HISTORIC = {
         "prompt_overwritten",
         "row_for_slot",
     ),
-    "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail"),
+    "seq_lens_update": ("permuted_in_place", "bound_as_exact", "stale_tail", "row_for_slot", "former_owner"),
 }
 #: The check that rejects a defect whose numbers are right. All others are rejected by comparing numbers (exact).
 REJECTED_BY = {

@@ -293,21 +293,24 @@ class SimulatedGpu:
             self._l2_held -= self._l2.popitem(last=False)[1]
         return missed
 
-    # --- the timer's kernels, which cuda-core launches ---
+    # --- the timer's kernels, which the driver launches ---
 
-    def launch_kernel(self, stream: Stream, config: Any, name: str, *values: Any) -> None:
-        values = [value.value if isinstance(value, ctypes.c_int) else value for value in values]
-        operation = Operation(name, self.durations.get(name, KERNEL_NS), grid=config.grid, block=config.block)
+    def packed(self, name: str, grid: tuple, block: int, values: list, keep_alive: Any) -> Callable[[], None]:
+        plain = [value.value for value in values]
+        return lambda _keep_alive=keep_alive: self.launch_kernel(name, (*grid, 1, 1)[:3], (block, 1, 1), *plain)
+
+    def launch_kernel(self, name: str, grid: tuple, block: tuple, *values: Any) -> None:
+        operation = Operation(name, self.durations.get(name, KERNEL_NS), grid=grid, block=block)
         if name == "null_kernel":
             operation.ns = self.durations.get(name, 0)
         elif name == "block_copy":
-            (source, target), size = values, config.grid[0] * config.block[0] * 16
-            operation.ns, operation.touched = 150 + 2 * config.grid[0], {source: size, target: size}
+            (source, target), size = values, grid[0] * block[0] * 16
+            operation.ns, operation.touched = 150 + 2 * grid[0], {source: size, target: size}
             operation.work = lambda: ctypes.memmove(target, source, size)
         elif name == "copy_vectors":
             source, target, count = values
             # One block is as fast as many up to 1,024 vectors.
-            operation.ns = 150 + count * 16 / MISSED_BYTES_PER_NS / (1 if config.grid[0] == 1 and count > 1024 else 4)
+            operation.ns = 150 + count * 16 / MISSED_BYTES_PER_NS / (1 if grid[0] == 1 and count > 1024 else 4)
             operation.touched = {source: 16 * count, target: 16 * count}
             operation.work = lambda: ctypes.memmove(target, source, 16 * count)
         elif name == "spin":
@@ -323,9 +326,7 @@ class SimulatedGpu:
             operation.work = lambda cycles: ctypes.memmove(out, ctypes.byref(ctypes.c_int32(cycles)), 4)
         elif name == "nowhere":
             operation.work = self._fault
-        previous, self.stream = self.stream, stream
         self.submit(operation)
-        self.stream = previous
 
     @staticmethod
     def _fault() -> None:
@@ -441,8 +442,8 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             patch.setattr(torch.cuda.profiler, name, lambda: None)
         patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: gpu.stream, raising=False)
         patch.setattr(cuda, "compile_source", lambda path, arch: SimpleNamespace(get_kernel=lambda name: name))
-        patch.setattr(cuda, "launch", gpu.launch_kernel)
-        patch.setattr(cuda, "_stream", lambda stream: stream)
+        patch.setattr(cuda, "_function", lambda name: name)
+        patch.setattr(cuda, "packed", gpu.packed)
         patch.setattr(cuda, "_current_arch", lambda: "sm_90")
         patch.setattr(driver, "cuGraphGetNodes", gpu.nodes_of)
         patch.setattr(driver, "cuGraphNodeGetType", gpu.type_of)
