@@ -44,7 +44,7 @@ _CHAINS = ("#CC79A7", "#009E73", "#000000", "#999933", "#8C6239")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
 #: and marker; tests/plots/test_plots.py checks it.
-_SALT = "182431"
+_SALT = "2378975"
 
 
 def variant_style(name: str) -> dict[str, Any]:

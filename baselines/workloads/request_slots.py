@@ -72,8 +72,8 @@ STEP = (
 )
 #: The same without idle ranks.
 BUSY_STEP = tuple(axes.PADDING if axis is PADDING else axis for axis in STEP)
-#: Sizes worth verifying of an operator over request slots: more rows and tokens than 14 and 16 bits count, and a reference
-#: in Python still takes less than a second.
+#: Sizes worth verifying of an operator over request slots: more rows and tokens than 14 and 16 bits count, and a
+#: reference in Python still takes less than a second.
 _LARGEST_PART = {
     "batch_size": 2**14 + 1,
     "max_num_batched_tokens": 2**16 + 1,
