@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_inputs.operator import operator
+from harness.discover import discover
+from harness.verify.hard_points import check_variant
 from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
 
 
@@ -91,3 +93,12 @@ def test_logit_rows_are_the_last_tokens_of_their_requests(axes, seed):
         own = rows[x.cu_num_logits[b] : x.cu_num_logits[b + 1]]
         end = int(x.query_start_loc[b + 1])
         assert own == list(range(end - len(own), end))
+
+
+def test_lengths_of_unused_slots_stay_within_int32():
+    """A defect that reads the slot of another request must be rejected, not index out of bounds: on a GPU that ends the
+    process. At this seed row 2, a chunk, reads an unused slot.
+    """
+    defect = discover().find("step_inputs", "row_for_slot")
+    (finding,) = check_variant(operator, defect, "cpu", 1, thorough=False, only="a chunk of 2050 tokens")
+    assert (finding.outcome, finding.check) == ("rejected", "exact")
