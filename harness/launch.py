@@ -169,4 +169,5 @@ def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: A
     scratch = needed[len(sizes) :]
     if not plain or needed[: len(sizes)] != sizes or scratch != [8] * len(scratch[:_MOST_SCRATCH_POINTERS]):
         return ordinary
-    return packed(function, grid, block, values + [ctypes.c_void_p()] * len(scratch), (compiled, arguments), shared)
+    values += [ctypes.c_void_p()] * len(scratch)
+    return packed(function, grid, block, values, (compiled, arguments, options), shared)

@@ -104,6 +104,11 @@ CUDA_PARTS = (inputs_cuda, tables_cuda, slots_cuda, states_cuda)
 @variant(
     "step_prologue",
     requires=GPU,
+    skip=lambda p: (
+        "decode_flatten copies whole vectors of the gathered table, whose unused columns hold anything"
+        if p.indexer == "flatten"
+        else None
+    ),
     sources=[*(part.SOURCE for part in CUDA_PARTS), *(part.SOURCE for part in step_chains.CUDA_PARTS)],
 )
 def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:

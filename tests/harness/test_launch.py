@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +135,19 @@ def test_a_compiled_kernel_is_launched_without_triton(fake, jit, scratch):
     assert fake.launched == [(0, 0, (5, 2, 1, 128, 64), [1 << 40, -3, 5 << 33] + [0] * scratch)]
     assert len(kernel.warmed) == 1
     assert not kernel.ordinary
+
+
+def test_a_tensor_given_by_keyword_lives_as_long_as_the_launch(fake, jit):
+    kernel, buffer = Kernel(), SimpleNamespace(is_cuda=True, data_ptr=lambda: 2 << 40)
+    kernel.compiled.src.signature["far"] = "*i32"
+    run, alive = launch.fixed_launch(kernel, (1,), ON_GPU, 3, far=buffer, BLOCK=128), weakref.ref(buffer)
+    del buffer
+    kernel.warmed.clear()
+    run()
+    assert alive() is not None
+    del run
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("why", ["scratch", "cluster", "pdl", "sizes", "no such field", "on the CPU", "empty grid"])
