@@ -137,8 +137,15 @@ def test_a_compiled_kernel_is_launched_without_triton(fake, jit, scratch):
     assert not kernel.ordinary
 
 
+class Buffer:
+    is_cuda = True
+
+    def data_ptr(self):
+        return 2 << 40
+
+
 def test_a_tensor_given_by_keyword_lives_as_long_as_the_launch(fake, jit):
-    kernel, buffer = Kernel(), SimpleNamespace(is_cuda=True, data_ptr=lambda: 2 << 40)
+    kernel, buffer = Kernel(), Buffer()
     kernel.compiled.src.signature["far"] = "*i32"
     run, alive = launch.fixed_launch(kernel, (1,), ON_GPU, 3, far=buffer, BLOCK=128), weakref.ref(buffer)
     del buffer
