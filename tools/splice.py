@@ -43,18 +43,31 @@ GPU = "nvidia-h200"
 #: Names of the profilers.
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records shown in README and docs/results-h200.md.
-RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "mamba_copy", "cold"))
-#: The six rows of the README: these operators of ``full`` at one point.
-SUMMARY = (
-    "decode_flatten",
-    "decode_native",
-    "paged_mqa_schedule",
-    "mla_tile_schedule",
-    "decode_step",
-    "mamba_spec_metadata",
-)
-#: Variants of peers/: of several for one operator, the first that was timed is shown.
-ENGINES = ("deep_gemm", "flash_mla_fp8", "flash_mla", "vllm_cuda", "vllm_triton", "vllm_align")
+RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
+#: Variants of peers/, and what they are called in the README. Of several for one operator, the first that was timed is
+#: shown.
+ENGINES = {
+    "deep_gemm": "DeepGEMM",
+    "flash_mla_fp8": "FlashMLA",
+    "flash_mla": "FlashMLA",
+    "vllm_cuda": "vLLM",
+    "vllm_triton": "vLLM",
+    "vllm_align": "vLLM",
+}
+#: The rows of the README: the record of each operator. Of ``peers`` the first point of 128 requests is shown at which
+#: an engine's kernel was timed, of the others SUMMARY_POINT.
+SUMMARY = {
+    "decode_flatten": "peers",
+    "decode_native": "full",
+    "paged_mqa_schedule": "peers",
+    "mla_tile_schedule": "peers",
+    "k_quant_gather": "peers",
+    "mamba_spec_metadata": "full",
+    "decode_step": "full",
+    "step_prologue": "whole_step",
+    "step_epilogue": "whole_step",
+    "draft_passes": "whole_step",
+}
 SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
@@ -142,17 +155,36 @@ def environment() -> list[str]:
     return [f"{', '.join(names)}: {text}.  " for text, names in where.items()]
 
 
+def engine_in(cells: dict[str, Cell]) -> str | None:
+    """The engine's kernel that was timed at a point."""
+    return next((name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")), None)
+
+
 def summary() -> list[str]:
-    """The README's table: PyTorch operators beside the fused kernels at one point of ``full``."""
-    run, rows = record(f"{GPU}/full"), []
-    for operator in SUMMARY:
-        cells = by_point(run, operator).get(SUMMARY_POINT)
+    """The README's table: engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
+    rows = []
+    for operator, name in SUMMARY.items():
+        run = record(f"{GPU}/{name}")
+        points = by_point(run, operator)
+        if name == "peers":
+            large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
+            cells = next((cells for cells in large if engine_in(cells)), None)
+        else:
+            cells = points.get(SUMMARY_POINT)
         if not cells:
-            raise SpliceError(f"{run.path} has no cells of {operator} at {SUMMARY_POINT}")
-        baseline = next(iter(cells.values())).baseline
-        rows.append([f"`{operator}`", *row_of(run, cells, [baseline, "triton_fused", "cuda_fused"], with_ratio=False)])
-    note = f"{gpu_and_versions(run)}. Record `{run.header.name}`, point `{SUMMARY_POINT}`."
-    return [*markdown_table(["", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
+            raise SpliceError(f"{run.path} has no cells of {operator} for the README's table")
+        shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
+        engine, upstream = engine_in(cells), "–"
+        if engine is not None:
+            upstream = f"{ENGINES[engine]}: {entry(run, cells[engine], False, False)}"
+        elif "engine" in cells:
+            upstream = entry(run, cells["engine"], False, False)
+        rows.append([f"`{operator}`", upstream, *row_of(run, cells, shown, with_ratio=False)])
+    run = record(f"{GPU}/peers")
+    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+    records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
+    note = f"{gpu_and_versions(run)}, {packages}. Records {records}."
+    return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
 def engines() -> list[str]:
@@ -160,12 +192,11 @@ def engines() -> list[str]:
     run, rows, limited = record(f"{GPU}/peers"), [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
-            names = [name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")]
-            if names:
+            if (engine := engine_in(cells)) is not None:
                 baseline = next(iter(cells.values())).baseline
-                shown = row_of(run, cells, [names[0], baseline, "triton_fused", "cuda_fused"])
-                rows.append([f"`{operator}`", f"`{names[0]}`", as_text(label), *shown])
-                limited += [cells[name] for name in names]
+                shown = row_of(run, cells, [engine, baseline, "triton_fused", "cuda_fused"])
+                rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
+                limited.append(cells[engine])
     packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     notes = [
         f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
@@ -357,11 +388,13 @@ def error_rate_machines() -> list[str]:
 
 def tables(run: Run) -> list[str]:
     """Every operator of a record: a row per point, a column per variant. Of decode loops: the changes of ITL and TPOT,
-    and those of the ITL beside the modelled ones.
+    launches and host time of a whole step, and the changes of the ITL beside the modelled ones.
     """
     if run.loops:
-        itl, tpot, *_, against_model = loop_tables(run)
-        return markdown([itl, tpot, against_model]).splitlines()
+        itl, tpot, *_, against_model = found = loop_tables(run)
+        # Of a whole step only: no loop of parts has it.
+        submitted = [table for table in found if table.title.startswith("Metadata of a step")]
+        return markdown([itl, tpot, *submitted, against_model]).splitlines()
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}

@@ -35,8 +35,9 @@ REQUESTS = 256
 SSM_WORDS, CHANNELS = 4096, 512
 #: At most four blocks per SM of a large GPU, and at most as many as have 16 KiB each to move when all requests cross.
 TARGET_BLOCKS, BYTES_PER_BLOCK = 528, 16384
-#: Layers of two pieces that reach TARGET_BLOCKS, so that blocks take several pieces each.
-GRID_SIZES = {"num_layers": (TARGET_BLOCKS // 2,)}
+#: Layers of two pieces that reach TARGET_BLOCKS, so that blocks take several pieces each; requests that take a block
+#: several turns of its scan, also where the other sizes of a point are large.
+GRID_SIZES = {"num_layers": (TARGET_BLOCKS // 2,), "batch_size": (8 * REQUESTS,)}
 
 
 def num_blocks(point: Point, pieces: int) -> int:
