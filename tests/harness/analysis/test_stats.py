@@ -146,8 +146,20 @@ def with_copies(**shapes_at):
 
 
 def test_the_floor_is_the_fastest_copy_of_as_many_bytes():
-    calibration = with_copies(k4=(1.0, 1.2), k8=(2.5, 2.0), k16=(3.0, 1.5), k32=(4.0,))
-    expected = {0: 1.0, 4: 1.0, 6: 1.25, 8: 1.5, 16: 1.5, 24: 2.75, 32: 4.0, 64: 8.0}
+    calibration = with_copies(k4=(1.0, 1.2), k12=(2.5, 2.0), k16=(3.0, 1.5), k32=(4.0,))
+    expected = {0: 1.0, 4: 1.0, 8: 1.25, 12: 1.5, 16: 1.5, 24: 2.75, 32: 4.0, 64: 8.0}
     assert {kib: stats.floor_us(calibration, kib * 1024) for kib in expected} == pytest.approx(expected)
     assert "fastest copy kernel" in stats.floor_in_words(calibration)
+
+
+def test_the_one_block_copy_counts_for_the_floor_in_the_hot_state_only():
+    hot = with_copies(k4=(1.5,), k8=(2.0,), k16=(3.0,))
+    assert stats.floor_us(hot, 8192) == stats.floor_us(hot, 100) == stats.block_copy_us(hot)
+    times = {"one": msgspec.structs.replace(hot.copies[8192]["shape 0"], state_us=[50.0] * 20)}
+    cold = msgspec.structs.replace(hot, copies=hot.copies | {8192: times})
+    assert stats.floor_us(cold, 8192) > 2
+    assert stats.floor_us(cold, 100) == pytest.approx(1.5)
+
+
+def test_older_records_name_their_floor():
     assert "before the curve" in stats.floor_in_words(factory.calibration(np.random.default_rng(0)))
