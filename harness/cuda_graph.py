@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,20 @@ from harness.checks import Mismatch
 
 #: What a node does, as the driver reports it: its type; for a kernel also the function, the grid and the block.
 Signature = tuple[Any, ...]
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """For a capture: a collection may unload a module or destroy a graph of an earlier point, which ends the capture
+    with CUDA_ERROR_STREAM_CAPTURE_INVALIDATED.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Graph:
@@ -27,7 +42,7 @@ class Graph:
         self._graph = torch.cuda.CUDAGraph(keep_graph=True)
         stream.wait_stream(torch.cuda.current_stream())
         # torch.cuda.graph() also collects garbage and empties the cache, which takes longer than a whole measurement.
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), no_garbage_collection():
             self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 for _ in range(copies):

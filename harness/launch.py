@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from cuda.bindings import driver
 
-from harness.cuda_graph import checked
+from harness.cuda_graph import checked, no_garbage_collection
 
 #: Types of Triton's kernel signatures. Pointers begin with a star; no kernel of this suite has a float parameter.
 _TRITON_TYPES = {
@@ -110,7 +110,7 @@ def replayed(launch: Callable[[], Any]) -> Callable[[], None]:
     launch: allocates nothing and waits for nothing.
     """
     stream, device = torch.cuda.Stream(), torch.cuda.current_device()
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), no_garbage_collection():
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(driver.cuStreamBeginCapture(stream.cuda_stream, mode))
         try:

@@ -1,9 +1,11 @@
 """A graph of k copies holds k times the nodes of one."""
 
+import gc
+
 import pytest
 
 from harness.checks import Mismatch
-from harness.cuda_graph import check_nodes
+from harness.cuda_graph import check_nodes, no_garbage_collection
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,19 @@ def test_other_nodes_in_a_larger_graph_are_rejected(of_four):
 def test_an_empty_graph_is_rejected():
     with pytest.raises(Mismatch, match="same_work: the captured graph is empty"):
         check_nodes({1: {}})
+
+
+def test_nothing_is_collected_during_a_capture():
+    with no_garbage_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), no_garbage_collection():
+        1 / 0  # noqa: B018
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
