@@ -5,6 +5,7 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -290,18 +291,17 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Seque
             names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
             compared.setdefault(names, []).append(one)
     if compared:
-        counts = {
-            names: (len(at), sum(one.elements for one in at), sum(one.different for one in at))
+        rows = [
+            (*names, *(f"{n:,}" for n in (len(at), sum(o.elements for o in at), sum(o.different for o in at))))
             for names, at in compared.items()
-        }
-        rows = [(*names, *(f"{count:,}" for count in counts[names])) for names in compared]
+        ]
         heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
         print_rows(console, heads, rows)
-    reasons: dict[tuple[str, str, bool], int] = {}
-    for one in found:
-        if one.reason is not None:
-            said = one.consumer.name, f"{one.variant}: {one.reason}" if one.failed else one.reason, one.failed
-            reasons[said] = reasons.get(said, 0) + 1
+    reasons = Counter(
+        (one.consumer.name, f"{one.variant}: {one.reason}" if one.failed else one.reason, one.failed)
+        for one in found
+        if one.reason is not None
+    )
     for (name, reason, failed), count in reasons.items():
         outcome = "failed" if failed else "not compared"
         console.print(Text(f"{name}: {counted(count, 'time')} {outcome}: {reason}", style="red" if failed else ""))
