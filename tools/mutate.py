@@ -463,7 +463,7 @@ def run_all(
     sweep: bool = True,
     timeout_s: float = TIMEOUT_S,
 ) -> Iterator[tuple[int, Result]]:
-    """(number of the case, result) of each, as it becomes known. Raises TableError where a healthy variant fails."""
+    """(number of the case, result) of each, as it becomes known. Raises TableError where none can be had."""
     context = multiprocessing.get_context("spawn")
     slots, processes, names = context.Semaphore(jobs), [], {}
     left = dict(sorted(enumerate(cases), key=lambda one: _order(one[1])))
@@ -485,9 +485,7 @@ def run_all(
                     if any(case.operator == name for case in left.values()):
                         raise TableError(f"the process of {name} ended early; its error stands above") from None
                     continue
-                case = left.pop(number)
-                if case.mutant is None and not result.passed:
-                    raise TableError(f"{case.id} does not pass as it is: {result.where!r}: {result.message}")
+                del left[number]
                 yield number, result
     finally:
         for process in processes:
@@ -652,8 +650,10 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
                 known[number] = result
                 update(len(known), (cases + healthy)[number].id)
     finally:  # what is known is not lost where it is interrupted
-        cases = [case for number, case in enumerate(cases) if number in known]
-        results = [known[number] for number in sorted(known)][: len(cases)]
+        as_is = {case.id: known.get(number) for number, case in enumerate(healthy, start=len(cases))}
+        unfit = {name: result for name, result in as_is.items() if result is not None and not result.passed}
+        ended = [number for number, case in enumerate(cases) if number in known and case.id not in unfit]
+        cases, results = [cases[number] for number in ended], [known[number] for number in ended]
         lines |= {case: as_json(case, result) for case, result in zip(cases, results, strict=True)}
         lines |= {case: as_json(case, None) for case in without_gpu}
         if out is not None:
@@ -661,6 +661,9 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     console.print(Text(f"{machine}, seed {options.seed}, {time.monotonic() - began:.0f} s"))
     print_table(console, cases, results, without_gpu)
     print_unexpected(console, cases, results)
+    if unfit:
+        whys = (f"{name} does not pass as it is: {one.where!r}: {one.message}" for name, one in unfit.items())
+        raise TableError("; ".join(whys) + "; its mutants were left out")
     return BAD if any(map(unexpected, cases, results)) else OK
 
 
