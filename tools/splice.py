@@ -21,12 +21,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.across_gpus import across_gpus
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
+from harness.report.across_gpus import summary_table
 from harness.report.decode_loop import loop_tables
 from harness.report.escape import as_text
 from harness.report.profile import profile_tables
@@ -429,11 +431,25 @@ def profile(tool: str) -> list[str]:
     ]
 
 
+def gpus() -> list[str]:
+    """A column for each GPU model that ``full`` was recorded on."""
+    paths = sorted((ROOT / REFERENCE).glob("*/full.jsonl"), key=lambda path: (path.parent.name != GPU, path))
+    runs = [record(f"{path.parent.name}/full") for path in paths]
+    table = summary_table(across_gpus(runs, "gpu_us"))
+    rows = [
+        [f"`{operator}`", f"`{variant}`", points, *(one.main for one in entries)]
+        for (operator, variant, points), entries in table.rows
+    ]
+    head = ["operator", "variant", "points", *table.variants]
+    return [*markdown_table(head, rows, texts=2), "", f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."]
+
+
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
     "example": example,
     "engines": engines,
+    "gpus": gpus,
     "runs": runs,
     "agreement": agreement,
     "timers": timers,
