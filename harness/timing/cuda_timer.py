@@ -43,9 +43,9 @@ HOST_CALLS = 5
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
 #: Rounds with stream_us: the cross-check needs fewer samples than the figure, and takes a third of a round.
 STREAM_ROUNDS = 6
-#: Graphs of more nodes are left out, except for the MIN_GRAPHS smallest: the slope of a long chain does not need them,
-#: and capturing them in every round takes most of the time of its samples.
-MAX_NODES, MIN_GRAPHS = 256, 3
+#: Graphs of more nodes or microseconds are left out, except for the MIN_GRAPHS smallest: what takes long has a precise
+#: slope without them, and capturing or replaying them in every round would take most of the time of its samples.
+MAX_NODES, MAX_GRAPH_US, MIN_GRAPHS = 256, 1000.0, 3
 #: Share of rounds in which the nodes of the graphs are compared one by one, and not only counted.
 SIGNATURE_SHARE = 0.1
 
@@ -107,13 +107,13 @@ class CudaStopwatch:
         torch.cuda.synchronize()
         self._events = QueuedEvents(timer.spin)
         self._graphs: dict[int, Graph] = {}
-        self._copies = timer.graph_copies
+        copies = sorted(timer.graph_copies)
+        self._copies = copies[:MIN_GRAPHS]
         self.no_graph: str | None = None
         try:
             self._capture()
-            nodes = self.facts()["launches"]
-            self._copies = [k for i, k in enumerate(sorted(self._copies)) if i < MIN_GRAPHS or k * nodes <= MAX_NODES]
-            self._graphs = {k: self._graphs[k] for k in self._copies}
+            nodes, us = self.facts()["launches"], self._replay_us(copies[0]) / copies[0]
+            self._copies += [k for k in copies[MIN_GRAPHS:] if k * nodes <= MAX_NODES and k * us <= MAX_GRAPH_US]
         except Mismatch:
             raise
         except Exception as error:  # whatever the reason, the launch cannot be captured, and the record says so
@@ -129,7 +129,7 @@ class CudaStopwatch:
         check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
         if not self._graphs or random.random() < SIGNATURE_SHARE:
             check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
-        one = order[0]
+        one = next(copies for copies in order if copies in (self._graphs or fresh))
         if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
             raise Mismatch(
                 "same_work",
