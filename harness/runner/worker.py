@@ -143,7 +143,7 @@ class Worker:
     @cached_property
     def up(self) -> Done | Fatal:
         """Waits until the process has brought the device up. Raises WorkerDied."""
-        return self._receive(START_LIMIT_S, "its device should have been up by then")
+        return self._receive(START_LIMIT_S, "it should have been ready by then")
 
     @cached_property
     def ready(self) -> Ready | AuditReady | Fatal:
