@@ -13,18 +13,23 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import forkserver
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CONTEXT = multiprocessing.get_context("forkserver")
+#: Set by profilers, which follow a process that is spawned, and not one that is forked.
+PROFILED = ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+FORKS = not any(name in os.environ for name in PROFILED)
+CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 #: Where Python takes no search path from the environment, each worker loads everything itself.
 PRELOADED = [] if sys.flags.ignore_environment else ["harness.runner.preloaded"]
 
 
 def start() -> None:
     """Start the server unless it runs; does not wait until it has loaded anything. Raises OSError."""
+    if not FORKS:
+        return
     CONTEXT.set_forkserver_preload(PRELOADED)
     # The server has no other way to find this checkout, and must not find another one in the working directory.
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -39,7 +44,8 @@ def started(target: Callable[..., None], arguments: tuple, name: str) -> multipr
     start()
     of = dict(os.environ), target, arguments
     process = CONTEXT.Process(target=_begin, args=of, name=name, daemon=True)
-    process.start()
+    with nullcontext() if FORKS else _ctrl_c_ignored():
+        process.start()
     return process
 
 
