@@ -139,8 +139,9 @@ class Evaluator:
                 self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
             )
             self._clocks = Clocks()
-            with nvtx_range("ramp", "ramp"):
-                self._timer.ramp(RAMP_S)
+            if self._job.timed:
+                with nvtx_range("ramp", "ramp"):
+                    self._timer.ramp(RAMP_S)
         else:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
@@ -153,9 +154,9 @@ class Evaluator:
         if self._job.device == "cuda":
             from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
 
-            self._timer.ramp(RAMP_AGAIN_S)
-            self._clocks.set_run_clock()
             if self._job.timed:
+                self._timer.ramp(RAMP_AGAIN_S)
+                self._clocks.set_run_clock()
                 calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
             torch.cuda.profiler.start()
         needs = [need for variant in self._catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
