@@ -11,6 +11,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -442,6 +443,11 @@ def _run(arguments: list[str]) -> int:
 
     with signals_interrupt():
         with exit_on_interrupt():
+            if options.command in ("run", "verify") and not getattr(options, "plan", False):
+                from harness.runner import fork_server
+
+                with suppress(OSError):  # reported where a worker is started
+                    fork_server.start()  # it loads torch meanwhile
             from harness.cli import commands
         return commands.execute(options)
 

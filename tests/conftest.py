@@ -11,9 +11,6 @@ from harness import interpreter
 if not torch.cuda.is_available():
     interpreter.choose("cpu")
     interpreter.quicken()
-    from tests import quick_workers
-
-    quick_workers.install()
 # Tensors in tests are tiny, and threads that wait for each other on a busy machine slow them down.
 torch.set_num_threads(1)
 

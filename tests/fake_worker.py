@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.records.schema import Cell, Metrics, Status
-from harness.runner.protocol import Audited, AuditReady, Done, Heartbeat, Job, Ready, Rejection
+from harness.runner.protocol import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Ready, Rejection
 from harness.runner.worker import WorkerDied, WorkerSilent
 from tests import factory
 
@@ -15,7 +15,7 @@ class FakeWorkers:
     """Replaces the class Worker.
 
     script:  task -> its events; a WorkerDied among them is raised.
-    starts:  the answer of each process to its job, or an exception to raise; the last one repeats.
+    starts:  what each process answers once it is up, or an exception to raise; the last one repeats.
     asked, budgets, started, closed: what happened.
     """
 
@@ -39,6 +39,10 @@ class FakeWorker:
 
     def __init__(self, all_of_them: FakeWorkers, answer) -> None:
         self._all, self._answer = all_of_them, answer
+
+    @property
+    def up(self):
+        return self.ready if isinstance(self.ready, Fatal) else Done()
 
     @property
     def ready(self):
@@ -67,7 +71,7 @@ class FakeWorker:
 class FakeComparer:
     """Finds nothing wrong; it is never asked to compare, as the workers here send no outputs."""
 
-    ready = Done()
+    up = Done()
 
     def kill(self) -> None:
         pass

@@ -48,11 +48,15 @@ class Evaluator:
     def __init__(self, job) -> None:
         self._start = job.variant_files[0] if job.variant_files else None
 
-    def ready(self) -> Ready:
+    def bring_up(self) -> None:
         if self._start == "raises on start":
             raise Unprintable
         if self._start == "dies on start":
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def ready(self) -> Ready:
+        if self._start == "raises when it calibrates":
+            raise Unprintable
         return Ready(factory.cpu_environment(), None, {})
 
     def close(self) -> None:
@@ -132,8 +136,8 @@ class Evaluator:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(connection, output, device, audit, parent) -> None:
+def serve(connection, output, job) -> None:
     evaluator, measure = ModuleType("harness.runner.evaluator"), ModuleType("harness.runner.measure")
     evaluator.Evaluator, measure.ContextLost = Evaluator, ContextLost
     sys.modules |= {"harness.runner.evaluator": evaluator, "harness.runner.measure": measure}
-    _serve(connection, output, "none", audit, parent)
+    _serve(connection, output, job)

@@ -21,6 +21,7 @@ CALLS = 8
 def main() -> None:
     measure = Measure(seed=0, min_rounds=3, max_rounds=3)
     evaluator = Evaluator(Job("cpu", ("tests/breaking_variants.py",), 0, measure, timed=True))
+    evaluator.bring_up()
     evaluator.ready()
     operator = evaluator.catalog.operators[OPERATOR]
     point = operator.complete(VALUES)

@@ -364,7 +364,7 @@ def _case_process(
     answer: Connection,
     parent: int,
 ) -> None:
-    from harness.runner.worker import die_with_parent
+    from harness.runner.fork_server import die_with_parent
 
     die_with_parent(parent)
     with output.open("w") as file:
@@ -422,7 +422,7 @@ def _operator_process(
     parent: int,
 ) -> None:
     """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
-    from harness.runner.worker import die_with_parent
+    from harness.runner.fork_server import die_with_parent
 
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one

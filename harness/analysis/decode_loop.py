@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy  # loads scipy.special, which takes long, where it is first used
 
 from harness.analysis import stats
 from harness.analysis.itl_tpot import ServingModel
@@ -127,7 +127,7 @@ def _resampled(blocks: int) -> np.ndarray:
 def _interval(values: np.ndarray, blocks: int) -> Interval:
     """From the value over all blocks and its resamples. sqrt(n / (n - 1)): resamples of n blocks vary too little."""
     error = np.std(values[1:]) * np.sqrt(blocks / (blocks - 1))
-    half = float(stdtrit(blocks - 1, 1 - (1 - CONFIDENCE) / 2) * error)
+    half = float(scipy.special.stdtrit(blocks - 1, 1 - (1 - CONFIDENCE) / 2) * error)
     return Interval(float(values[0]), float(values[0]) - half, float(values[0]) + half)
 
 

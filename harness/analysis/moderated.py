@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy.special import fdtrc, fdtri, stdtr, stdtrit
+import scipy  # loads scipy.special, which takes long, where it is first used
 
 Array = np.ndarray
 #: Cells below which no trend of the spread over the time of a call is fitted, only its level.
@@ -43,7 +43,7 @@ class Spread:
 @cache
 def _log_f(df: float) -> tuple[Array, Array]:
     """(interquartile range, median) of log F(df, df0) for each df0 of _DF0."""
-    low, middle, high = (np.log(fdtri(df, _DF0, p)) for p in (0.25, 0.5, 0.75))
+    low, middle, high = (np.log(scipy.special.fdtri(df, _DF0, p)) for p in (0.25, 0.5, 0.75))
     return high - low, middle
 
 
@@ -106,7 +106,7 @@ def moderate(variance: Array, df: Array, log_time: Array) -> Spread:
     count = np.maximum(usable.sum(-1, keepdims=True), 1)
     df0 = np.interp((high - low) * (1 + CAUTION / np.sqrt(count)), ranges[::-1], _DF0[::-1])
     prior = np.exp(trend + middle - np.interp(df0, _DF0, medians))
-    outlier = usable & (fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER)
+    outlier = usable & (scipy.special.fdtrc(np.maximum(df, 1), df0, own / prior) < OUTLIER)
     df0 = np.where(outlier, 0.0, df0)
     pooled = (df0 * prior + np.where(usable, df * own, 0.0)) / np.maximum(df0 + np.where(usable, df, 0.0), 1e-9)
     return Spread(np.maximum(pooled, MIN_SD**2), df0 + np.where(usable, df, 0.0), outlier)
@@ -147,9 +147,9 @@ def judge(
     df = np.maximum(spread.df, 1e-3)
     known = (spread.df > 0) & np.isfinite(error) & np.isfinite(change)
     statistic = np.where(known, change / np.where(known, error, 1.0), 0.0)
-    up_level = _level(np.where(known, stdtr(df, -statistic), 1.0), known, rate)
-    down_level = _level(np.where(known, stdtr(df, statistic), 1.0), known, rate)
-    up, down = -stdtrit(df, up_level), -stdtrit(df, down_level)
+    up_level = _level(np.where(known, scipy.special.stdtr(df, -statistic), 1.0), known, rate)
+    down_level = _level(np.where(known, scipy.special.stdtr(df, statistic), 1.0), known, rate)
+    up, down = -scipy.special.stdtrit(df, up_level), -scipy.special.stdtrit(df, down_level)
     low, high = (np.where(known, bound, np.nan) for bound in (change - up * error, change + down * error))
     above, below = np.log1p(threshold), np.log1p(-np.minimum(threshold, 0.99))
     significance = np.log1p(detect) / np.where(known, error, 1.0) - up
@@ -161,7 +161,7 @@ def judge(
             slower=(low > 0) & (change > above),
             faster=(high < 0) & (change < below),
             same=(low >= below) & (high <= above),
-            power=np.where(known, stdtr(df, np.minimum(significance, beyond_threshold)), 0.0),
+            power=np.where(known, scipy.special.stdtr(df, np.minimum(significance, beyond_threshold)), 0.0),
         )
 
 

@@ -34,14 +34,13 @@ from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
 from harness.records.together import check_together, mixed_states
 from harness.report.console import make_console
-from harness.runner.early_start import early_workers
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.several_gpus import LocalGpu
 from harness.runner.verified_by import check_proof
-from harness.runner.worker import RunError, Worker
+from harness.runner.worker import RunError
 from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, did_you_mean, printable
 
@@ -70,12 +69,13 @@ def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().time
 
     import_limit_s: seconds that the import of a file of --variants may take.
     """
-    with exit_on_interrupt(), probing(options.variants, options.device) as probe:
+    with exit_on_interrupt():
         device = _device(options)
         interpreter.choose(device)
-        if probe is not None:
-            discover()  # meanwhile
-            probe.wait(import_limit_s)
+        with probing(options.variants, device) as probe:
+            if probe is not None:
+                discover()  # meanwhile
+                probe.wait(import_limit_s)
         return device, discover(options.variants)
 
 
@@ -124,17 +124,11 @@ def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool
 def run_command(options: argparse.Namespace) -> int:
     resumed = _resumed(options)
     source = _load(options)
-    if options.plan:
-        return _run(options, source, resumed, None)
-    measure, loops = source.config.measure, source.config.decode_loop is not None
-    audit = measure.audit and not loops and options.verified_by is None
-    roles = ["evaluate", *(["compare"] if not loops else []), *(["audit"] if audit else [])]
-    _check_sharing(options, loops)
-    if options.cluster is not None:
-        return _run(options, source, resumed, None)
-    gpus = _gpus(options)
-    with early_workers(options.device, roles * max(len(gpus), 1)) as start:
-        return _run(options, source, resumed, start, gpus)
+    gpus: Sequence[VisibleGpu] = ()
+    if not options.plan:
+        _check_sharing(options, source.config.decode_loop is not None)
+        gpus = _gpus(options)
+    return _run(options, source, resumed, gpus)
 
 
 def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
@@ -153,8 +147,8 @@ def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
 
 
 def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
-    """The GPUs of --gpus; none without it."""
-    if options.gpus is None:
+    """The GPUs of --gpus on this machine; none without it."""
+    if options.gpus is None or options.cluster is not None:
         return []
     options.device = "cuda"
     try:
@@ -167,8 +161,7 @@ def _run(
     options: argparse.Namespace,
     source: Source,
     resumed: Run | None,
-    start: Callable[[Job], Worker] | None,
-    gpus: Sequence[VisibleGpu] = (),
+    gpus: Sequence[VisibleGpu],
 ) -> int:
     from harness.cli.recording import record
 
@@ -177,7 +170,7 @@ def _run(
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
     if source.config.decode_loop is not None:
-        return _run_loops(options, source, resumed, start, device, catalog)
+        return _run_loops(options, source, resumed, device, catalog)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
@@ -200,9 +193,9 @@ def _run(
     sharing = None
     if gpus:
         sharing = lambda job: [  # noqa: E731
-            LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True), start) for gpu in gpus
+            LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True)) for gpu in gpus
         ]
-    console, more = make_console(), (options.shard, resumed, start, proof, sharing)
+    console, more = make_console(), (options.shard, resumed, proof, sharing)
     return record(console, job, source, groups, options.out, options.no_plots, *more)
 
 
@@ -225,7 +218,7 @@ def _record_on_cluster(
                 if options.accelerators is not None and not resumed:
                     out = out / model if out else default_folder(source.config.name, model)
                 make = partial(cluster_gpus, model=model, count=count)
-                more = (options.no_plots, options.shard, resumed, None, None, make)
+                more = (options.no_plots, options.shard, resumed, None, make)
                 codes.append(record(make_console(), job, source, groups, out, *more))
                 if codes[-1] == INTERRUPTED:
                     break
@@ -249,7 +242,6 @@ def _run_loops(
     options: argparse.Namespace,
     source: Source,
     resumed: Run | None,
-    start: Callable[[Job], Worker] | None,
     device: str,
     catalog: Catalog,
 ) -> int:
@@ -275,7 +267,7 @@ def _run_loops(
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed, start)
+    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed)
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:
@@ -323,24 +315,23 @@ def verify_command(options: argparse.Namespace) -> int:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
     source = _load(options) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
-    with early_workers(options.device, ["evaluate"]) as start:
-        device, catalog = _prepare(options, measure.timeout_s)
-        groups = _plan(options, source, catalog) if source else []
-        _print_broken(catalog)
-        if options.defects:
-            operators = {group.operator.name for group in groups} or set(catalog.operators)
-            job = _job(options, measure, device, timed=False)
-            return BAD if verify_defects(make_console(), job, catalog, operators, start) else OK
-        if options.consumers:
-            job = _job(options, measure, device, timed=False)
-            return BAD if verify_consumers(make_console(), job, catalog, groups) else OK
-        if options.point is not None:
-            job = _job(options, measure, device, timed=False)
-            request = parse_key(options.point, catalog, groups)
-            return BAD if verify_point(make_console(), job, catalog, request, start) else OK
-        job = _job(options, measure, device, timed=False, groups=groups)
-        more = not options.no_capacity, options.random, _command_for_point(options)
-        return BAD if verify_all(make_console(), job, catalog, groups, *more, start) else OK
+    device, catalog = _prepare(options, measure.timeout_s)
+    groups = _plan(options, source, catalog) if source else []
+    _print_broken(catalog)
+    if options.defects:
+        operators = {group.operator.name for group in groups} or set(catalog.operators)
+        job = _job(options, measure, device, timed=False)
+        return BAD if verify_defects(make_console(), job, catalog, operators) else OK
+    if options.consumers:
+        job = _job(options, measure, device, timed=False)
+        return BAD if verify_consumers(make_console(), job, catalog, groups) else OK
+    if options.point is not None:
+        job = _job(options, measure, device, timed=False)
+        request = parse_key(options.point, catalog, groups)
+        return BAD if verify_point(make_console(), job, catalog, request) else OK
+    job = _job(options, measure, device, timed=False, groups=groups)
+    more = not options.no_capacity, options.random, _command_for_point(options)
+    return BAD if verify_all(make_console(), job, catalog, groups, *more) else OK
 
 
 def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources
 from harness.runner.run import WallTime, header, segment
 from harness.runner.sources import source_hashes
-from harness.runner.worker import Worker
 from harness.wording import counted
 
 
@@ -68,7 +67,6 @@ def record_loops(
     out: Path | None,
     no_plots: bool,
     resumed: Run | None = None,
-    start: Callable[[Job], Worker] | None = None,
 ) -> int:
     """Measure all loops into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
@@ -105,7 +103,7 @@ def record_loops(
 
     try:
         outcome = measured(
-            console, len(loop_keys(missing)), keep, first_line, lambda seen: LoopRunner(job, keep, seen, start), missing
+            console, len(loop_keys(missing)), keep, first_line, lambda seen: LoopRunner(job, keep, seen), missing
         )
         writer.check_place()
         run = read_run(path)

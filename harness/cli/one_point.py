@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -15,7 +15,7 @@ from harness.contract import FAR, UNALIGNED, Axis, Operator, Variant
 from harness.discover import Catalog, unavailable
 from harness.runner.protocol import CheckRequest, Job
 from harness.runner.run import Runner
-from harness.runner.worker import Worker, WorkerDied
+from harness.runner.worker import WorkerDied
 from harness.verify.hard_points import judged_limit
 from harness.wording import did_you_mean
 
@@ -76,14 +76,12 @@ def _value(key: str, axis: Axis, label: str, used: Sequence[Any]) -> Any:
         raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
 
 
-def verify_point(
-    console: Console, job: Job, catalog: Catalog, request: CheckRequest, start: Callable[[Job], Worker] | None
-) -> bool:
+def verify_point(console: Console, job: Job, catalog: Catalog, request: CheckRequest) -> bool:
     """Print what the checks found there; True where the variant does not pass."""
     variant = catalog.find(request.operator, request.variant)
     if reason := unavailable(variant, job.device):
         raise ConfigError(f"--point: {variant.id} is unavailable: {reason}")
-    runner = Runner(job, lambda line: None, lambda progress: None, start)
+    runner = Runner(job, lambda line: None, lambda progress: None)
     try:
         findings = runner.ask(request)
     except WorkerDied as death:

@@ -40,7 +40,6 @@ from harness.runner.run import Progress, RunError, Runner, WallTime, header, seg
 from harness.runner.several_gpus import Gpu, SeveralGpus
 from harness.runner.sources import changed_source, source_hashes
 from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
-from harness.runner.worker import Worker
 from harness.wording import counted
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ def record(
     no_plots: bool,
     shard: str | None = None,
     resumed: Run | None = None,
-    start: Callable[[Job], Worker] | None = None,
     proof: Run | None = None,
     gpus: Callable[[Job], Sequence[Gpu]] | None = None,
 ) -> int:
@@ -124,7 +122,7 @@ def record(
 
         def make_runner(seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
             if gpus is None:
-                return Runner(job, keep, seen, start)
+                return Runner(job, keep, seen)
             return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
 
         outcome = measured(console, total, keep, first_line, make_runner, missing, known)

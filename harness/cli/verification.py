@@ -21,7 +21,7 @@ from harness.report.console import print_checks, print_compiled, print_counts, p
 from harness.runner.limit_checks import check_limits
 from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
 from harness.runner.run import Runner
-from harness.runner.worker import Worker, WorkerDied
+from harness.runner.worker import WorkerDied
 from harness.verify.capacity import capacity_points
 from harness.verify.hard_points import BEYOND, Finding, check_results, is_unverified
 from harness.wording import counted
@@ -64,7 +64,6 @@ def verify_all(
     capacity: bool,
     random_batches: int,
     command: Callable[[str, int], str],
-    start: Callable[[Job], Worker] | None = None,
 ) -> bool:
     """Verify the variants of a sweep and the defects of its operators, and print the results.
 
@@ -84,13 +83,13 @@ def verify_all(
     try:
         with (
             progress_bar(console, sum(steps)) as update,
-            _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing), start)) as runner,
+            _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing))) as runner,
         ):
             _check_all(runner, [*healthy, *defects], job, update, findings)
             for variant in healthy:
                 if variant.id in findings:
                     operator = catalog.operators[variant.operator]
-                    findings[variant.id] += check_limits(job, start or Worker, operator, variant)
+                    findings[variant.id] += check_limits(job, operator, variant)
             passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
             done = steps[0]
             runner.run(_only(at_capacity, passed), at_capacity=True)
@@ -130,13 +129,12 @@ def verify_defects(
     job: Job,
     catalog: Catalog,
     operators: Collection[str],
-    start: Callable[[Job], Worker] | None = None,
 ) -> bool:
     """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
     defects = _defects(catalog, operators)
     with (
         progress_bar(console, len(defects)) as update,
-        _closed(Runner(job, lambda line: None, lambda progress: None, start)) as runner,
+        _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
     ):
         findings = _check_all(runner, defects, job, update, {})
     _print_seed(console, job)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from harness.config.sweep import Group
 from harness.records.schema import Calibration, Cell, Status
-from harness.runner.protocol import Audited, AuditReady, Ready, Task
+from harness.runner.protocol import Audited, AuditReady, Fatal, Ready, Task
 from harness.runner.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.runner.worker import WorkerDied
 
@@ -29,12 +29,24 @@ class AuditClient:
         self._unattributed_deaths = 0
         self._given_up: str | None = None
 
+    def wait_until_up(self) -> None:
+        """Nothing that the process does to the device from here on is unasked for."""
+        if self._given_up is not None:
+            return
+        try:
+            answer = self._worker.wait_until_up()
+        except WorkerDied as death:
+            self._give_up(_died_without_culprit(death))
+            return
+        if isinstance(answer, Fatal):
+            self._give_up(answer.reason)
+
     def joined(self, ready: Ready) -> Ready:
         """The first process's answer with CUPTI's times of the calibration kernels in its calibration, or with a note
         why there are none.
         """
         if self._answer is None and self._given_up is None:
-            self._wait_until_ready()
+            self._calibrate()
         if self._given_up is not None:
             notes = (*ready.environment.notes, f"not audited: {self._given_up}")
             return replace(ready, environment=structs.replace(ready.environment, notes=notes))
@@ -69,7 +81,7 @@ class AuditClient:
     def close(self, wait_s: float = 30.0) -> None:
         self._worker.close(wait_s)
 
-    def _wait_until_ready(self) -> None:
+    def _calibrate(self) -> None:
         try:
             answer = self._worker.wait_until_ready()
         except WorkerDied as death:
@@ -78,7 +90,7 @@ class AuditClient:
         reason = answer.blocked if isinstance(answer, AuditReady) else answer.reason
         if reason is not None:
             self._give_up(reason)
-        elif self._answer is None:
+        else:
             self._answer = answer
 
     def _recover(self, culprit: str | None, death: WorkerDied) -> None:
@@ -88,7 +100,7 @@ class AuditClient:
             self._give_up(_died_without_culprit(death))
         else:
             self._worker.restart()
-            self._wait_until_ready()
+            self.wait_until_up()
 
     def _give_up(self, reason: str) -> None:
         self._given_up = reason

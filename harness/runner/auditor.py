@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from harness.analysis.cache_states import HOT
@@ -52,14 +53,20 @@ class Auditor:
         settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
         self._catalog = discover(job.variant_files)
         settings.restore()
-        self._timer = CudaTimer(job.measure.graph_copies, job.measure.cache)
-        self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._own_waits = 0
+
+    def bring_up(self) -> None:
+        """Up to the first trace, at which CUPTI is attached."""
+        self._timer = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache)
+        self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
         self._copies = COPIES if self._timer.cache.state is HOT else 1
+        self._kernels = Kernels()
+        with suppress(Exception):  # ``ready`` says why
+            trace(self._kernels.own["null"])
 
     def ready(self) -> AuditReady:
         """CUPTI's times of the calibration kernels, or why there are none."""
-        kernels = Kernels()
+        kernels = self._kernels
         self._timer.ramp(RAMP_S)
         try:
             self._own_waits = trace(lambda: None).synchronizations

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
     from harness.timing.cuda_timer import CudaTimer
 
-#: Seconds of full load before the first sample of a run.
-RAMP_S = 1.0
+#: Seconds of full load when the device is brought up, and again before the first sample of a run.
+RAMP_S, RAMP_AGAIN_S = 1.0, 0.2
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
 #: What has a budget of its own on a CPU, for each variant.
 SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
@@ -127,12 +127,11 @@ class Evaluator:
         interpreter.quicken()
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = self._loops = None
+        self._compiled: dict[str, dict[str, str]] = {}
 
-    def ready(self) -> Ready:
-        """Bring the device up: ramp the clocks and calibrate, or compile CUDA sources where there is no GPU."""
-        calibration, compiled = None, {}
+    def bring_up(self) -> None:
+        """Bring the device up and ramp the clocks, or compile CUDA sources where there is no GPU."""
         if self._job.device == "cuda":
-            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
 
@@ -140,20 +139,29 @@ class Evaluator:
                 self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
             )
             self._clocks = Clocks()
-            with nvtx_range("ramp", "ramp"):
-                self._timer.ramp(RAMP_S)
-            self._clocks.set_run_clock()
             if self._job.timed:
-                calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
-            torch.cuda.profiler.start()
+                with nvtx_range("ramp", "ramp"):
+                    self._timer.ramp(RAMP_S)
         else:
             # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
             torch.set_num_threads(1)
             if self._job.compiled:
-                compiled = compile_all(self._job.compiled)
+                self._compiled = compile_all(self._job.compiled)
+
+    def ready(self) -> Ready:
+        """Describe the device, and on a GPU calibrate."""
+        calibration = None
+        if self._job.device == "cuda":
+            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
+
+            if self._job.timed:
+                self._timer.ramp(RAMP_AGAIN_S)
+                self._clocks.set_run_clock()
+                calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
+            torch.cuda.profiler.start()
         needs = [need for variant in self._catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
         notes = self._clocks.notes if self._clocks else ()
-        return Ready(describe(self._job.device, notes, versions(needs)), calibration, compiled)
+        return Ready(describe(self._job.device, notes, versions(needs)), calibration, self._compiled)
 
     def close(self) -> None:
         if self._job.device == "cuda":

@@ -4,7 +4,6 @@ process, and then the parent can still say so in a sentence. Never imports torch
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,21 +11,20 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from harness import interpreter
 from harness.discover import DiscoveryError, import_file
-from harness.runner.worker import EXIT_LIMIT_S, choose_interpreter, die_with_parent, how_it_ended, kill_group
+from harness.runner import fork_server
+from harness.runner.worker import EXIT_LIMIT_S, how_it_ended, kill_group
 from harness.wording import first_line
 
 
 class ImportProbe:
-    """The process, which starts at once. device: "auto", "cuda" or "cpu"."""
+    """The process, which starts at once. device: "cuda" or "cpu"."""
 
     def __init__(self, files: Sequence[str], device: str) -> None:
         self._files = files
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe(duplex=False)
-        arguments = (theirs, tuple(files), device, os.getpid())
-        self._process = context.Process(target=_import_all, args=arguments, name="import of --variants", daemon=True)
-        self._process.start()
+        self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+        self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
         theirs.close()
 
     def wait(self, limit_s: float) -> None:
@@ -66,16 +64,14 @@ def probing(files: Sequence[str], device: str) -> Iterator[ImportProbe | None]:
         probe.close()
 
 
-def _import_all(connection: Connection, files: Sequence[str], device: str, parent: int) -> None:
+def _import_all(connection: Connection, files: Sequence[str], device: str) -> None:
     """Body of the process. Sends (file, None) before each import, (file, problem) for one that fails, and ("", None) at
     the end. What it prints is dropped, as the parent imports the same files again.
     """
-    die_with_parent(parent)
-    os.setpgid(0, 0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    choose_interpreter(device)
+    interpreter.choose(device)
     for file in files:
         connection.send((file, None))
         problem = None

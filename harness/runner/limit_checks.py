@@ -6,7 +6,6 @@ that nothing else depends on; it is replaced where it dies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from harness.contract import Operator, Variant
@@ -17,14 +16,14 @@ from harness.runner.worker import Worker, WorkerDied
 from harness.verify.hard_points import Finding, judged_limit, limited_names
 
 
-def check_limits(job: Job, start: Callable[[Job], Worker], operator: Operator, variant: Variant) -> list[Finding]:
+def check_limits(job: Job, operator: Operator, variant: Variant) -> list[Finding]:
     """A finding with outcome "limited" for each hard point and sequence with a limit that was run there, with what was
     found. Empty where the variant is unavailable or declares no limits. Raises RunError.
     """
     names = limited_names(operator, variant) if unavailable(variant, job.device) is None else []
     if not names:
         return []
-    worker = SupervisedWorker(replace(job, timed=False, role="evaluate", compiled=(), verified=False), start)
+    worker = SupervisedWorker(replace(job, timed=False, role="evaluate", compiled=(), verified=False), Worker)
     found = []
     try:
         for name in names:

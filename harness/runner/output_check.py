@@ -41,7 +41,7 @@ class OutputCheck:
         return Rejection(Status.MISMATCH, f"after timing, {outputs.what}: {mismatch}") if mismatch else None
 
     def _ask_for_reference(self) -> None:
-        if isinstance(answer := self._worker.wait_until_ready(), Fatal):
+        if isinstance(answer := self._worker.wait_until_up(), Fatal):
             raise WorkerDied(answer.reason)
         self._preparing = self._worker.ask(self._task)
 

@@ -13,7 +13,7 @@ import torch
 from harness.checks import Mismatch
 from harness.contract import Operator, Point
 from harness.discover import discover, discover_operators
-from harness.runner.protocol import Compared, Done, Job, Outputs, Task
+from harness.runner.protocol import Compared, Job, Outputs, Task
 from harness.verify.buffers import as_integers
 from harness.verify.fixture import Fixture
 
@@ -23,12 +23,11 @@ class OutputComparer:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        torch.set_num_threads(1)
         self._operators = discover_operators()
         self._fixture: Fixture | None = None
 
-    def ready(self) -> Done:
-        return Done()
+    def bring_up(self) -> None:
+        torch.set_num_threads(1)
 
     def close(self) -> None:
         pass

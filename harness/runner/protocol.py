@@ -1,9 +1,9 @@
 """The messages between the parent and its worker processes. Never imports torch.
 
-The parent sends one Job, then messages, then None. A worker answers the Job with Ready, AuditReady, Done or Fatal, and
-each message with its events as they happen (Heartbeat, Cell, Finding, Outputs, Audited, Compared, Loop), then Done.
-Messages and answers travel with a number, which is 0 for the Job: an answer to another message is never taken for this
-one's.
+A worker begins with a Job, and answers Done when its device is up, or Fatal. Then the parent sends messages, at last
+None. Each is answered with its events as they happen (Ready, AuditReady, Heartbeat, Cell, Finding, Outputs, Audited,
+Compared, Loop), then Done. Messages and answers travel with a number, which is 0 for the Job: an answer to another
+message is never taken for this one's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Role = Literal["evaluate", "audit", "compare"]
 
 @dataclass(frozen=True)
 class Job:
-    """Sent once, first.
+    """What a worker is started with.
 
     timed:    whether to time the variants that passed.
     role:     which process this is: the one that verifies and times, the one that uses CUPTI, or the one that compares
@@ -56,6 +56,11 @@ class Job:
     verified: bool = False
     gpu: str | None = None
     host_lock: bool = False
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Measure what the times of this run are judged by. No other process uses the device meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Ready:
-    """An evaluator's answer to its Job. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
+    """An evaluator's answer to Calibrate. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
     only).
     """
 
@@ -130,7 +135,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class AuditReady:
-    """An auditor's answer to its Job: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
+    """An auditor's answer to Calibrate: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
 
     own:     kernel name -> samples by field.
     spins:   nanoseconds asked for -> samples by field.
@@ -166,7 +171,7 @@ class Outputs:
 
 
 #: What the parent sends after the job.
-Message = Task | CheckRequest | RandomRequest | LoopTask | Outputs
+Message = Calibrate | Task | CheckRequest | RandomRequest | LoopTask | Outputs
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,9 @@ class Audited:
 
 @dataclass(frozen=True)
 class Fatal:
-    """The process cannot go on and ends. As the answer to a Job: the device could not be brought up."""
+    """The process cannot go on and ends. As the answer to a Job: the device could not be brought up. To Calibrate: it
+    could not be calibrated.
+    """
 
     reason: str
 

@@ -44,6 +44,10 @@ class WallTime:
     timing: float = 0.0
     auditing: float | None = None
 
+    @property
+    def total(self) -> float:
+        return sum(self.by_activity().values())
+
     def by_activity(self) -> dict[str, float]:
         return {activity: seconds for activity, seconds in vars(self).items() if seconds is not None}
 
@@ -69,7 +73,7 @@ class Runner:
 
     on_line:     called with every Cell as soon as it is known, and with a Segment when a worker was replaced.
     on_progress: called whenever a variant gets control.
-    start:       makes a process for a job; early_start.py has some that loaded torch before.
+    start:       makes a process for a job.
     ready:       the evaluator's answer to the job, with the auditor's times joined to it.
     """
 
@@ -89,7 +93,7 @@ class Runner:
         self._device, self._timed, self._verified = job.device, job.timed, job.verified
         audited = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self.wall_time = WallTime(auditing=0.0 if audited else None)
-        # They import torch at the same time; the auditor touches the device only after the evaluator has calibrated.
+        # They bring the device up at the same time, and calibrate one after the other.
         self._worker = SupervisedWorker(job, start)
         self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
         self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
@@ -107,8 +111,24 @@ class Runner:
         self._on_progress(Progress(self._total, self._total, ""))
 
     def point(self, group: Group, budget_s: float) -> None:
-        """One group: verify, time for ``budget_s`` seconds, audit, and write its cells. Raises RunError."""
-        self._audit_and_write(group, self._measure(group, budget_s))
+        """One group: verify, time for ``budget_s`` seconds, audit, and write its cells. Raises RunError.
+
+        A variant that kills its process fails alone: the process is replaced, and asked for the others again.
+        """
+        began, wall_time = time.monotonic(), self.wall_time.total
+        point = _Point(group, self._without_excluded(group))
+        point.batches = self._batches(group, point.pending)
+        while point.batches:
+            batch = [name for name in point.batches.pop(0) if name in point.pending]
+            if batch:
+                try:
+                    self._ask_for(point, batch, budget_s * len(batch) / len(group.variants))
+                except WorkerDied as death:
+                    self._settle_blame(point, batch, death)
+                    self._restart(str(death))
+                self.wall_time.timing += self._worker.attribution.timing_s
+                self._audit_and_write(point)
+        self.wall_time.verifying += time.monotonic() - began - (self.wall_time.total - wall_time)
 
     def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:
         """Findings of one variant. A dead worker is replaced, and WorkerDied passed on."""
@@ -128,27 +148,6 @@ class Runner:
             client.close(wait_s)
 
     # --- one point ----------------------------------------------------------------------------------------------------
-
-    def _measure(self, group: Group, budget_s: float) -> list[Cell]:
-        """Have one group checked and timed. Returns the cells that are to be audited; all others are written.
-
-        A variant that kills its process fails alone: the process is replaced, and asked for the others again.
-        """
-        began, wall_time = time.monotonic(), replace(self.wall_time)
-        point = _Point(group, self._without_excluded(group))
-        point.batches = self._batches(group, point.pending)
-        while point.batches:
-            batch = [name for name in point.batches.pop(0) if name in point.pending]
-            if batch:
-                try:
-                    self._ask_for(point, batch, budget_s * len(batch) / len(group.variants))
-                except WorkerDied as death:
-                    self._settle_blame(point, batch, death)
-                    self._restart(str(death))
-                self.wall_time.timing += self._worker.attribution.timing_s
-        other_s = self.wall_time.starting - wall_time.starting + self.wall_time.timing - wall_time.timing
-        self.wall_time.verifying += time.monotonic() - began - other_s
-        return point.to_audit
 
     def _batches(self, group: Group, names: Sequence[str]) -> list[list[str]]:
         """At the first point of an operator the variants that take long to verify come behind the others, whose times
@@ -226,14 +225,14 @@ class Runner:
             self._done += 1
             self._on_line(point.group.cell(culprit, Status.FAILED, str(death)))
 
-    def _audit_and_write(self, group: Group, cells: Sequence[Cell]) -> None:
-        if self._audit_client is None:
-            return
-        began = time.monotonic()
-        if cells:
-            for cell in self._audit_client.audited(group, cells):
+    def _audit_and_write(self, point: _Point) -> None:
+        """After every batch, so that no cell waits for torch.compile."""
+        if point.to_audit:
+            began = time.monotonic()
+            for cell in self._audit_client.audited(point.group, point.to_audit):
                 self._on_line(cell)
-        self.wall_time.auditing += time.monotonic() - began
+            point.to_audit.clear()
+            self.wall_time.auditing += time.monotonic() - began
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -241,6 +240,9 @@ class Runner:
         """Raises RunError."""
         began = time.monotonic()
         try:
+            self._worker.started(self._worker.wait_until_up)
+            if self._audit_client:
+                self._audit_client.wait_until_up()
             ready = self._worker.started()
         except RunError:
             self.close(wait_s=0)

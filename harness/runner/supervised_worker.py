@@ -29,7 +29,7 @@ class Deaths:
 class SupervisedWorker:
     """Owns one worker process at a time; the clients decide what happens to the cells.
 
-    start:       makes a process for a job; it begins to load at once.
+    start:       makes a process for a job; it begins at once.
     attribution: who had control in the latest task.
     """
 
@@ -40,14 +40,20 @@ class SupervisedWorker:
         self._deaths: dict[str, Deaths] = {}
         self.attribution = FaultAttribution()
 
-    def wait_until_ready(self) -> Ready | AuditReady | Done | Fatal:
-        """The process's answer to its job. One that dies first is started MAX_STARTS times in all, one that hangs only
-        once. Raises WorkerDied, and is closed then.
-        """
+    def wait_until_up(self) -> Done | Fatal:
+        """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
+        return self._survived(lambda worker: worker.up)
+
+    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
+        """What the process says of its calibration. Raises WorkerDied, and is closed then."""
+        return self._survived(lambda worker: worker.ready)
+
+    def _survived(self, answer: Callable[[Worker], Any]) -> Any:
+        """A process that dies first is started MAX_STARTS times in all, one that hangs only once."""
         starts = 1
         while True:
             try:
-                return self._worker.ready
+                return answer(self._worker)
             except WorkerDied as death:
                 if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
                     self.close(wait_s=0)
@@ -56,10 +62,10 @@ class SupervisedWorker:
                 self._worker = self._start(self._job)
                 starts += 1
 
-    def started(self) -> Any:
-        """The answer of a process that a run cannot do without. Raises RunError."""
+    def started(self, wait: Callable[[], Any] | None = None) -> Any:
+        """The answer of a process that a run cannot do without, by default of ``wait_until_ready``. Raises RunError."""
         try:
-            answer = self.wait_until_ready()
+            answer = (wait or self.wait_until_ready)()
         except WorkerDied as death:
             raise RunError(f"the worker could not start: {death}") from None
         if isinstance(answer, Fatal):

@@ -4,22 +4,20 @@ device.
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from multiprocessing.connection import Connection
 from typing import Any
 
 from harness import interpreter
+from harness.runner import fork_server
 from harness.runner.protocol import (
     AuditReady,
+    Calibrate,
     CheckRequest,
     Done,
     Fatal,
@@ -29,14 +27,13 @@ from harness.runner.protocol import (
     Outputs,
     RandomRequest,
     Ready,
-    Role,
 )
 from harness.runner.worker_output import WorkerOutput, redirect_output
 from harness.wording import first_line
 
 #: Exit status of a worker whose CUDA context a variant has destroyed.
 CONTEXT_LOST = 70
-#: Seconds a worker may take to import torch, bring the device up and calibrate.
+#: Seconds a worker may take to bring the device up, or to calibrate.
 START_LIMIT_S = 600.0
 #: Seconds that a process which closed its pipe may take to end.
 EXIT_LIMIT_S = 10.0
@@ -56,15 +53,15 @@ class WorkerSilent(WorkerDied):
     """The process sent nothing for so long that it was killed."""
 
 
-def _serve(connection: Connection, output: Connection, device: str, role: Role, parent: int) -> None:
+def _serve(connection: Connection, output: Connection, job: Job) -> None:
     """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
-    die_with_parent(parent)
-    os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     redirect_output(output)
-    choose_interpreter(device)
-    if role == "audit":
+    interpreter.choose(job.device)
+    if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
+    if job.role == "audit":
         from harness.runner.auditor import Auditor as Owner
-    elif role == "compare":
+    elif job.role == "compare":
         from harness.runner.output_comparer import OutputComparer as Owner
     else:
         from harness.runner.evaluator import Evaluator as Owner
@@ -78,15 +75,13 @@ def _serve(connection: Connection, output: Connection, device: str, role: Role, 
         connection.send((number, event))
 
     try:
-        number, job = connection.recv()
-        if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
-            os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
         try:
             owner = Owner(job)
-            send(owner.ready())
+            owner.bring_up()
         except Exception as error:  # there is nothing to clean up yet
             send(Fatal(first_line(error)))
             return
+        send(Done())
         while (received := connection.recv()) is not None:
             number, message = received
             for event in _events(owner, message):
@@ -107,16 +102,9 @@ def _serve(connection: Connection, output: Connection, device: str, role: Role, 
         os._exit(1)
 
 
-def choose_interpreter(device: str) -> None:
-    """Switch Triton's interpreter on or off for "cuda", "cpu" or "auto", as the parent does."""
-    if device == "auto":
-        from harness.timing.environment import choose_device
-
-        device = choose_device(device)
-    interpreter.choose(device)
-
-
 def _events(owner: Any, message: Message) -> Iterator[Any]:
+    if isinstance(message, Calibrate):
+        return iter([owner.ready()])
     if isinstance(message, CheckRequest):
         return owner.check_variant(message.operator, message.variant, message.at, message.only)
     if isinstance(message, RandomRequest):
@@ -128,56 +116,45 @@ def _events(owner: Any, message: Message) -> Iterator[Any]:
     return owner.group(message)
 
 
-def die_with_parent(parent: int) -> None:
-    """A worker whose parent was killed must not keep the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
 class Worker:
-    """The parent's handle on one worker process, which starts at once and loads torch.
-
-    device, role: as in the job. With a job of None, which ``give`` brings later, device may be "auto".
+    """The parent's handle on one worker process, which begins its job at once.
 
     Raises RunError where the system starts no process or thread.
     """
 
-    def __init__(self, job: Job | None, device: str = "auto", role: Role = "evaluate") -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
         self._number = 0
-        if job is not None:
-            device, role = job.device, job.role
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._worker_output = WorkerOutput(context)
-        arguments = (theirs, self._worker_output.writer, device, role, os.getpid())
-        self._process = context.Process(target=_serve, args=arguments, name="device worker", daemon=True)
+        self._connection, theirs = fork_server.CONTEXT.Pipe()
+        self._worker_output = WorkerOutput(fork_server.CONTEXT)
+        process = None
         try:
-            with _ctrl_c_ignored():
-                self._process.start()
+            process = fork_server.started(_serve, (theirs, self._worker_output.writer, job), "device worker")
             theirs.close()
             self._worker_output.listen()
-        except (OSError, RuntimeError) as error:  # the latter from a thread
-            if self._process.pid is not None:
-                self._process.kill()
+        except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
+            if process is not None:
+                process.kill()
             raise RunError(
                 f"the system starts no worker process: {first_line(error)}; see its limits with ulimit -a"
             ) from None
-
-    def give(self, job: Job) -> Worker:
-        self._job = job
-        return self
+        self._process = process
 
     @cached_property
-    def ready(self) -> Ready | AuditReady | Done | Fatal:
-        """Sends the job and waits for the answer. Raises WorkerDied."""
-        try:
-            self._connection.send((self._number, self._job))
-        except OSError:
-            raise WorkerDied(self._exit_reason()) from None
+    def up(self) -> Done | Fatal:
+        """Waits until the process has brought the device up. Raises WorkerDied."""
         return self._receive(START_LIMIT_S, "it should have been ready by then")
+
+    @cached_property
+    def ready(self) -> Ready | AuditReady | Fatal:
+        """Has the process calibrate, and waits for it. Raises WorkerDied."""
+        if isinstance(self.up, Fatal):
+            return self.up
+        self._send(Calibrate())
+        answer = self._receive(START_LIMIT_S, "it should have been ready by then")
+        if not isinstance(answer, Fatal):
+            self._receive(START_LIMIT_S, "it should have been ready by then")  # Done
+        return answer
 
     @property
     def process_id(self) -> int | None:
@@ -187,12 +164,15 @@ class Worker:
         """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator, if the process ends,
         or sends nothing for too long, before Done.
         """
+        self._send(message)
+        return self._events()
+
+    def _send(self, message: Message) -> None:
         self._number += 1
         try:
             self._connection.send((self._number, message))
         except OSError:
             raise WorkerDied(self._exit_reason()) from None
-        return self._events()
 
     def _events(self) -> Iterator[Any]:
         while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
@@ -256,23 +236,6 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
-
-
-@contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """A process that starts meanwhile inherits this, so that it ignores Ctrl-C from its first import on."""
-    if threading.current_thread() is threading.main_thread():
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, previous)
-    else:  # which may not set a handler; a mask is inherited, too
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def kill_group(leader: int) -> None:

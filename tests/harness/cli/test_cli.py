@@ -344,7 +344,7 @@ def loading_worker(process):
             (
                 w
                 for w in workers
-                if b"spawn_main" in (w / "cmdline").read_bytes() and "numpy" in (w / "maps").read_text()
+                if b"forkserver" in (w / "cmdline").read_bytes() and "numpy" in (w / "maps").read_text()
             ),
             None,
         )

@@ -132,10 +132,11 @@ def seconds(make) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """Workers of a run: its children that multiprocessing has spawned, without its resource tracker."""
+    """Workers of a run: the children of its fork server."""
     try:
         found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        servers = [child for child in found if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return [int(child) for one in servers for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
     except OSError:  # ended while we looked
         return []
 

@@ -97,7 +97,7 @@ def test_it_imports_no_variant():
 class Dying:
     """Workers of which the first ``deaths`` die when they are asked to compare."""
 
-    ready = Done()
+    up = Done()
 
     def __init__(self, deaths):
         self.deaths, self.prepared = deaths, 0

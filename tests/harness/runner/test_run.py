@@ -16,7 +16,7 @@ from harness.records.schema import Cell, Segment
 from harness.runner import run as loop
 from harness.runner.protocol import Fatal, Heartbeat, Job
 from harness.runner.run import RunError, Runner
-from harness.runner.supervised_worker import MAX_DEATHS, MAX_STARTS
+from harness.runner.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
 from harness.runner.worker import WorkerDied
 from tests.fake_worker import AUDIT_READY, KILLED, READY, SILENT, FakeWorkers, auditor, cell, session
 
@@ -282,3 +282,35 @@ def test_cells_that_were_measured_before_another_variant_died_are_audited_and_wr
         "c": "failed",
     }
     assert auditors.asked == [("a", "b")]
+
+
+def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_for_torch_compile(monkeypatch):
+    happened = []
+    for name in ("wait_until_up", "wait_until_ready"):
+        wait = getattr(SupervisedWorker, name)
+
+        def noted(this, name=name, wait=wait):
+            happened.append((name, this._job.role))
+            return wait(this)
+
+        monkeypatch.setattr(SupervisedWorker, name, noted)
+
+    def script(task):
+        happened.append(("asked", task.variants))
+        yield from session()(task)
+
+    workers, auditors = FakeWorkers(script), FakeWorkers(auditor(), [AUDIT_READY])
+    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.role == "audit" else workers)(job))
+    written = lambda line: happened.append(("written", line.variant))  # noqa: E731
+    runner = Runner(Job("cuda", (), 0, Measure(), timed=True), written, lambda progress: None)
+    assert happened == [
+        ("wait_until_up", "evaluate"),
+        ("wait_until_up", "audit"),
+        ("wait_until_ready", "evaluate"),
+        ("wait_until_ready", "audit"),
+    ]
+    (group,) = groups(names="ab")
+    compiled = replace(group.variants[0], requires=(COMPILER,))
+    runner.run([replace(group, variants=(compiled, group.variants[1]))])
+    measured = [one for one in happened if not one[0].startswith("wait")]
+    assert measured == [("asked", ("b",)), ("written", "b"), ("asked", ("a",)), ("written", "a")]

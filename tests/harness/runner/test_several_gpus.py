@@ -2,7 +2,6 @@
 what happens when a GPU is no good.
 """
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -288,7 +287,6 @@ def test_a_worker_stays_with_an_operator_that_it_has_verified():
 
 def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     """Real processes, started by threads, whose variants hang."""
-    monkeypatch.setattr(worker, "multiprocessing", multiprocessing)
     monkeypatch.setattr(worker, "_serve", faulty_session.serve)
     started = []
 

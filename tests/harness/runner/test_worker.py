@@ -2,7 +2,6 @@
 stays.
 """
 
-import multiprocessing
 import os
 import time
 
@@ -29,7 +28,6 @@ ENDS = {
 
 @pytest.fixture
 def start(monkeypatch):
-    monkeypatch.setattr(worker, "multiprocessing", multiprocessing)  # spawned, as for a user
     monkeypatch.setattr(worker, "_serve", faulty_session.serve)
     started = []
 
@@ -80,7 +78,7 @@ def test_a_worker_that_was_forked_answers_once(start):
 def test_an_answer_to_another_message_is_not_taken_for_this_one(start):
     one = start()
     assert one.ready
-    with pytest.raises(WorkerDied, match="an answer to message 0 instead of 1"):
+    with pytest.raises(WorkerDied, match="an answer to message 0 instead of 2"):
         list(ask(one, "answers_an_older_message"))
 
 
@@ -142,8 +140,9 @@ def test_a_huge_message_arrives_whole(start):
     assert len(cell.reason) == 50_000_000
 
 
-def test_what_a_worker_raises_while_it_starts_is_fatal(start):
-    fatal = start("raises on start").ready
+@pytest.mark.parametrize("when", ["raises on start", "raises when it calibrates"])
+def test_what_a_worker_raises_while_it_starts_is_fatal(when, start):
+    fatal = start(when).ready
     assert isinstance(fatal, Fatal)
     assert fatal.reason.startswith("Unprintable: its message cannot be read (faulty_session.py, line ")
 

@@ -499,12 +499,14 @@ def timed(tmp_path_factory, short_replays):
     asked = job(mine, ADVERSARIES / "on_a_gpu.py", ADVERSARIES / "anywhere.py")
     with simulated_gpu():
         evaluator = Evaluator(asked)
+        evaluator.bring_up()
         ready = evaluator.ready()
         cells = {cell.variant: cell for cell in answers(evaluator, *HONEST, *REJECTED)}
         evaluator.close()
         stream = torch.cuda.current_stream().cuda_stream
     with simulated_gpu():
         auditor = Auditor(asked)
+        auditor.bring_up()
         audit_ready = auditor.ready()
         broken = ("other_work_in_a_graph", "waits_for_the_device", "allocates_in_the_launch", "keeps_memory")
         audited = {one.variant: one for one in answers(auditor, *HONEST, *broken) if isinstance(one, Audited)}
@@ -569,6 +571,7 @@ def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(n
     mine = tmp_path / "mine.py"
     mine.write_text(FAULTS)
     evaluator, cells = Evaluator(job(mine, ADVERSARIES / "on_a_gpu.py")), []
+    evaluator.bring_up()
     evaluator.ready()
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
         for one in evaluator.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
@@ -580,6 +583,7 @@ def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(n
 def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays):
     """Throttled for 3 ms of every 30. A sample takes about 1 ms, the ramp before it is repeated 20 ms."""
     evaluator = Evaluator(job(max_rounds=40, min_rounds=40))
+    evaluator.bring_up()
     evaluator.ready()
     answers(evaluator, "flat_view")  # its hard points are checked only this once
     start = gpu.now_ns
@@ -594,6 +598,7 @@ def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays)
 
 def test_samples_of_a_gpu_that_is_always_throttled_are_kept_and_counted_as_disturbed(gpu, short_replays):
     evaluator = Evaluator(job(max_rounds=3))
+    evaluator.bring_up()
     evaluator.ready()
     gpu.throttled = lambda ns: True
     (cell,) = answers(evaluator, "flat_view")
@@ -603,6 +608,7 @@ def test_samples_of_a_gpu_that_is_always_throttled_are_kept_and_counted_as_distu
 
 def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short_replays):
     evaluator = Evaluator(job(cache="serving"))
+    evaluator.bring_up()
     evaluator.ready()
     (cell,) = answers(evaluator, "flat_view")
     hot = 2 * (0.4 + 0.9)
@@ -612,6 +618,7 @@ def test_a_cell_in_the_serving_state_takes_longer_by_its_cache_misses(gpu, short
 
 def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
     evaluator = Evaluator(replace(job(), verified=True))
+    evaluator.bring_up()
     evaluator.ready()
     (cell,) = answers(evaluator, "flat_view")
     assert samples(cell.metrics, "gpu_us") == pytest.approx([2 * (0.4 + 0.9)] * cell.metrics.rounds)
@@ -630,7 +637,9 @@ def test_the_auditor_times_the_calibration_kernels(timed):
 
 def test_where_cupti_delivers_nothing_the_auditor_says_so(gpu):
     gpu.cupti_blocked = True
-    answer = Auditor(job()).ready()
+    auditor = Auditor(job())
+    auditor.bring_up()
+    answer = auditor.ready()
     assert (answer.own, answer.blocked) == ({}, BLOCKED)
 
 
@@ -675,6 +684,7 @@ def test_the_auditor_rejects_a_failed_check(name, words, timed):
 
 def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     auditor = Auditor(job())
+    auditor.bring_up()
     auditor.ready()
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")

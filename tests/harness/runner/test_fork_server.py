@@ -1,0 +1,48 @@
+"""The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.runner import fork_server
+
+ROOT = Path(__file__).parents[3]
+
+
+def answer(connection, wanted):
+    connection.send((os.environ.get(wanted), os.getpgid(0) == os.getpid(), os.getpgid(os.getppid()) == os.getppid()))
+
+
+def test_a_process_has_the_environment_of_its_start_and_a_group_of_its_own(monkeypatch):
+    """The server is older than the variable, and is in no group that a terminal signals."""
+    fork_server.start()
+    monkeypatch.setenv("SET_LATER", "seen")
+    ours, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+    process = fork_server.started(answer, (theirs, "SET_LATER"), "test")
+    assert ours.recv() == ("seen", True, True)
+    process.join(10)
+    assert process.exitcode == 0
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
+    """Nor may it look for a GPU, as the driver does not survive a fork."""
+    program = (
+        "import harness.runner.preloaded, sys, torch; "
+        "print('triton' in sys.modules, torch.cuda.is_initialized(), 'harness.runner.evaluator' in sys.modules, "
+        "sorted(n for n in sys.modules if n.endswith(('.chains', '.defects', '.triton', '.cuda')) "
+        "and n.startswith(('baselines.', 'kernels.', 'peers.'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False False True []\n", "")
+
+
+@pytest.mark.parametrize("name", fork_server.PROFILED)
+def test_a_profiled_command_spawns_its_workers(name):
+    program = "from harness.runner import fork_server; print(fork_server.CONTEXT.get_start_method())"
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=ROOT, env={**os.environ, name: "/x"}, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "spawn\n", done.stderr
