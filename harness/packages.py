@@ -37,14 +37,18 @@ def in_words(need: str) -> str:
 
 
 def versions(needs: list[str]) -> dict[str, str]:
-    """Package -> version, of those that are there. A copy inside another package, which has no metadata of its own, is
+    """Distribution -> version, of those that are there: the package, or what installs it under its own name, as
+    ``sgl-flash-mla`` does with ``flash_mla``. A copy inside another package, which has no metadata of its own, is
     named by its folder and gives the ``__version__`` of its ``__init__.py``.
     """
     found = {}
+    distributions = importlib.metadata.packages_distributions() if needs else {}
     for one in (one for need in needs for one in need.split("|") if _is_one_there(one)):
         package, _, inner = one.partition(":")
+        name = package.partition(".")[0]
+        distribution = distributions.get(name, [name])[0]
         try:
-            found[package] = importlib.metadata.version(package.partition(".")[0])
+            found[package if distribution == name else distribution] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             found[package] = _written_version(file_in(package, "__init__.py")) or "unknown"
         if inner.endswith("/__init__.py") and (written := _written_version(file_in(package, inner))):

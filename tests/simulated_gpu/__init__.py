@@ -444,7 +444,7 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
         patch.setattr(cuda, "compile_source", lambda path, arch: SimpleNamespace(get_kernel=lambda name: name))
         patch.setattr(cuda, "_function", lambda name: name)
         patch.setattr(cuda, "packed", gpu.packed)
-        patch.setattr(cuda, "_current_arch", lambda: "sm_90")
+        patch.setattr(cuda, "current_arch", lambda: "sm_90")
         patch.setattr(driver, "cuGraphGetNodes", gpu.nodes_of)
         patch.setattr(driver, "cuGraphNodeGetType", gpu.type_of)
         patch.setattr(driver, "cuGraphKernelNodeGetParams", gpu.params_of)
