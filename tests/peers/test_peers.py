@@ -51,7 +51,7 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
-def test_files_are_found_and_nothing_is_imported(package):
+def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     assert file_in("engine", "kernels.py") == package / "kernels.py"
     assert file_in("engine", "missing.py") is None
     assert file_in("no_such_engine", "kernels.py") is None
@@ -69,6 +69,14 @@ def test_files_are_found_and_nothing_is_imported(package):
     (fork / "METADATA").write_text("Name: fork\nVersion: 0.33.1\n")
     (fork / "top_level.txt").write_text("engine\n")
     assert versions(["engine:kernels.py"]) == {"fork": "0.33.1"}
+    second = package.parent / "second"
+    (second / "engine").mkdir(parents=True)
+    (second / "engine" / "more.py").touch()
+    (second / "fork-0.34.0.dist-info").mkdir()
+    (second / "fork-0.34.0.dist-info" / "METADATA").write_text("Name: fork\nVersion: 0.34.0\n")
+    (second / "fork-0.34.0.dist-info" / "top_level.txt").write_text("engine\n")
+    monkeypatch.syspath_prepend(second)
+    assert versions(["engine:kernels.py", "engine:more.py"]) == {"fork": "0.33.1 and 0.34.0"}
     assert "engine" not in sys.modules
 
 
