@@ -100,7 +100,7 @@ def flash_mla_fp8(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 @variant("mla_tile_schedule", requires=(f"flash_mla:{LEGACY}", GPU), skip=_skip(legacy), waives="no_alloc")
-def sgl_flash_mla(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def flash_mla_sgl(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """SGLang's sgl-flash-mla, and the copies into the persistent buffers."""
     return _planned(legacy(), point, x, out)
 

@@ -55,7 +55,7 @@ def _skip_gather(point: Point) -> str | None:
     limits={"*, rows beyond 2^31": "byte offsets are 32-bit; SGLang's index caches are smaller"},
     beyond=lambda point, x: len(x.kv_cache) * x.kv_cache.stride(0) >= 2**31,
 )
-def sglang_triton(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
+def sglang_dsa_triton(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
     """SGLang's gather of index keys and scales (DSA prefill), into workspaces that exist already."""
     kernel = triton_kernel(file_in("sglang", INDEX_CACHE), (GATHER,))
     grid = (point.batch_size, cdiv(_longest(point), TOKENS), cdiv(point.head_dim, BYTES))

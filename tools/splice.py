@@ -50,11 +50,11 @@ ENGINES = {
     "deep_gemm": "DeepGEMM",
     "flash_mla_fp8": "FlashMLA",
     "flash_mla": "FlashMLA",
-    "sgl_flash_mla": "FlashMLA",
+    "flash_mla_sgl": "FlashMLA",
     "vllm_cuda": "vLLM",
     "vllm_triton": "vLLM",
     "vllm_align": "vLLM",
-    "sglang_triton": "SGLang",
+    "sglang_dsa_triton": "SGLang",
     "sglang_cuda": "SGLang",
 }
 #: The rows of the README: the record of each operator. Of ``peers`` the first point of 128 requests is shown at which
