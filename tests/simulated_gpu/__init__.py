@@ -442,7 +442,7 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             patch.setattr(torch.cuda.profiler, name, lambda: None)
         patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: gpu.stream, raising=False)
         patch.setattr(cuda, "compile_source", lambda path, arch: SimpleNamespace(get_kernel=lambda name: name))
-        patch.setattr(cuda, "_function", lambda name: name)
+        patch.setattr(cuda, "function_of", lambda name: name)
         patch.setattr(cuda, "packed", gpu.packed)
         patch.setattr(cuda, "current_arch", lambda: "sm_90")
         patch.setattr(driver, "cuGraphGetNodes", gpu.nodes_of)
