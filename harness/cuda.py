@@ -169,7 +169,7 @@ def _store(key: bytes | None, cubin: bytes) -> None:
 
 
 @cache
-def _current_arch() -> str:
+def current_arch() -> str:
     import torch
 
     major, minor = torch.cuda.get_device_capability()
@@ -197,12 +197,12 @@ def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int,
     for value in arguments:
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
             raise OverflowError(f"{value} does not fit the C int parameters of {kernel}")
-    code = compile_source(source, _current_arch()).get_kernel(kernel)
+    code = compile_source(source, current_arch()).get_kernel(kernel)
     grid = (grid,) if isinstance(grid, int) else grid
-    return packed(_function(code), grid, block, [_value(argument) for argument in arguments], (code, arguments))
+    return packed(function_of(code), grid, block, [_value(argument) for argument in arguments], (code, arguments))
 
 
-def _function(kernel: Kernel) -> driver.CUfunction:
+def function_of(kernel: Kernel) -> driver.CUfunction:
     """The kernel on the current device, whose context torch makes current here in case nothing has used it yet."""
     import torch
 

@@ -37,19 +37,38 @@ def in_words(need: str) -> str:
 
 
 def versions(needs: list[str]) -> dict[str, str]:
-    """Package -> version, of those that are there. A copy inside another package, which has no metadata of its own, is
-    named by its folder and gives the ``__version__`` of its ``__init__.py``.
+    """Distribution -> version, of those that are there; several versions where files of several releases are found. A
+    fork that installs a package under its name goes by its own, as ``sgl-flash-mla`` for ``flash_mla``. A copy inside
+    another package, which has no metadata, is named by its folder and gives the ``__version__`` of its ``__init__.py``.
     """
-    found = {}
+    found: dict[str, list[str]] = {}
     for one in (one for need in needs for one in need.split("|") if _is_one_there(one)):
         package, _, inner = one.partition(":")
-        try:
-            found[package] = importlib.metadata.version(package.partition(".")[0])
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = _written_version(file_in(package, "__init__.py")) or "unknown"
-        if inner.endswith("/__init__.py") and (written := _written_version(file_in(package, inner))):
-            found[f"{package}/{inner.removesuffix('/__init__.py')}"] = written
-    return found
+        top = package.partition(".")[0]
+        path = file_in(package, inner.partition("#")[0]) if inner else None
+        name, version = _distribution(top, path)
+        found.setdefault(name, []).append(version or _written_version(file_in(package, "__init__.py")))
+        if inner.endswith("/__init__.py") and (written := _written_version(path)):
+            found.setdefault(f"{package}/{inner.removesuffix('/__init__.py')}", []).append(written)
+    return {name: " and ".join(dict.fromkeys(filter(None, all_))) or "unknown" for name, all_ in found.items()}
+
+
+def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
+    """Name and version of what installed a top-level package: what lies beside the folder that holds ``path``, or what
+    has the package's name.
+    """
+    spec = importlib.util.find_spec(top)
+    folders = [Path(one) for one in (spec.submodule_search_locations if spec is not None else None) or ()]
+    folder = next((one for one in folders if path is None or path.is_relative_to(one)), None)
+    for one in importlib.metadata.distributions(path=[str(folder.parent)] if folder is not None else []):
+        if top == one.name.replace("-", "_"):
+            return top, one.version
+        if top in (one.read_text("top_level.txt") or "").split():
+            return one.name, one.version
+    try:
+        return top, importlib.metadata.version(top)  # installed in place
+    except importlib.metadata.PackageNotFoundError:
+        return top, None
 
 
 def _is_one_there(one: str) -> bool:

@@ -1,6 +1,8 @@
-"""FlashMLA's tile schedule: of the FP8 extension inside vLLM, and of the package ``flash_mla`` before 2026.
+"""FlashMLA's tile schedule: of the FP8 extension inside vLLM, of the package ``flash_mla`` before 2026, and of SGLang's
+``sgl-flash-mla``.
 
-FlashMLA since January 2026 plans inside its attention kernel's first call, so there is nothing to time alone.
+FlashMLA since January 2026 plans inside its attention kernel's first call, so there is nothing to time alone. SGLang's
+package keeps the older kernels in a library of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from harness.contract import GPU, Point, consumer, variant
 from harness.packages import file_in
 
 EXTENSION = "_flashmla_extension_C.abi3.so"
+#: Library and interface of the package flash_mla; SGLang's sgl-flash-mla gives it the same name.
+LEGACY, INTERFACE = "_C_legacy.abi3.so", "flash_mla_interface.py"
 #: Tokens of a page; sizes of a query and of a value of DeepSeek's latent attention.
 PAGE, QUERY, VALUE = 64, 576, 512
 #: (lengths, query rows per KV head, KV heads) -> what a release returns.
@@ -27,6 +31,13 @@ def extension() -> Plan:
     """The operator of vLLM's extension, whose library is loaded without vLLM."""
     torch.ops.load_library(str(file_in("vllm", EXTENSION)))
     return torch.ops._flashmla_extension_C.get_mla_decoding_metadata_dense_fp8
+
+
+@cache
+def legacy() -> Plan:
+    """The operator of sgl-flash-mla that SGLang calls for fp8 caches, whose library is loaded alone."""
+    torch.ops.load_library(str(file_in("flash_mla", LEGACY)))
+    return torch.ops.flash_mla_legacy.get_mla_decoding_metadata_dense_fp8
 
 
 @cache
@@ -88,7 +99,13 @@ def flash_mla_fp8(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _planned(extension(), point, x, out)
 
 
-@variant("mla_tile_schedule", requires=("flash_mla", GPU), skip=_skip(package), waives="no_alloc")
+@variant("mla_tile_schedule", requires=(f"flash_mla:{LEGACY}", GPU), skip=_skip(legacy), waives="no_alloc")
+def flash_mla_sgl(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """SGLang's sgl-flash-mla, and the copies into the persistent buffers."""
+    return _planned(legacy(), point, x, out)
+
+
+@variant("mla_tile_schedule", requires=(f"flash_mla:{INTERFACE}", GPU), skip=_skip(package), waives="no_alloc")
 def flash_mla(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The package flash_mla before 2026, and the copies into the persistent buffers."""
     return _planned(package(), point, x, out)

@@ -52,9 +52,12 @@ ENGINES = {
     "deep_gemm": "DeepGEMM",
     "flash_mla_fp8": "FlashMLA",
     "flash_mla": "FlashMLA",
+    "flash_mla_sgl": "FlashMLA",
     "vllm_cuda": "vLLM",
     "vllm_triton": "vLLM",
     "vllm_align": "vLLM",
+    "sglang_dsa_triton": "SGLang",
+    "sglang_cuda": "SGLang",
 }
 #: The rows of the README: the record of each operator. Of ``peers`` the first point of 128 requests is shown at which
 #: an engine's kernel was timed, of the others SUMMARY_POINT.
@@ -190,21 +193,23 @@ def summary() -> list[str]:
 
 
 def engines() -> list[str]:
-    """Kernels of engines beside the suite's own, at every point of ``peers`` at which one was timed."""
+    """Kernels of engines beside the fused kernels, at the points of ``peers`` at which they were timed. Those with
+    padding are only in the record.
+    """
     run, rows, limited = record(f"{GPU}/peers"), [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
-            if (engine := engine_in(cells)) is not None:
-                baseline = next(iter(cells.values())).baseline
-                shown = row_of(run, cells, [engine, baseline, "triton_fused", "cuda_fused"])
-                rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
+            for engine in (name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")):
                 limited.append(cells[engine])
+                if "padding=" not in label:
+                    shown = row_of(run, cells, [engine, "triton_fused", "cuda_fused"])
+                    rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
     packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     notes = [
         f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
         *map(as_text, limit_warnings(limited)),
     ]
-    head = ["", "engine's kernel", "point", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"]
+    head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "floor"]
     return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]
 
 

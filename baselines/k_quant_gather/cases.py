@@ -25,11 +25,10 @@ def _empty(*requests: int | slice) -> Callable[[Inputs], None]:
     """These requests lose their tokens, which become slack. Their table rows hold no valid id."""
 
     def edit(x: Inputs) -> None:
-        lens = torch.diff(x.cu_seq_lens)
         for request in requests:
-            lens[request] = 0
+            x.seq_lens[request] = 0
             x.block_table[request] = UNUSED_BLOCK_ID
-        x.cu_seq_lens[1:] = lens.cumsum(0)
+        x.cu_seq_lens[1:] = x.seq_lens.cumsum(0)
 
     return edit
 

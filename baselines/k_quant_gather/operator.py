@@ -44,6 +44,7 @@ class Inputs:
     kv_cache: Tensor  # [num_blocks, block_size, head_dim + scale bytes] uint8, stride(0) >= bytes of a block
     block_table: Tensor  # [B, table_columns] int32, stride(0) >= table_columns; unused columns hold no valid id
     cu_seq_lens: Tensor  # [B + 1] int32, starts at 0, non-decreasing, exact; equal neighbours = empty request
+    seq_lens: Tensor  # [B] int32, the differences of cu_seq_lens, for kernels that add lengths up themselves
     num_tokens: int  # N >= cu_seq_lens[B]
 
 
@@ -59,6 +60,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         kv_cache=chunk.make_kv_cache(point, seed),
         block_table=make_block_table(point, seq_lens, seed),
         cu_seq_lens=torch.nn.functional.pad(seq_lens.cumsum(0, dtype=torch.int32), (1, 0)),
+        seq_lens=seq_lens,
         num_tokens=point.chunk_tokens,
     )
 

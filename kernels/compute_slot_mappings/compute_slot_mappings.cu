@@ -2,6 +2,15 @@
 // grid also clears entries of the tail, from the real number of tokens on, one per pass over the grid.
 //
 // Grid: x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))) blocks, y = groups. Block: THREADS.
+//
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
+// Predicted: 1.29, the floor:
+//
+//   as vLLM 0.33: a program per row, one for the tail        1 launch           2.24
+//   warps for rows, the tail shared by all threads           1 launch           2.03, Triton 2.03
+//
+// Three loads in sequence, query start, position, table entry. Four groups: 2.16, the engine's kernel 2.63.
+// No earlier version of this kernel was measured.
 
 #include "compute_slot_mappings.cuh"
 

@@ -2,6 +2,8 @@
 
 One lane per entry of (B, L), one or two loads and a store each. Up to B = 128 it is within 3 % of the floor, a kernel
 that only loads and stores.
+
+decode_native.cu has the versions with their times.
 """
 
 from __future__ import annotations

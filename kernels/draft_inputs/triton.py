@@ -1,4 +1,7 @@
-"""draft_inputs in Triton: one launch per pass, several rows per program, tails shared by all programs."""
+"""draft_inputs in Triton: one launch per pass, several rows per program, tails shared by all programs.
+
+draft_inputs.cu has the versions with their times.
+"""
 
 from __future__ import annotations
 

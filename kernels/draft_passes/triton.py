@@ -6,6 +6,8 @@ stays in the drafter's graph is one launch per pass, for its token and hidden ro
 
 Programs specialise: the schedules of the indexer come first, one set per pass, over lengths that each program gathers
 into scratch memory of its own; then rows of a pass, in all groups.
+
+draft_passes.cu has the versions with their times.
 """
 
 from __future__ import annotations

@@ -3,6 +3,16 @@
 //
 // num_blocks is in device memory or in mapped pinned memory.
 // Grid: rows to write, strips, groups. Block: THREADS.
+//
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
+// Predicted: 1.30, the floor:
+//
+//   as vLLM 0.33: a program per row walks over its columns   1 launch           2.01
+//   a block per strip, early columns before the count        1 launch           1.92, Triton 2.04
+//
+// Two loads in sequence, slot, then count and columns. With four groups and windows the engine's kernel is faster: 2.16
+// against 2.84, Triton 2.30. Why was not found out.
+// No earlier version of this kernel was measured.
 
 #include "gather_block_tables.cuh"
 

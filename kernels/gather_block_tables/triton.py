@@ -1,4 +1,7 @@
-"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; idle strips end at once."""
+"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; idle strips end at once.
+
+gather_block_tables.cu has the versions with their times.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """mamba_align_step in Triton: one launch per phase. Rows are lines of a tile, state slots its columns.
 
 Slots are read from the tables by request slot, so the launch does not wait for the tables in batch order.
+
+mamba_align_step.cu has the versions with their times.
 """
 
 from __future__ import annotations

@@ -13,6 +13,17 @@
 // tables. The list then holds columns, and a piece looks up the slots of its group.
 //
 // n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
+//
+// Versions, us on an H200 at B = 128, four layers, one request in ten crosses (record mamba_copy). Predicted: 1.55, the
+// floor:
+//
+//   decided on the device, operators over whole batches      44 launches        136?
+//   the same, compiled by Inductor                           6 launches         63.9
+//   every block builds the list, pieces in turn              1 launch           3.02, Triton 3.19
+//
+// Nsight Compute: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no byte is to be saved. Three loads
+// in sequence, lengths, table entries, states, where the floor has one; where all requests cross it is at the floor. The
+// first version has not changed its time since; no other was measured.
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;

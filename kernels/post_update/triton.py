@@ -1,6 +1,8 @@
 """post_update in Triton: one launch for counts, slots and accepted counts. A row is a line of a tile, its tokens lanes.
 
 Penalty counts need no atomics: the first occurrence of a token in its row stores the count of all of them.
+
+post_update.cu has the versions with their times.
 """
 
 from __future__ import annotations

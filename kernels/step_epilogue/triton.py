@@ -7,6 +7,8 @@ The drafter's first pass needs the counts and the newest token of its row, the s
 registers where the row was updated. Programs do not specialise as in step_prologue, because state may be one array as
 input and output: a program that read a slot for itself could read what another one has written. Further programs of a
 long row (strip > 0) only shift its tokens; what they read is by row or never written.
+
+step_epilogue.cu has the versions with their times.
 """
 
 from __future__ import annotations

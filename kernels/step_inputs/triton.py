@@ -1,6 +1,8 @@
 """step_inputs in Triton: one launch before the forward pass, also for what the engine gathers after it.
 
 Inputs of ``drafted`` are known before the forward pass, and the token and position that it reads are in registers.
+
+step_inputs.cu has the versions with their times.
 """
 
 from __future__ import annotations

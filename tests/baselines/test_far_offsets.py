@@ -56,6 +56,7 @@ def test_blocks_of_a_cache_lie_beyond_32_bits(room, stride):
     near = gather.make_inputs(point, 5)
     near.block_table[:, :2] = torch.tensor([[6, 1], [3, 5]], dtype=torch.int32)
     near.cu_seq_lens.copy_(torch.tensor([0, 20, 40]))
+    near.seq_lens.fill_(20)
     cache = near.kv_cache
     assert int(near.block_table[0, 0]) == len(cache) - 1
     assert (len(cache) - 1) * stride // 4 > 2**31

@@ -39,6 +39,7 @@ def test_every_byte_of_a_small_cache():
         kv_cache=storage.remainder(256).to(torch.uint8).view(3, 2, 24),
         block_table=torch.tensor([[2, 1], [-1, -1], [1, -1]], dtype=torch.int32),
         cu_seq_lens=torch.tensor([0, 3, 3, 4], dtype=torch.int32),
+        seq_lens=torch.tensor([3, 0, 1], dtype=torch.int32),
         num_tokens=5,
     )
     k, scale = gathered(point, x)
@@ -94,7 +95,8 @@ def test_written_keys_come_back_through_every_variant():
         * torch.logspace(-6, 3, real)[:, None]
     )
     write(point, k, x)
-    on_device = Inputs(x.kv_cache.to(DEVICE), x.block_table.to(DEVICE), x.cu_seq_lens.to(DEVICE), x.num_tokens)
+    cache, *rest = (t.to(DEVICE) for t in (x.kv_cache, x.block_table, x.cu_seq_lens, x.seq_lens))
+    on_device = Inputs(cache, *rest, x.num_tokens)
     for variant in healthy("k_quant_gather"):
         out = make_outputs(point)
         out = type(out)(out.k.to(DEVICE), out.scale.to(DEVICE))
@@ -135,6 +137,7 @@ def test_inputs_are_legal(axes, seed):
     lens = torch.diff(x.cu_seq_lens)
     assert x.cu_seq_lens.dtype == torch.int32
     assert int(x.cu_seq_lens[0]) == 0
+    assert torch.equal(x.seq_lens, lens)
     assert bool((lens >= 0).all())
     assert int(lens.max()) <= point.max_model_len
     assert -(-point.slack // 2) <= x.num_tokens - int(x.cu_seq_lens[-1]) <= point.slack

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from baselines.decode_native.operator import operator as native
+from baselines.k_quant_gather.operator import operator as gather
 from baselines.mla_tile_schedule.operator import operator as tiles
 from baselines.paged_mqa_schedule.operator import Inputs
 from baselines.paged_mqa_schedule.operator import operator as paged
 from harness.discover import discover, unavailable
 from harness.packages import file_in, in_words, is_there, versions
-from peers import deep_gemm, flash_mla
+from peers import deep_gemm, flash_mla, sglang
 from peers._kernel_source import triton_kernel
 
 KERNELS = """
@@ -50,7 +51,7 @@ def package(tmp_path, monkeypatch):
     return folder
 
 
-def test_files_are_found_and_nothing_is_imported(package):
+def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     assert file_in("engine", "kernels.py") == package / "kernels.py"
     assert file_in("engine", "missing.py") is None
     assert file_in("no_such_engine", "kernels.py") is None
@@ -64,6 +65,18 @@ def test_files_are_found_and_nothing_is_imported(package):
         "engine": "0.33.0",
         "engine/library": "2.5.0",
     }
+    fork = (package.parent / "engine-0.33.0.dist-info").rename(package.parent / "fork-0.33.1.dist-info")
+    (fork / "METADATA").write_text("Name: fork\nVersion: 0.33.1\n")
+    (fork / "top_level.txt").write_text("engine\n")
+    assert versions(["engine:kernels.py"]) == {"fork": "0.33.1"}
+    second = package.parent / "second"
+    (second / "engine").mkdir(parents=True)
+    (second / "engine" / "more.py").touch()
+    (second / "fork-0.34.0.dist-info").mkdir()
+    (second / "fork-0.34.0.dist-info" / "METADATA").write_text("Name: fork\nVersion: 0.34.0\n")
+    (second / "fork-0.34.0.dist-info" / "top_level.txt").write_text("engine\n")
+    monkeypatch.syspath_prepend(second)
+    assert versions(["engine:kernels.py", "engine:more.py"]) == {"fork": "0.33.1 and 0.34.0"}
     assert "engine" not in sys.modules
 
 
@@ -116,6 +129,26 @@ def test_the_layout_of_a_flash_mla_is_read_off_its_output(row, convention, monke
     rows = torch.tensor([row, [1, 5, 5, 5, 5, 5, 5, 5]], dtype=torch.int32)
     assert flash_mla.convention(lambda *_: (rows, rows[0])) == convention
     assert flash_mla.convention(lambda *_: (object(), None)) == "inside"
+
+
+def test_the_kernels_of_sglang_are_cut_out_of_their_file():
+    """Without the includes before them and the launcher behind them, which take TVM's headers."""
+    text = f"#include <tvm/ffi.h>\n{sglang.FIRST}\n__global__ void kernel() {{}}\n{sglang.LAUNCHER} {{\n}};\n}}\n"
+    code = sglang.device_code(text)
+    assert code.endswith("namespace sglang {\n__global__ void kernel() {}\n}\n")
+    assert "tvm" not in code
+    with pytest.raises(LookupError, match="this version of SGLang is not supported"):
+        sglang.device_code(text.replace("struct", "class"))
+
+
+def test_sglangs_grid_covers_the_longest_request():
+    """A chunk of equal requests needs ceil(N / B) tokens; of a ragged one only a bound is known."""
+    uniform = gather.complete({"batch_size": 3, "chunk_tokens": 32768, "seq_lens": "uniform"})
+    ragged = gather.complete({"batch_size": 3, "chunk_tokens": 32768})
+    assert sglang._longest(uniform) == 10923
+    assert sglang._skip_gather(uniform) is None
+    assert "only a bound" in sglang._skip_gather(ragged)
+    assert sglang._skip_gather(gather.complete({"batch_size": 3, "chunk_tokens": 1024})) is None
 
 
 def test_all_of_them_are_listed_with_what_they_need():

@@ -1,0 +1,155 @@
+"""SGLang's kernels: the gather of index keys (Triton) and the paged-MQA schedule of its DeepSeek-V4 indexer (CUDA C++).
+
+Both are read from SGLang's files; SGLang itself is never imported. Its tile schedule is in peers/flash_mla.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import triton
+from cuda.core import ObjectCode, Program, ProgramOptions
+
+from baselines.k_quant_gather import operator as gather
+from baselines.paged_mqa_schedule import operator as paged
+from baselines.workloads.integers import cdiv
+from baselines.workloads.prefill_chunks import longest_request
+from harness.contract import GPU, Point, variant
+from harness.cuda import current_arch, function_of
+from harness.launch import packed
+from harness.packages import file_in
+from peers._kernel_source import triton_kernel
+
+# --- k_quant_gather ---------------------------------------------------------------------------------------------------
+
+INDEX_CACHE, GATHER = "kernels/ops/kvcache/dsa_index_k_cache.py", "_get_k_and_s_triton_kernel"
+#: Tokens and bytes of a program, as SGLang launches it.
+TOKENS, BYTES = 256, 128
+#: Ragged requests of up to so many tokens are taken: then no more than a few programs of a request find no token.
+MOST_RAGGED = 4 * TOKENS
+
+
+def _longest(point: Point) -> int:
+    """Tokens of the longest request, as far as the host knows: exact where all are alike."""
+    if point.seq_lens == "uniform":
+        return cdiv(point.chunk_tokens, point.batch_size)
+    return min(point.chunk_tokens, longest_request(point))
+
+
+def _skip_gather(point: Point) -> str | None:
+    if point.quant_block_size != point.head_dim:
+        return "SGLang has one scale per token"
+    if point.seq_lens == "ragged" and _longest(point) > MOST_RAGGED:
+        return "its grid covers the longest request, of which the host knows only a bound here (SGLang's knows it)"
+    return None
+
+
+@variant(
+    "k_quant_gather",
+    requires=f"sglang:{INDEX_CACHE}#{GATHER}",
+    skip=_skip_gather,
+    limits={"*, rows beyond 2^31": "byte offsets are 32-bit; SGLang's index caches are smaller"},
+    beyond=lambda point, x: len(x.kv_cache) * x.kv_cache.stride(0) >= 2**31,
+)
+def sglang_dsa_triton(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
+    """SGLang's gather of index keys and scales (DSA prefill), into workspaces that exist already."""
+    kernel = triton_kernel(file_in("sglang", INDEX_CACHE), (GATHER,))
+    grid = (point.batch_size, cdiv(_longest(point), TOKENS), cdiv(point.head_dim, BYTES))
+
+    def launch() -> None:
+        kernel[grid](
+            buf_ptr=x.kv_cache,
+            page_indices_ptr=x.block_table,
+            k_out_ptr=out.k,
+            s_out_ptr=out.scale,
+            seq_len_ptr=x.seq_lens,
+            seq_len_num_pow=triton.next_power_of_2(point.batch_size),
+            page_size=point.block_size,
+            buf_numel_per_page=x.kv_cache.stride(0),
+            index_head_dim=point.head_dim,
+            s_offset_in_page=point.block_size * point.head_dim,
+            page_indice_batch_offset=x.block_table.stride(0),
+            BLOCK_SIZE=TOKENS,
+            BLOCK_SIZE_K=BYTES,
+        )
+
+    return launch
+
+
+# --- paged_mqa_schedule -----------------------------------------------------------------------------------------------
+
+SCHEDULE = "kernels/jit/csrc/deepseek_v4/paged_mqa_metadata.cuh"
+#: Namespace of the kernels, and the struct behind them that launches them through TVM's interface.
+FIRST, LAUNCHER = "namespace sglang {", "struct IndexerMetadataKernel"
+#: Largest batch and kernel there; threads of both. Larger batches take two kernels.
+TINY, SMALL, THREADS = 64, 2048, 256
+CUB = "cub/block/block_scan.cuh"
+
+
+class Parameters(ctypes.Structure):
+    """MetadataParams of the file."""
+
+    _fields_ = (
+        ("batch_size", ctypes.c_uint32),
+        ("num_sm", ctypes.c_uint32),
+        ("context_lens", ctypes.c_void_p),
+        ("schedule_metadata", ctypes.c_void_p),
+    )
+
+
+@cache
+def _cub() -> list[str]:
+    """Include paths of a CUDA toolkit that has CUB; empty without one."""
+    roots = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    for include in (Path(root) / "include" for root in roots if root):
+        for folder in (include / "cccl", include):
+            if (folder / CUB).is_file():
+                return [str(folder), str(include)]
+    return []
+
+
+def device_code(text: str) -> str:
+    """The kernels of the file, for NVRTC: without the launcher behind them and what only that includes."""
+    begin, end = text.find(FIRST), text.find(LAUNCHER)
+    if not 0 <= begin < end:
+        raise LookupError(f"{SCHEDULE} lacks {FIRST!r} before {LAUNCHER!r}; this version of SGLang is not supported")
+    return f"#include <{CUB}>\n#include <cuda/std/cstdint>\nusing cuda::std::uint32_t;\n{text[begin:end]}}}\n"
+
+
+@cache
+def compiled(path: Path, arch: str) -> ObjectCode:
+    """The cubin of the kernels for one architecture such as ``sm_90``."""
+    names = [f"sglang::paged_mqa_metadata_{size}_kernel" for size in ("tiny", "small")]
+    options = ProgramOptions(arch=arch, name=path.name, std="c++17", include_path=_cub())
+    program = Program(device_code(path.read_text(encoding="utf-8")), "c++", options)
+    return program.compile("cubin", name_expressions=names)
+
+
+def _skip_schedule(point: Point) -> str | None:
+    if point.lens_layout == "2d" and point.max_decode_len > 1:
+        return "SGLang's kernel takes one length per row of queries"
+    if point.remainder != "back" or point.atoms != 1:
+        return "SGLang gives the unit more to the last SMs, and a row one query atom"
+    if point.batch_size > SMALL:
+        return f"more than {SMALL} rows take two other kernels"
+    return None if _cub() else "its kernels include CUB: set CUDA_HOME to a CUDA toolkit"
+
+
+@variant(
+    "paged_mqa_schedule",
+    requires=(f"sglang:{SCHEDULE}#{LAUNCHER}", GPU),
+    skip=_skip_schedule,
+    limits={"negative lengths in padding rows*": "lengths are read as uint32; SGLang clamps them"},
+    beyond=lambda point, x: bool((x.context_lens < 0).any()),
+)
+def sglang_cuda(point: Point, x: paged.Inputs, out: paged.Outputs) -> Callable[[], None]:
+    """SGLang's kernel for flat rows (DeepSeek-V4), straight into the persistent table."""
+    code = compiled(file_in("sglang", SCHEDULE), current_arch())
+    size = "tiny" if point.batch_size <= TINY else "small"
+    function = function_of(code.get_kernel(f"sglang::paged_mqa_metadata_{size}_kernel"))
+    values = Parameters(point.batch_size, point.num_sms, x.context_lens.data_ptr(), out.schedule.data_ptr())
+    return packed(function, (1,), THREADS, [values], (code, x.context_lens, out.schedule))
