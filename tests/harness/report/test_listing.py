@@ -81,7 +81,7 @@ def test_every_operator_is_listed_in_full(capsys, monkeypatch):
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if re.match(r"[a-z_]+ +\d", line)] == list(CATALOG.operators)
     healthy = [variant for variant in CATALOG.of("decode_native") if variant.defect is None]
-    assert re.search(rf"^decode_native +{len(healthy)}  \(B, L\) context lengths", out, re.MULTILINE)
+    assert re.search(rf"^decode_native +{len(healthy)} +\(B, L\) context lengths", out, re.MULTILINE)
     described = " ".join(line[33:].strip() for line in lines)
     assert all(operator.summary in described for operator in CATALOG.operators.values())
     assert re.search(r"variants unavailable, needs a GPU: .*cuda_fused", out)
