@@ -148,7 +148,8 @@ class Gate:
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
-                self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+                more = f"give more with gate --resume {self.folder} --minutes N"
+                self._say(f"{minutes:g} min are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
                 self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
