@@ -149,7 +149,7 @@ class Gate:
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
                 more = f"give more with gate --resume {self.folder} --minutes N"
-                self._say(f"{minutes:g} min are over after {counted(pair, 'pair')}; {more}")
+                self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
                 self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
