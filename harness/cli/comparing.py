@@ -9,22 +9,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.compare import PRESETS, Comparison, Rule, compare, compare_variants
+from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule, compare, compare_variants
 from harness.records.sides import read_side
 from harness.records.together import refuse_loops
 from harness.report.comparison import Sort, comparison_console, comparison_json, comparison_markdown
 
 
 def rule_of(options: argparse.Namespace) -> Rule:
-    """The preset, with what the other flags say."""
+    """The preset, with what the other flags say. Raises CompareError."""
     given = {"threshold": options.threshold, "floor_us": options.floor_us, "detect": options.detect}
     changed = {name: value for name, value in given.items() if value is not None}
-    return replace(
+    rule = replace(
         PRESETS[options.preset],
         **changed,
         figures=tuple(options.figure) if options.figure else None,
         only=tuple(options.only),
     )
+    check_rule(rule)
+    return rule
 
 
 def compare_sides(base: str, head: str, rule: Rule) -> Comparison:
