@@ -59,8 +59,8 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: wo
     return templates.get_template("comparison.html.j2").render(values)
 
 
-def _number(value: float) -> str:
-    return "–" if not math.isfinite(value) else significant(value, 4)
+def _number(value: float, digits: int = 4) -> str:
+    return "–" if not math.isfinite(value) else significant(value, digits)
 
 
 def _inline(svg: str) -> str:
