@@ -185,7 +185,7 @@ def _merge_options(merge: argparse.ArgumentParser) -> None:
 
 def _plot_options(plot: argparse.ArgumentParser) -> None:
     plot.add_argument(
-        "runs", nargs="+", metavar="RUN", help="records (run.jsonl), profiles (profile.json), or folders of them"
+        "runs", nargs="+", metavar="RUN", help="records (run.jsonl), folders of one or several, profiles (profile.json)"
     )
     _add_baseline(plot)
     _add_only(plot)
@@ -195,7 +195,7 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
 
 def _report_options(report: argparse.ArgumentParser) -> None:
     report.add_argument(
-        "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders, of several GPU models"
+        "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them, of several GPU models"
     )
     report.add_argument(
         "--figure", choices=("gpu_us", "host_us", "eager_us"), default="gpu_us", help="what to table (default gpu_us)"

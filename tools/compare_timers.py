@@ -97,6 +97,8 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m tools.compare_timers", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the times to this file")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(2, "error: this tool times kernels on a GPU, and PyTorch sees none here\n")
     true_us, by_timer = measure()
     print(f"{'true us':>34}", *(f"{us:9.3f}" for us in true_us), f"{'constant':>9} {'largest residual ns':>20}")
     for name, measured_us in by_timer.items():

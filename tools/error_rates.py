@@ -95,17 +95,13 @@ class Recorded:
         return np.take_along_axis(self.samples[processes], chosen, axis=-1)
 
 
-def recorded(runs: Sequence[Run], keys: Sequence[str] | None = None) -> Recorded:
-    """The gpu_us of every cell that all records have, or of ``keys``."""
+def recorded(runs: Sequence[Run]) -> Recorded:
+    """The gpu_us of every cell that all records have."""
     by_run = [
         {cell.key: stats.samples(cell.metrics, "gpu_us") for cell in run.cells if stats.is_timed(cell, "gpu_us")}
         for run in runs
     ]
-    shared = (
-        [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
-        if keys is None
-        else list(keys)
-    )
+    shared = [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
     rounds = np.array([[len(one[key]) for key in shared] for one in by_run])
     samples = np.zeros((*rounds.shape, rounds.max()))
     for i, one in enumerate(by_run):
@@ -115,8 +111,8 @@ def recorded(runs: Sequence[Run], keys: Sequence[str] | None = None) -> Recorded
     return Recorded(tuple(shared), runs[0].header.environment.gpu or "", samples, rounds, medians)
 
 
-def of_machine(name: str, source: Recorded, seed: int = 0) -> Corpus:
-    shrink = source.shrink(np.random.default_rng(seed))
+def of_machine(name: str, source: Recorded) -> Corpus:
+    shrink = source.shrink(np.random.default_rng(0))
 
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
         return _drawn(source, shrink, rng, comparisons, processes), _drawn(source, shrink, rng, comparisons, processes)
@@ -213,7 +209,7 @@ def _simple(slower: Array, faster: Array) -> Outcome:
     return Outcome(slower, faster, slower.any(-1).astype(int))
 
 
-def suite(base: Array, head: Array, rule: Rule = DEFAULT, band: float = 0.0) -> Outcome:
+def suite(base: Array, head: Array, band: float = 0.0) -> Outcome:
     """What ``compare`` does, over many comparisons at once."""
     before, after = np.median(base, axis=-1), np.median(head, axis=-1)
     processes = before.shape[1]
@@ -221,11 +217,11 @@ def suite(base: Array, head: Array, rule: Rule = DEFAULT, band: float = 0.0) -> 
     variance = (before.var(1, ddof=1) + after.var(1, ddof=1)) / 2
     log_time = (before.mean(1) + after.mean(1)) / 2
     spread = moderated.moderate(variance, np.array(2.0 * processes - 2), log_time)
-    threshold = (1 + rule.threshold) * (1 + band) - 1
-    detect = (1 + rule.detect) * (1 + band) - 1
-    found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, rule.rate)
+    threshold = (1 + DEFAULT.threshold) * (1 + band) - 1
+    detect = (1 + DEFAULT.detect) * (1 + band) - 1
+    found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, DEFAULT.rate)
     enough = processes >= MIN_PROCESSES
-    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= rule.floor_us) & enough
+    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= DEFAULT.floor_us) & enough
     power = np.ma.array(found.power, mask=spread.outlier).mean(-1).filled(0.0)
     blind = power < POWER if enough else np.ones(len(base), bool)
     return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
@@ -307,7 +303,7 @@ LOOKS_AT = {"best_of_five": 5}
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def rates(corpus: Corpus, rule: str, processes: int, comparisons: int, seed: int = 0) -> dict[str, float]:
+def rates(corpus: Corpus, rule: str, processes: int, comparisons: int) -> dict[str, float]:
     """Shares of comparisons: ``any_slower``, ``any_changed`` and ``exit_0``, ``exit_1``, ``exit_3`` on unchanged code;
     ``found_5`` with one cell, chosen at random, 5 % slower (and so on); ``failed_5``: that ended with exit code 1.
     """
@@ -317,7 +313,7 @@ def rates(corpus: Corpus, rule: str, processes: int, comparisons: int, seed: int
         return suite(base, head, band=corpus.band) if rule == "suite" else OTHERS[rule](base, head)
 
     limit = min(comparisons, BOOTSTRAPPED) if rule == "before" else comparisons
-    for rng, count in _chunks(limit, seed):
+    for rng, count in _chunks(limit):
         base, head = corpus.draw(rng, count, processes)
         unchanged = judged(base, head)
         found = {"any_slower": unchanged.slower.any(-1), "any_changed": (unchanged.slower | unchanged.faster).any(-1)}
@@ -335,9 +331,9 @@ def rates(corpus: Corpus, rule: str, processes: int, comparisons: int, seed: int
     return {name: float(np.mean(values)) for name, values in totals.items()} | {"comparisons": limit}
 
 
-def _chunks(comparisons: int, seed: int) -> Iterator[tuple[np.random.Generator, int]]:
+def _chunks(comparisons: int) -> Iterator[tuple[np.random.Generator, int]]:
     for number, start in enumerate(range(0, comparisons, CHUNK)):
-        yield np.random.default_rng((seed, number)), min(CHUNK, comparisons - start)
+        yield np.random.default_rng((0, number)), min(CHUNK, comparisons - start)
 
 
 def report(machines: dict[str, Recorded], comparisons: int, say: Callable[[str], None] = lambda _: None) -> dict:

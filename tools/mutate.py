@@ -145,10 +145,10 @@ class TableError(Exception):
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def all_cases(tables: Path = TABLES) -> list[Case]:
+def all_cases() -> list[Case]:
     """Every mutant, operator by operator. Raises TableError."""
     cases = []
-    for path in sorted(tables.glob("*.toml")):
+    for path in sorted(TABLES.glob("*.toml")):
         try:
             table = msgspec.toml.decode(path.read_bytes(), type=Table)
         except msgspec.DecodeError as error:
@@ -157,9 +157,9 @@ def all_cases(tables: Path = TABLES) -> list[Case]:
     return cases
 
 
-def mutated(case: Case, root: Path = ROOT) -> str:
+def mutated(case: Case) -> str:
     """The file's text with the mutation. Raises TableError where the original text does not occur exactly once."""
-    text = (root / case.path).read_text(encoding="utf-8")
+    text = (ROOT / case.path).read_text(encoding="utf-8")
     if (count := text.count(case.mutant.old)) != 1:
         raise TableError(
             f"tools/mutants/{case.operator}.toml: {case.mutant.breaks!r} wants to change {case.mutant.old!r}, which "

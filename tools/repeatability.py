@@ -34,6 +34,11 @@ def measure() -> dict[str, float]:
 
 
 def main(processes: int) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        print("error: this tool times kernels on a GPU, and PyTorch sees none here", file=sys.stderr)
+        sys.exit(2)
     by_process = []
     for _ in range(processes):
         child = subprocess.run([sys.executable, "-m", __spec__.name, "one"], capture_output=True, text=True, check=True)

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.across_gpus import across_gpus
+from harness.analysis.across_gpus import across_gpus, geometric_mean
+from harness.analysis.decode_loop import alone, delta, reference_of, value
+from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
@@ -29,12 +32,12 @@ from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
 from harness.report.across_gpus import summary_table
-from harness.report.decode_loop import loop_tables
+from harness.report.decode_loop import interval_text, loop_tables, percent_text
 from harness.report.escape import as_text
 from harness.report.profile import profile_tables
 from harness.report.profile import summary as summary_of
-from harness.report.tables import markdown, point_columns
-from harness.wording import did_you_mean, significant
+from harness.report.tables import markdown, point_columns, signed
+from harness.wording import counted, did_you_mean, significant
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path("results", "reference")
@@ -46,6 +49,16 @@ GPU = "nvidia-h200"
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records shown in README and docs/results-h200.md.
 RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
+#: The decode loops at the top of docs/decode-loop.md, and what they are called there.
+LOOPS = {
+    f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
+    f"{GPU}/decode_loop_whole_step_mamba": "whole step, hybrid",
+    f"{GPU}/decode_loop": "four operators, DeepSeek-V3.2",
+    "nvidia-h100/decode_loop": "four operators, DeepSeek-V3.2",
+    f"{GPU}/decode_loop_mamba": "Mamba operators, hybrid",
+}
+#: The model step in that table.
+LOOP_MODEL_STEP_US = 9000
 #: Variants of peers/, and what they are called in the README. Of several for one operator, the first that was timed is
 #: shown.
 ENGINES = {
@@ -99,6 +112,11 @@ def markdown_table(head: list[str], rows: list[list[str]], texts: int = 1) -> li
     """The first ``texts`` columns hold words, the others figures."""
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def folded(summary: str, lines: Sequence[str]) -> list[str]:
+    """Lines that GitHub shows when the reader clicks on the summary, which is HTML."""
+    return ["<details>", f"<summary>{summary}</summary>", "", *lines, "", "</details>", ""]
 
 
 def floor_of(run: Run, cell: Cell) -> float:
@@ -190,6 +208,84 @@ def summary() -> list[str]:
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
     note = f"{gpu_and_versions(run)}, {packages}. Records {records}."
     return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
+
+
+def overview() -> list[str]:
+    """Every operator of every record: the fastest of our kernels at each point, beside the others. Geometric means over
+    the points at which a PyTorch variant was timed, too.
+    """
+    rows = []
+    for name in RECORDS:
+        run = record(name)
+        for operator in dict.fromkeys(cell.operator for cell in run.in_order):
+            found = [
+                one for cells in by_point(run, operator).values() if (one := _fastest_kinds(run, cells)) is not None
+            ]
+            if not found:
+                continue
+            fused = geometric_mean([one["fused"] for one in found])
+            shown = [f"`{run.header.name}`", f"`{operator}`", str(len(found)), significant(fused)]
+            for kind in ("PyTorch", "engine"):
+                others = [one[kind] / one["fused"] for one in found if kind in one]
+                shown.append(f"{significant(geometric_mean(others))}×" if others else "–")
+            over_floor = geometric_mean([one["fused"] / one["floor"] for one in found])
+            rows.append([*shown, f"{significant(over_floor)}×"])
+    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "engine / fused", "fused / floor"]
+    return markdown_table(head, rows, 2)
+
+
+def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
+    """``fused``, ``PyTorch``, ``floor`` and, where it was timed, ``engine`` -> microseconds at one point.
+    None without a time of a kernel of ours and of a PyTorch variant.
+    """
+    found: dict[str, float] = {}
+    for name, cell in cells.items():
+        kind = "engine" if name == "engine" or name in ENGINES else "PyTorch"
+        kind = "fused" if cell.variant.startswith(("triton_", "cuda_")) else kind
+        if (time := interval(cell, "gpu_us")) is not None:
+            found[kind] = min(found.get(kind, math.inf), time.median)
+            found["floor"] = floor_of(run, cell)
+    return found if "fused" in found and "PyTorch" in found else None
+
+
+def loop_overview() -> list[str]:
+    """Of every recorded decode loop the largest batch: the ITL of the reference, and what the last stack changes."""
+    rows = []
+    for name, what in LOOPS.items():
+        run = record(name)
+        gpu = run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
+        largest = max(loop.axes["concurrency"] for loop in run.loops)
+        for loops in loops_by_point(run).values():
+            axes, before, after = loops[0].axes, reference_of(loops), loops[-1]
+            if (axes["concurrency"], axes["model_step_us"]) != (largest, LOOP_MODEL_STEP_US) or before is None:
+                continue
+            change = delta(before, after, "itl_us")
+            rows.append(
+                [
+                    f"{what}, {gpu}",
+                    f"`{before.stack}` → `{after.stack}`",
+                    str(axes["next_n"] - 1),
+                    axes["scheduling"],
+                    f"{value(before, 'itl_us') / 1000:.2f}",
+                    f"{signed(change.us.median)} {as_text(interval_text(change.us))}",
+                    percent_text(change),
+                    " → ".join(str(one.alone.launches) for one in (before, after)),
+                    " → ".join(significant(alone(one, "host_us")) for one in (before, after)),
+                ]
+            )
+    head = [
+        "operators, GPU",
+        "stacks",
+        "drafts",
+        "scheduling",
+        "ITL, ms",
+        "change, µs",
+        "change",
+        "launches",
+        "host µs",
+    ]
+    note = f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals."
+    return [*markdown_table(head, rows, 2), "", note]
 
 
 def engines() -> list[str]:
@@ -401,7 +497,11 @@ def tables(run: Run) -> list[str]:
         itl, tpot, *_, against_model = found = loop_tables(run)
         # Of a whole step only: no loop of parts has it.
         submitted = [table for table in found if table.title.startswith("Metadata of a step")]
-        return markdown([itl, tpot, *submitted, against_model]).splitlines()
+        return [
+            line
+            for table in (itl, tpot, *submitted, against_model)
+            for line in folded(as_text(table.title), markdown([table]).splitlines()[2:])
+        ][:-1]
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}
@@ -413,9 +513,10 @@ def tables(run: Run) -> list[str]:
             if any(cell.status != "skipped" for cell in cells.values()):
                 rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
         head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
-        lines += [f"### {run.header.name}: `{operator}`", "", *markdown_table(head, rows, len(axes)), ""]
-        lines += [f"Unless a row says otherwise: {as_text(shared)}.", ""] if shared else []
-        lines += [f"Skipped: {as_text('; '.join(reasons))}.", ""] if reasons else []
+        table = markdown_table(head, rows, len(axes))
+        table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
+        table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
+        lines += folded(f"<code>{operator}</code>: {counted(len(rows), 'point')}, {len(named)} variants", table)
     return lines[:-1]
 
 
@@ -452,6 +553,8 @@ def gpus() -> list[str]:
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "summary": summary,
+    "overview": overview,
+    "loop-overview": loop_overview,
     "example": example,
     "engines": engines,
     "gpus": gpus,

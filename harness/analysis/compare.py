@@ -306,7 +306,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     cells broke; an unknown figure; a bad threshold, floor or detect.
     """
     base, head = (tuple(chosen(run, rule.only) for run in runs) for runs in (base, head))
-    _check_rule(rule)
+    check_rule(rule)
     _check_runs(base, head, rule)
     gating = rule.figures or GATING[base[0].header.environment.device]
     result = Comparison(base, head, rule, gating, _differences(base[0], head[0]), _machines(base, head))
@@ -334,7 +334,7 @@ def compare_variants(
     head, base: ``variant``, or ``operator/variant``.  Raises CompareError as ``compare``, and for an unknown variant.
     """
     runs = tuple(chosen(run, rule.only) for run in runs)
-    _check_rule(rule)
+    check_rule(rule)
     _check_runs(runs, runs, rule, paired=True)
     gating = rule.figures or GATING[runs[0].header.environment.device]
     unit = "process" if len(runs) > 1 else "round"
@@ -354,7 +354,8 @@ def compare_variants(
 # --- what may be compared ---------------------------------------------------------------------------------------------
 
 
-def _check_rule(rule: Rule) -> None:
+def check_rule(rule: Rule) -> None:
+    """Raises CompareError for an unknown figure, and for a threshold, floor or detect that cannot be."""
     if unknown := [figure for figure in rule.figures or () if figure not in stats.FIGURES]:
         raise CompareError(f"no figure named {unknown[0]}{did_you_mean(unknown[0], stats.FIGURES)}")
     if not 0 < rule.threshold < 1:

@@ -24,9 +24,8 @@ from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Run, Status
 
 Figure = Literal["itl_us", "host_itl_us", "tpot_us"]
-#: Statistics of a figure: the mean, and the percentiles by their name.
+#: The percentiles of a figure, by their name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-STATISTICS = ("mean", *PERCENTILES)
 RESAMPLES = 2000
 #: A request that was there for less than this share of a block counts for the mean of its TPOT, not for percentiles.
 LEAST_SHARE = 0.5
@@ -94,11 +93,6 @@ class Delta:
 
     us: Interval
     percent: Interval
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes no change."""
-        return self.us.low > 0 or self.us.high < 0
 
 
 def delta(reference: Loop, loop: Loop, figure: Figure, statistic: str = "mean") -> Delta | None:

@@ -32,7 +32,7 @@ from harness.records.merge import merge, missing_shards
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
-from harness.records.together import check_together, mixed_states
+from harness.records.together import check_together, mixed_states, refuse_loops
 from harness.report.console import make_console
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
@@ -477,7 +477,7 @@ def plot_command(options: argparse.Namespace) -> int:
 
 
 def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
-    runs = [chosen(_read(path), only) for path in paths]
+    runs = [chosen(run, only) for path in paths for run in read_side(path)]
     if only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")
     return runs
@@ -491,6 +491,7 @@ def report_command(options: argparse.Namespace) -> int:
     from plots import draw_all
 
     runs = _chosen_runs(options.runs, options.only)
+    refuse_loops(runs, "report")
     found = across_gpus(runs, options.figure)
     console, summary = make_console(), summary_table(found)
     print_tables(console, [summary])
@@ -524,7 +525,9 @@ def export_command(options: argparse.Namespace) -> int:
 
     if options.parquet and options.out is None:
         raise ConfigError("--parquet writes a file; name it with --out cells.parquet")
-    columns = table([run for path in options.runs for run in read_side(path)])
+    runs = [run for path in options.runs for run in read_side(path)]
+    refuse_loops(runs, "export")
+    columns = table(runs)
     if options.out is None:
         write_csv(columns, sys.stdout)
         return OK
@@ -542,7 +545,8 @@ def history_command(options: argparse.Namespace) -> int:
     from harness.report.history import history_console, history_markdown
     from plots.history import draw
 
-    runs = [chosen(run, options.only) for path in options.runs for run in read_side(path)]
+    runs = _chosen_runs(options.runs, options.only)
+    refuse_loops(runs, "history")
     found = history(runs, options.figure, options.threshold)
     with _writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
@@ -556,8 +560,13 @@ def history_command(options: argparse.Namespace) -> int:
 
 
 def _record_path(path: str) -> Path:
-    """A record, or run.jsonl in the folder of a run."""
-    return Path(path) / "run.jsonl" if Path(path).is_dir() else Path(path)
+    """A record, or run.jsonl in the folder of a run. Raises RecordError for another folder."""
+    if not Path(path).is_dir():
+        return Path(path)
+    record = Path(path) / "run.jsonl"
+    if not record.exists():
+        raise RecordError(f"{path} holds no run.jsonl; give a record, or the folder of one run")
+    return record
 
 
 def _profile(path: str) -> Profile | None:

@@ -9,31 +9,38 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.compare import PRESETS, Comparison, Rule, compare, compare_variants
+from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule, compare, compare_variants
 from harness.records.sides import read_side
+from harness.records.together import refuse_loops
 from harness.report.comparison import Sort, comparison_console, comparison_json, comparison_markdown
 
 
 def rule_of(options: argparse.Namespace) -> Rule:
-    """The preset, with what the other flags say."""
+    """The preset, with what the other flags say. Raises CompareError."""
     given = {"threshold": options.threshold, "floor_us": options.floor_us, "detect": options.detect}
     changed = {name: value for name, value in given.items() if value is not None}
-    return replace(
+    rule = replace(
         PRESETS[options.preset],
         **changed,
         figures=tuple(options.figure) if options.figure else None,
         only=tuple(options.only),
     )
+    check_rule(rule)
+    return rule
 
 
 def compare_sides(base: str, head: str, rule: Rule) -> Comparison:
     """Raises RecordError and CompareError."""
-    return compare(read_side(base), read_side(head), rule)
+    sides = read_side(base), read_side(head)
+    refuse_loops([*sides[0], *sides[1]], "compare")
+    return compare(*sides, rule)
 
 
 def compare_two_variants(run: str, head: str, base: str, rule: Rule) -> Comparison:
     """Raises RecordError and CompareError."""
-    return compare_variants(read_side(run), head, base, rule)
+    side = read_side(run)
+    refuse_loops(side, "compare")
+    return compare_variants(side, head, base, rule)
 
 
 def default_folder(path: str) -> Path:
@@ -69,8 +76,8 @@ def publish(
     json: bool = False,
     sort: Sort = "change",
 ) -> int:
-    """Write and print the comparison; the exit code. Raises OSError."""
-    written = write_outputs(comparison, folder, html, json, sort)
+    """Print and write the comparison; the exit code. Raises OSError."""
     comparison_console(comparison, console, sort)
+    written = write_outputs(comparison, folder, html, json, sort)
     console.print(Text(f"written: {', '.join(map(str, written))}"))
     return comparison.exit_code

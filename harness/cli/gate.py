@@ -148,7 +148,8 @@ class Gate:
             if self._is_measured(pair):
                 continue
             if self.seconds and time.monotonic() + 2 * self.seconds[-1] > end:
-                self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}")
+                more = f"give more with gate --resume {self.folder} --minutes N"
+                self._say(f"{minutes:g} minutes are over after {counted(pair, 'pair')}; {more}")
                 return
             if pair in LOOKS:
                 self._say(f"not sure of {counted(len(only), 'cell')}; measuring these again")
@@ -270,7 +271,8 @@ class Gate:
                 revision = self.settings.revisions[process.side]
                 raise RunError(
                     f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
-                    f"{_error_in(process.log)}; its output is in {process.log}, and gate --resume {self.folder} goes on"
+                    f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
+                    f"go on with gate --resume {self.folder} once the cause is mended"
                 )
             process.record.parent.mkdir(exist_ok=True)
             os.replace(process.unfinished, process.record)
@@ -350,7 +352,9 @@ def _error_in(log: Path) -> str:
 
 
 def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate:
-    """A new gate, with the options of the command line. Raises ConfigError, RecordError."""
+    """A new gate, with the options of the command line. Raises ConfigError, RecordError, CompareError."""
+    if source.config.decode_loop is not None:
+        raise ConfigError(f"{options.config}: gate takes sweeps; a decode loop compares its stacks within one run")
     folder = options.out or new_folder(f"gate-{source.config.name}")
     if (folder / STATE).exists():
         raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")

@@ -23,6 +23,7 @@ Line = Header | Segment | Cell | Loop
 #: What decoding a line may raise; the last comes from brackets nested too deep.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(Line)
+_REMEDY = "record the run again, or read it with the version that wrote it"
 #: The last field of a line: CRC-32 of all bytes before it.
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 #: In a line without these all texts are printable: escapes, and characters beyond ASCII.
@@ -238,9 +239,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
     except UNREADABLE:
         return
     if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
-        raise RecordError(
-            f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; record the run again"
-        )
+        raise RecordError(f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
 
 
 def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
@@ -248,7 +247,7 @@ def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> 
     if not lines or not isinstance(lines[0], Header):
         raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
     if lines[0].schema != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; record the run again")
+        raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
     cells: list[Cell] = []
     loops: list[Loop] = []
     segments: list[tuple[int, Segment]] = []

@@ -29,6 +29,13 @@ def check_together(runs: Sequence[Run]) -> None:
             )
 
 
+def refuse_loops(runs: Sequence[Run], command: str) -> None:
+    """Raises RecordError for a record of decode loops, which ``command`` has no table for."""
+    for run in runs:
+        if run.loops:
+            raise RecordError(f"{run.path} holds decode loops, and {command} takes sweeps; bench.py plot draws loops")
+
+
 def mixed_states(runs: Sequence[Run]) -> list[str]:
     """A sentence for each record whose cache state is not that of the first one, since its times are others."""
     return [

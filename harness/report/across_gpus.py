@@ -12,7 +12,10 @@ FIGURE_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager �
 def summary_table(found: AcrossGpus) -> Table:
     """Geometric means over the points that all GPUs have."""
     rows = []
-    for operator, variant in dict.fromkeys((row.cell.operator, row.cell.variant) for row in found.rows):
+    variants = dict.fromkeys((row.cell.operator, row.cell.variant) for row in found.rows)
+    operators = list(dict.fromkeys(operator for operator, _ in variants))
+    # Together, although a later record may have a variant that the first one lacks.
+    for operator, variant in sorted(variants, key=lambda one: operators.index(one[0])):
         if common := found.common(operator, variant):
             times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in found.gpus}
             rows.append(((operator, variant, str(len(common))), _entries(found, times)))

@@ -54,7 +54,6 @@ OUTCOME_MARKS = {"regression": "🔴", "fine": "🟢", "could not tell": "🟡"}
 #: The order of cells: what needs a decision first.
 URGENCY = ("slower", "faster", "unsure", "same")
 Sort = Literal["change", "name", "time"]
-SORTS: tuple[Sort, ...] = ("change", "name", "time")
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -40,6 +41,8 @@ from harness.wording import printable
 ROOMY = 90
 #: Width of tables where the output is piped and COLUMNS is not set.
 PIPED_WIDTH = 100
+#: Seconds until a log gets its first line of progress, and between two lines at most.
+FIRST_LINE_S, LONGEST_PAUSE_S = 10.0, 60.0
 
 
 class PrintableConsole(Console):
@@ -58,27 +61,47 @@ def make_console(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def progress_bar(console: Console, total: int):
-    """Yields update(done, doing): a live bar with the time left on a terminal, nothing in a pipe."""
-    if not console.is_terminal:
-        yield lambda done, doing: None
+def progress_bar(console: Console, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yields update(done, doing): on stderr, a live bar with the time left on a terminal, else a line now and then.
+
+    console: where the results go, which may be a pipe.
+    """
+    shown = make_console(stderr=True)
+    if not shown.is_terminal:
+        yield _progress_lines(shown, total)
         return
+    bar_width = 24 if shown.width >= ROOMY else 8
     columns = (
-        BarColumn(bar_width=24),
+        BarColumn(bar_width),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=shown, transient=True, redirect_stdout=console.is_terminal) as bar:
         task = bar.add_task("starting the worker", total=total)
 
         def update(done: int, doing: str) -> None:
-            room = max(console.width - 70, 10)
+            room = max(shown.width - bar_width - 36, 10)  # the counts and times take about 36
             bar.update(task, completed=done, description=escape(doing[:room]))
 
         yield update
+
+
+def _progress_lines(console: Console, total: int) -> Callable[[int, str], None]:
+    """A line for a log: the first after FIRST_LINE_S, each pause twice as long, up to LONGEST_PAUSE_S."""
+    begun, pause_s = time.monotonic(), FIRST_LINE_S
+    due_s = pause_s
+
+    def update(done: int, doing: str) -> None:
+        nonlocal due_s, pause_s
+        if doing and (elapsed_s := time.monotonic() - begun) >= due_s:
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            due_s = elapsed_s + pause_s
+            console.print(Text(f"{done} of {total} after {elapsed_s:.0f} s: {doing}"), soft_wrap=True)
+
+    return update
 
 
 def print_environment(console: Console, environment: Environment) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from harness.analysis.stats import FIGURES, interval, is_timed, samples
 from harness.records.schema import Cell, RecordError, Run, axis_texts
+from harness.wording import printable
 
 #: Columns before and after those of the axes.
 OF_RUN = ("record", "name", "started", "commit", "dirty", "device", "gpu", "cache", "seed")
@@ -36,7 +37,7 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
     """(columns of run and cell, axes, axes as texts, outcome)."""
     environment = run.header.environment
     of_run = (
-        run.path,
+        printable(run.path),
         run.header.name,
         run.header.started,
         environment.commit,

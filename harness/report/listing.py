@@ -1,10 +1,9 @@
-"""`bench.py list`: the operators on one screen, one of them with all that belongs to it, or everything as JSON."""
+"""`bench.py list`: the operators, one of them with all that belongs to it, or everything as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-import textwrap
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +17,6 @@ from harness.wording import counted
 
 #: Column for the checks that no variant can waive.
 OTHERS = f"other {len(CHECKS) - len(WAIVABLE)} checks"
-#: Least width of an operator's summary.
-SHORTEST = 24
 
 
 def listed_json(catalog: Catalog, device: str) -> str:
@@ -41,23 +38,18 @@ def listed_json(catalog: Catalog, device: str) -> str:
 
 
 def listed_console(console: Console, catalog: Catalog, device: str) -> None:
-    """One screen: a line for each operator."""
+    """What each operator does, and what is missing here."""
     rows, absent = [], {}
     for name, operator in catalog.operators.items():
-        variants = catalog.of(name)
-        healthy = [variant for variant in variants if variant.defect is None]
-        counts = len(healthy), len(operator.hard_points) + len(operator.sequences), len(variants) - len(healthy)
-        rows.append((name, *map(str, counts), operator.summary))
+        healthy = [variant for variant in catalog.of(name) if variant.defect is None]
+        rows.append((name, str(len(healthy)), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
                 absent.setdefault("needs the files of an engine" if variant.is_peer else reason, []).append(
                     variant.name
                 )
     longest = max((len(name) for name in catalog.operators), default=0)
-    *heads, last = ("operator", "variants", "hard points", "defects", "what it does")
-    width = max(console.width - longest - sum(map(len, heads[1:])) - 2 * len(heads), SHORTEST)
-    rows = [(*row[:-1], textwrap.shorten(row[-1], width, placeholder=" …")) for row in rows]
-    print_rows(console, (*heads, last), rows, first=longest, gap=2)
+    print_rows(console, ("operator", "variants", "what it does"), rows, first=longest, gap=2)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))

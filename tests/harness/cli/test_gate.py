@@ -305,7 +305,7 @@ def test_a_side_that_cannot_run_is_no_verdict(suite):
     assert code == 2
     assert "a process of head, working tree" in err
     assert "unknown operator 'decode_natve'" in err
-    assert "gate --resume ../out goes on" in err
+    assert "go on with gate --resume ../out once the cause is mended" in err
     assert "Traceback" not in err
     times(suite)
 
@@ -322,6 +322,8 @@ def test_a_side_that_cannot_run_is_no_verdict(suite):
         (("tiny.yaml", "--base", "ancient"), "has no bench.py"),
         (("tiny.yaml", "--base", "base", "--minutes", "none"), "'none' is not a number of minutes"),
         (("missing.yaml", "--base", "base"), "missing.yaml"),
+        (("tiny.yaml", "--base", "base", "--figure", "gpu"), "no figure named gpu; did you mean gpu_us?"),
+        (("tiny.yaml", "--base", "base", "--detect", "0.01"), "must be above the threshold"),
         (("--resume", "nowhere"), "no gate here"),
         (("tiny.yaml", "--resume", "nowhere"), "goes on as it was begun"),
     ],

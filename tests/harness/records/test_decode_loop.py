@@ -1,5 +1,7 @@
 """Lines of decode loops survive the file, and lines that statistics could not use are refused with their place."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from harness.records.merge import merge
 from harness.records.schema import RecordError, Status
 from tests import factory_loops
 from tests.factory import gpu_environment
+from tests.harness.cli.test_cli import call
+
+RECORD = Path(__file__).parents[3] / "results" / "reference" / "nvidia-h200" / "decode_loop.jsonl"
 
 
 @pytest.fixture
@@ -66,3 +71,10 @@ def test_samples_only(loops):
     """Nothing derived is stored: no mean, no percentile, no delta."""
     stored = set(msgspec.to_builtins(loops[0])["blocks"][0])
     assert stored <= {"number", "turn", "itl_us", "host_itl_us", "gap_us", "host_busy_us", "late", "requests"}
+
+
+@pytest.mark.parametrize("command", [["report"], ["export", "--csv"], ["history"], ["compare", "--variants", "a", "b"]])
+def test_commands_without_a_table_for_loops_say_so(command):
+    code, out, err = call(command[0], RECORD, *command[1:])
+    assert (code, out) == (2, "")
+    assert err == f"error: {RECORD} holds decode loops, and {command[0]} takes sweeps; bench.py plot draws loops\n"
