@@ -212,12 +212,15 @@ def masked_copies(x: Inputs, out: Outputs, time: Tensor, size: int, num_reqs: in
         out.state_columns[:num_reqs].copy_(last)
 
 
-def _set_up_masked(
-    point: Point, x: Inputs, out: Outputs, copies: Callable[..., None] = masked_copies
-) -> Callable[[], None]:
+def _set_up(point: Point, x: Inputs, out: Outputs, copies: Callable[..., None] | None = None) -> Callable[[], None]:
     time = torch.arange(conv_columns(point), device=out.ssm_states.device)
     size, before, ds = point.mamba_block_size, point.phase == "before_forward", point.conv_layout == "DS"
-    return lambda: copies(x, out, time, size, point.batch_size, before, ds)
+    copies, parts = copies or chain_of(point), point.num_groups if by_slot(point) else point.batch_size
+    return lambda: copies(x, out, time, size, parts, before, ds)
+
+
+def chain_of(point: Point) -> Callable[..., None]:
+    return copies_by_slot if by_slot(point) else masked_copies
 
 
 @variant("mamba_state_copy", waives="no_alloc")
@@ -225,11 +228,7 @@ def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Decides on the device, so it can be captured. Gathers states for all requests; where nothing moves, the null
     slot is copied onto itself.
     """
-    if by_slot(point):
-        time = torch.arange(conv_columns(point), device=out.ssm_states.device)
-        before, ds = point.phase == "before_forward", point.conv_layout == "DS"
-        return lambda: copies_by_slot(x, out, time, point.mamba_block_size, point.num_groups, before, ds)
-    return _set_up_masked(point, x, out)
+    return _set_up(point, x, out)
 
 
 #: A general batch in each phase and layout, then one request, which Inductor compiles separately (see compiled).
@@ -247,13 +246,8 @@ _KINDS = [
 _EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
 
 
-@variant(
-    "mamba_state_copy",
-    requires=COMPILER,
-    skip=lambda p: "the chain by slot is not compiled" if by_slot(p) else None,
-    waives="no_alloc",
-)
+@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the masked chain."""
-    copies = compiled(masked_copies, _set_up_masked, operator, _EXAMPLES, out.ssm_states.device)
-    return _set_up_masked(point, x, out, copies)
+    examples = [example | {"state": point.state} for example in _EXAMPLES]
+    return _set_up(point, x, out, compiled(chain_of(point), _set_up, operator, examples, out.ssm_states.device))
