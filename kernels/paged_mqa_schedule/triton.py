@@ -170,14 +170,12 @@ def schedule_rows(
             segment -= width * next_token
             query += next_token
             length += next_token
-        query = tl.where(live, query, queries)
     elif RUNS:
         before = _in_run(query_start_loc, request, batch_size, factor, -1)
         last = request + _in_run(query_start_loc, request, batch_size, factor, 1)
         query = request - before
         width = _segments(tl.load(lens + last * row_stride, mask=live, other=0))
         segment = tl.where(live, (segment + before * width) // (last + 1 - query), 0)
-        query = tl.where(live, query, queries)
     else:
         query = request * atoms
         if atoms > 1:
@@ -186,6 +184,8 @@ def schedule_rows(
                 next_atom = (segment >= width) & live
                 segment -= tl.where(next_atom, width, 0)
                 query += next_atom.to(tl.int32)
+    if TOKENS or RUNS:
+        query = tl.where(live, query, queries)
     inside = slot <= num_sms
     tl.store(table + 2 * slot, query, mask=inside)
     tl.store(table + 2 * slot + 1, segment, mask=inside)
