@@ -25,7 +25,7 @@ def access_width(x: Inputs, out: Outputs) -> int:
     return 4 if aligned else 1
 
 
-def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, *more: Tensor) -> Callable[[], None]:
+def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, lengths: Tensor, *more: Tensor) -> Callable[[], None]:
     """more: what the kernel takes besides the lengths, boundaries and tables."""
     width = access_width(x, out)
     return launcher(
@@ -33,13 +33,13 @@ def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, *more: Tensor)
         f"{kernel}_vec{width}",
         request_grid(x, out, THREADS * width),
         THREADS,
-        x.seq_lens,
+        lengths,
         x.query_start_loc,
         x.block_table,
         out.lens,
         out.decode_lens,
         out.block_table,
-        len(x.query_start_loc) - 1,
+        len(x.seq_lens),
         x.num_decode_tokens,
         out.lens.numel(),
         point.block_size,
@@ -54,12 +54,12 @@ def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, *more: Tensor)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
     if out.indices is None:
-        return _launcher(point, x, out, "flatten")
-    return _launcher(point, x, out, "index", out.indices, out.request_lens)
+        return _launcher(point, x, out, "flatten", x.seq_lens)
+    return _launcher(point, x, out, "index", x.seq_lens, out.indices, out.request_lens)
 
 
-def by_slot(point: Point, x: Inputs, out: Outputs, idx: Tensor) -> Callable[[], None]:
-    """The same from request slots. idx: [B] int64, -1 = none. x.seq_lens, [R], are the lengths before the step, and
-    x.block_table, [R, W], is by slot.
+def by_slot(point: Point, x: Inputs, out: Outputs, idx: Tensor, num_computed: Tensor) -> Callable[[], None]:
+    """The same without x.seq_lens, from lengths before the step, [R] int32 by slot, and x.block_table, [R, W], by slot.
+    idx: [B] int64, the slot of each request; -1 = none.
     """
-    return _launcher(point, x, out, "slots", idx)
+    return _launcher(point, x, out, "slots", num_computed, idx)

@@ -120,7 +120,7 @@ def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int
     y is the number of strips a table row is split over: at most as many as the columns need, fewer where the requests
     fill the GPU anyway. x counts the requests, then the columns of blocks that clear the lengths behind the last token.
     """
-    batch_size = len(x.query_start_loc) - 1
+    batch_size = len(x.seq_lens)
     strips = max(1, min(cdiv(copied_columns(x, out), ints_per_block), TARGET_BLOCKS // batch_size))
     return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
 

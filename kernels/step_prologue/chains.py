@@ -122,10 +122,10 @@ def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         launches.append(states_cuda.cuda_fused(*states_part(point, x, out)))
     if with_indexer(point):
         step, inputs, outputs = indexer_part(point, x, out)
-        unstepped = replace(inputs, seq_lens=x.num_computed, block_table=group_tables(point, x.tables)[0])
+        tables_by_slot = replace(inputs, block_table=group_tables(point, x.tables)[0])
 
         def flatten(*_: object) -> Callable[[], None]:
-            return flatten_cuda.by_slot(step, unstepped, outputs, x.idx)
+            return flatten_cuda.by_slot(step, tables_by_slot, outputs, x.idx, x.num_computed)
 
         others = [part.cuda_fused for part in step_chains.CUDA_PARTS[1:]]
         launches.append(step_chains.sequence(step, inputs, outputs, flatten, *others))
