@@ -150,33 +150,35 @@ def _decide_on_device(x: Inputs, size: int, before: bool) -> tuple[Tensor, Tenso
     return moves, source * moves, shift * moves, target * moves, last
 
 
-def _copy_group(
-    x: Inputs, out: Outputs, table: Tensor, decision: tuple[Tensor, ...], layers: slice | None, time: Tensor, ds: bool
+def _copy_states(
+    x: Inputs, out: Outputs, tables: Tensor, columns: tuple[Tensor, ...], moves: Tensor, time: Tensor, ds: bool
 ) -> tuple[Tensor, Tensor]:
-    """States of some layers (None: all), whose slots are in ``table`` [B, W]. Returns the slots that convolutions come
-    from and go to.
+    """All layers at once. Returns the slots that convolutions come from and go to, [layers, B]; requests that do not
+    move copy the null slot onto itself.
 
-    decision: moves, column from, shift, column to.
+    tables: [G, B, W]. columns: from, shift, to, 0 where nothing moves. time: int64, 0 .. conv columns - 1. ds: layout
+    DS; the views are made here because torch.compile accepts one pool passed twice, but not two views of it.
     """
     conv_in, conv_out, ssm_in, ssm_out = x.conv_states, out.conv_states, x.ssm_states, out.ssm_states
-    if layers is not None:
-        conv_in, conv_out, ssm_in, ssm_out = conv_in[layers], conv_out[layers], ssm_in[layers], ssm_out[layers]
     if ds:
         conv_in, conv_out = conv_in.transpose(-1, -2), conv_out.transpose(-1, -2)
-    moves, source, shift, target = decision
-    columns = torch.stack((source, source + shift, target), 1).long()
-    conv_from, ssm_from, to = (torch.gather(table, 1, columns) * moves[:, None]).long().unbind(1)
-    states = torch.where((ssm_from != to)[None, :, None], ssm_in[:, ssm_from], ssm_out[:, to])
-    ssm_out.index_copy_(1, to, states)
+    source, shift, target = columns
+    layers, groups = len(ssm_in), len(tables)
+    wanted = torch.stack((source, source + shift, target), 1).long().expand(groups, -1, -1)
+    slots = (torch.gather(tables, 2, wanted) * moves[:, None]).long()
+    slots = slots[:, None].expand(-1, layers // groups, -1, -1).reshape(layers, -1, 3)
+    conv_from, ssm_from, to = slots.unbind(2)
+    layer = torch.arange(layers, device=slots.device)[:, None]
+    ssm_out[layer, to] = torch.where((ssm_from != to)[:, :, None], ssm_in[layer, ssm_from], ssm_out[layer, to])
     begin = time + shift[:, None]
-    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, None]
-    shifted = conv_in[:, conv_from[:, None], begin.clamp(max=len(time) - 1)]
-    conv_out[:, to] = torch.where(inside[None, :, :, None], shifted, conv_out[:, to])
+    inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, :, None]
+    shifted = conv_in[layer[:, :, None], conv_from[:, :, None], begin.clamp(max=len(time) - 1)]
+    conv_out[layer, to] = torch.where(inside[:, :, :, None], shifted, conv_out[layer, to])
     return conv_from, to
 
 
-def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, groups: int, before: bool, ds: bool) -> None:
-    """One group after another; counts by slot through the row that each slot has."""
+def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, before: bool, ds: bool) -> None:
+    """Each layer by the table of its group; counts by slot through the row that each slot has."""
     slot, live = x.idx.clamp(min=0), x.idx >= 0
     count, known, computed = x.num_accepted_tokens[slot], x.state_columns[slot], x.num_computed[slot]
     last = (computed + torch.diff(x.query_start_loc) - 1) // size
@@ -187,10 +189,7 @@ def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, groups: int
         running, target = computed - count + 1, computed // size - 1
         shift = (target + 1) * size - running
         moves = live & (shift >= 0)
-    decision = (moves, known * moves, shift * moves, target * moves)
-    share = len(x.ssm_states) // groups
-    for g in range(groups):
-        _copy_group(x, out, x.block_table[g, slot], decision, slice(g * share, (g + 1) * share), time, ds)
+    _copy_states(x, out, x.block_table[:, slot], (known * moves, shift * moves, target * moves), moves, time, ds)
     row, has = rows_of_slots(x.idx, len(out.num_accepted_tokens))
     settled = count.masked_fill(moves if before else moves & (known == target), 1)
     out.num_accepted_tokens.copy_(torch.where(has, settled[row], out.num_accepted_tokens))
@@ -198,26 +197,26 @@ def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, groups: int
         out.state_columns.copy_(torch.where(has, last[row], out.state_columns))
 
 
-def masked_copies(x: Inputs, out: Outputs, time: Tensor, size: int, num_reqs: int, before: bool, ds: bool) -> None:
-    """Requests that do not move copy the destination's null slot onto itself.
-
-    time: int64, 0 .. conv columns - 1. size: the Mamba block size. before: phase before_forward. ds: layout DS; the
-    views are made here because torch.compile accepts one pool passed twice, but not two views of it.
-    """
+def copies_by_row(x: Inputs, out: Outputs, time: Tensor, size: int, before: bool, ds: bool) -> None:
+    """size: the Mamba block size. before: phase before_forward."""
+    num_reqs = len(x.seq_lens)
     moves, *columns, last = _decide_on_device(x, size, before)
-    conv_from, to = _copy_group(x, out, x.block_table, (moves, *columns), None, time, ds)
-    settled = moves if before else moves & (conv_from == to)
+    conv_from, to = _copy_states(x, out, x.block_table[None], tuple(columns), moves, time, ds)
+    settled = moves if before else moves & (conv_from[0] == to[0])
     out.num_accepted_tokens[:num_reqs].copy_(x.num_accepted_tokens.masked_fill(settled, 1))
     if before:
         out.state_columns[:num_reqs].copy_(last)
 
 
-def _set_up_masked(
-    point: Point, x: Inputs, out: Outputs, copies: Callable[..., None] = masked_copies
-) -> Callable[[], None]:
+def _set_up(point: Point, x: Inputs, out: Outputs, copies: Callable[..., None] | None = None) -> Callable[[], None]:
     time = torch.arange(conv_columns(point), device=out.ssm_states.device)
     size, before, ds = point.mamba_block_size, point.phase == "before_forward", point.conv_layout == "DS"
-    return lambda: copies(x, out, time, size, point.batch_size, before, ds)
+    copies = copies or chain_of(point)
+    return lambda: copies(x, out, time, size, before, ds)
+
+
+def chain_of(point: Point) -> Callable[..., None]:
+    return copies_by_slot if by_slot(point) else copies_by_row
 
 
 @variant("mamba_state_copy", waives="no_alloc")
@@ -225,11 +224,7 @@ def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Decides on the device, so it can be captured. Gathers states for all requests; where nothing moves, the null
     slot is copied onto itself.
     """
-    if by_slot(point):
-        time = torch.arange(conv_columns(point), device=out.ssm_states.device)
-        before, ds = point.phase == "before_forward", point.conv_layout == "DS"
-        return lambda: copies_by_slot(x, out, time, point.mamba_block_size, point.num_groups, before, ds)
-    return _set_up_masked(point, x, out)
+    return _set_up(point, x, out)
 
 
 #: A general batch in each phase and layout, then one request, which Inductor compiles separately (see compiled).
@@ -245,15 +240,11 @@ _KINDS = [
     {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")
 ]
 _EXAMPLES = (*(_GENERAL | kind for kind in _KINDS), _GENERAL | {"batch_size": 1})
+_EXAMPLES_BY_SLOT = [_GENERAL | kind | {"state": "slots", "num_layers": 4, "num_groups": 2} for kind in _KINDS]
 
 
-@variant(
-    "mamba_state_copy",
-    requires=COMPILER,
-    skip=lambda p: "the chain by slot is not compiled" if by_slot(p) else None,
-    waives="no_alloc",
-)
+@variant("mamba_state_copy", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the masked chain."""
-    copies = compiled(masked_copies, _set_up_masked, operator, _EXAMPLES, out.ssm_states.device)
-    return _set_up_masked(point, x, out, copies)
+    examples = _EXAMPLES_BY_SLOT if by_slot(point) else _EXAMPLES
+    return _set_up(point, x, out, compiled(chain_of(point), _set_up, operator, examples, out.ssm_states.device))

@@ -19,6 +19,8 @@ _SMALL = {"num_sms": 23, "context_len": _RAGGED}
 #: For large batches.
 _FEW = {"next_n": 2, "num_sms": 13, "context_len": _RAGGED}
 _BACK = {"remainder": "back"}
+#: Lengths and ids by token.
+_RUNS = {**_SMALL, "indices": "yes"}
 
 
 def _set(x: Inputs, lengths: Sequence[int]) -> None:
@@ -136,6 +138,26 @@ HARD_POINTS = [
         {**_SMALL, **_BACK, "batch_size": 9, "table_rows": 24 + 256},
         _all_zero,
     ),
+    HardPoint("runs of 4 tokens", {**_RUNS, "batch_size": 9}),
+    HardPoint("runs of 1 to 4 tokens, padding tokens", {**_RUNS, "batch_size": 11, "decode_len": "ragged"}),
+    HardPoint(
+        "runs of 1 or 6 tokens, padding requests, remainder at the back",
+        {**_RUNS, **_BACK, "batch_size": 12, "next_n": 6, "decode_len": "mixed", "padding": 0.3},
+    ),
+    HardPoint("a run of 40 tokens", {**_RUNS, "batch_size": 1, "next_n": 40}),
+    HardPoint("runs of one token", {**_RUNS, "batch_size": 33, "next_n": 1}),
+    HardPoint("runs with fewer segments than SMs", {**_RUNS, "batch_size": 3, "context_len": 300}),
+    HardPoint("runs over the end of a segment", {**_RUNS, "batch_size": 6, "context_len": 258}),
+    HardPoint("runs, all lengths zero", {**_RUNS, "batch_size": 8}, _all_zero),
+    HardPoint(
+        "runs, negative lengths in padding tokens", {**_RUNS, "batch_size": 9, "padding": 0.6}, _negative_padding
+    ),
+    HardPoint("runs, compress_ratio 128", {**_RUNS, "batch_size": 9, "compress_ratio": 128}),
+    HardPoint("runs, 128 tokens", {**_FEW, "batch_size": 32, "next_n": 4, "indices": "yes"}),
+    HardPoint("runs, 129 tokens", {**_FEW, "batch_size": 43, "next_n": 3, "indices": "yes", "decode_len": "ragged"}),
+    HardPoint("runs, 258 tokens", {**_FEW, **_BACK, "batch_size": 86, "next_n": 3, "indices": "yes"}),
+    HardPoint("runs, 1028 tokens", {**_FEW, "batch_size": 257, "next_n": 4, "indices": "yes", "decode_len": "ragged"}),
+    HardPoint("runs, a table for more SMs", {**_RUNS, **_BACK, "batch_size": 9, "table_rows": 41}),
     HardPoint("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
     HardPoint("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
     HardPoint("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
@@ -170,5 +192,10 @@ SEQUENCES = {
     ),
     "22-11-22 SMs in a table of 30 rows": tuple(_LARGE | {"num_sms": sms, "table_rows": 30} for sms in (22, 11, 22)),
     "22-11-22 SMs": (_LARGE | {"num_sms": 22}, _LARGE | {"num_sms": 11}, _LARGE | {"num_sms": 22}),
+    "runs of 4, of 1 to 3, of 4 tokens": (
+        _LARGE | {"indices": "yes"},
+        _LARGE | {"indices": "yes", "max_decode_len": 3, "decode_len": "ragged", "padding": 0.2},
+        _LARGE | {"indices": "yes"},
+    ),
     "front-back-front": (_LARGE, _LARGE | _BACK, _LARGE),
 }

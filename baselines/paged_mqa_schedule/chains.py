@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views, with_indices
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 #: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, back) -> a fresh table, int32 [num_sms + 1, 2].
-#: slots: 0 .. num_sms. back: whether the last SMs get the remainder.
-MakeTable = Callable[[Tensor, Tensor, int, int, bool], Tensor]
+#: With indices, lens are [T] and atoms the ids, int32 [T]. slots: 0 .. num_sms. back: whether the last SMs get the
+#: remainder.
+MakeTable = Callable[[Tensor, Tensor, int, Any, bool], Tensor]
 
 
 def segments_of(lens: Tensor) -> Tensor:
@@ -48,10 +50,32 @@ def table_of_lens(lens: Tensor, slots: Tensor, num_sms: int, atoms: int, back: b
     return table_of_segments(segments_of(lens), slots, num_sms, atoms, back)
 
 
-def copy_fresh(point: Point, x: Inputs, out: Outputs, make_table: MakeTable = table_of_lens) -> Callable[[], None]:
+def table_of_runs(lens: Tensor, slots: Tensor, num_sms: int, ids: Tensor, back: bool) -> Tensor:
+    """The schedule from a length and an id per token, [T]: every token has the segments of its run."""
+    tokens = len(lens)
+    token = torch.arange(tokens, device=lens.device)
+    changes = ids[1:] != ids[:-1]
+    first = torch.cummax(token * pad(changes, (1, 0), value=True), 0).values
+    behind = (tokens - 1 - token) * pad(changes, (0, 1), value=True)
+    last = tokens - 1 - torch.cummax(behind.flip(0), 0).values.flip(0)
+    segments = segments_of(lens)[last]
+    owner, offset = table_of_segments(segments, slots, num_sms, 1, back).unbind(1)
+    begin = pad(first, (0, 1), value=tokens)[owner]
+    offset = offset + (owner - begin) * pad(segments, (0, 1))[owner]
+    return torch.stack((begin, offset // pad(last + 1 - first, (0, 1), value=1)[owner]), dim=1)
+
+
+def chain_of(point: Point) -> MakeTable:
+    return table_of_runs if with_indices(point) else table_of_lens
+
+
+def copy_fresh(point: Point, x: Inputs, out: Outputs, make_table: MakeTable | None = None) -> Callable[[], None]:
     """A fresh table, as upstream's call returns it, then a copy into the persistent one."""
+    make_table = make_table or chain_of(point)
     lens, target = request_lens(x), views(point, out)["schedule"]
     num_sms, atoms, back = point.num_sms, point.atoms, point.remainder == "back"
+    if with_indices(point):
+        atoms = x.indices
     slots = torch.arange(num_sms + 1, dtype=torch.int32, device=target.device)
 
     def launch():
@@ -75,10 +99,12 @@ _EXAMPLES = (
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 2},
 )
+_RUNS = ({"batch_size": 24, "indices": "yes"}, {"batch_size": 24, "indices": "yes", "remainder": "back"})
 
 
 @variant("paged_mqa_schedule", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the chain; the copy stays outside, as in an engine."""
-    chain = compiled(table_of_lens, copy_fresh, operator, _EXAMPLES, x.context_lens.device)
+    examples = _RUNS if with_indices(point) else _EXAMPLES
+    chain = compiled(chain_of(point), copy_fresh, operator, examples, x.context_lens.device)
     return copy_fresh(point, x, out, chain)

@@ -8,14 +8,19 @@ import torch
 from torch.nn.functional import pad
 
 from baselines.paged_mqa_schedule.chains import copy_fresh, segments_of, starts_of, table_of_lens, table_of_segments
-from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs
+from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
 from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
+
+
+def _by_request(point: Point) -> str | None:
+    return "lengths are by token" if with_indices(point) else None
 
 
 @variant(
     "paged_mqa_schedule",
     defect="negative lengths are read as uint32: 16.7 million segments (vLLM #51538)",
+    skip=_by_request,
     waives="no_alloc",
 )
 def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -29,6 +34,7 @@ def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[
 @variant(
     "paged_mqa_schedule",
     defect="the schedule is built for whole requests and launched in atoms (mixed modes, as in vLLM #55270)",
+    skip=_by_request,
     waives="no_alloc",
 )
 def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -51,6 +57,7 @@ def cut_for_the_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 @variant(
     "paged_mqa_schedule",
     defect="the search runs past the prefix sums if all lengths are 0 and 32 divides B (DeepGEMM #353, vLLM #51970)",
+    skip=_by_request,
     waives="no_alloc",
 )
 def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -72,5 +79,34 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
         offset = start - pad(prefix, (1, 0))[owner]
         width = pad(segments, (0, room + 33 - size), value=1)[owner]
         return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
+
+    return copy_fresh(point, x, out, table)
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="the schedule is built for single tokens and launched for runs (ids on one side only, vLLM #55270)",
+    skip=lambda p: None if with_indices(p) else "lengths are by request",
+    waives="no_alloc",
+)
+def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def table(lens, slots, num_sms, ids, back):
+        return table_of_lens(lens, slots, num_sms, 1, back)
+
+    return copy_fresh(point, x, out, table)
+
+
+@variant(
+    "paged_mqa_schedule",
+    defect="the segments of a run count once instead of once per token, so SMs with long runs are the last to finish",
+    skip=lambda p: None if with_indices(p) else "lengths are by request",
+    waives="no_alloc",
+)
+def runs_count_once(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    def table(lens, slots, num_sms, ids, back):
+        last = pad(ids[1:] != ids[:-1], (0, 1), value=True)
+        query, segment = table_of_lens(lens * last, slots, num_sms, 1, back).unbind(1)
+        first = torch.searchsorted(ids, pad(ids, (0, 1))[query], out_int32=True)
+        return torch.stack((torch.where(query < len(ids), first, query), segment), dim=1)
 
     return copy_fresh(point, x, out, table)

@@ -10,6 +10,11 @@ units, and N mod num_sms SMs get one more: the first ones (``remainder: front``,
 (``back``, DeepGEMM's SM90 kernel since June 2026). A table made for one convention is wrong for the other. Where no
 unit is left the row is (B * atoms, 0). The consumer skips requests without segments, so no row names one.
 
+Tokens of one request may also be found by their ids (``indices``, one per token of a flattened step; DeepGEMM's SM100
+kernel since June 2026): a request is a run of n equal ids side by side, has the length of its last token, and its
+ceil(len / 256) segments count n times. The consumer takes all n tokens of a segment at once, so a row names the first
+token of the run and the segment (offset in the run's units) div n; the end of the batch is (T, 0).
+
 ``context_lens`` is a matrix (B, L) whose last column is the request's length, or one length per request; a flattened
 batch is a batch of T requests with next_n = 1. Negative lengths (padding rows that no chain has clamped) count as zero:
 read as uint32, one of them is 16.7 million segments (vLLM #51538). All lengths may be zero: a dummy run of length 1 is
@@ -23,13 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from baselines.paged_mqa_schedule.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
-from baselines.workloads.decode_batch import make_batch
+from baselines.workloads.decode_batch import Batch, make_batch
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -39,10 +45,16 @@ SEGMENT = 256
 #: requests of a million tokens has 2^25 segments.
 MAX_UNITS = 2**30
 
+INDICES = Axis(
+    "indices",
+    axes.choice("no", "yes"),
+    "no",
+    "whether lengths come by token, B x L of them, with the id of each token's request",
+)
 LENS_LAYOUT = Axis(
     "lens_layout",
     axes.choice("2d", "1d"),
-    "2d",
+    lambda p: "1d" if with_indices(p) else "2d",
     "context_lens as (B, L), the last column being the request's length, or as [B]",
 )
 ATOMS = Axis(
@@ -69,7 +81,8 @@ TABLE_ROWS = Axis(
 
 @dataclass(frozen=True)
 class Inputs:
-    context_lens: Tensor  # int32 [B], or [B, L] with the request's length in the last column
+    context_lens: Tensor  # int32 [B], or [B, L] with the request's length in the last column; [T] with indices
+    indices: Tensor | None = None  # int32 [T], T = B * L: the request of each token, an id of its own for padding
 
 
 @dataclass(frozen=True)
@@ -77,17 +90,35 @@ class Outputs:
     schedule: Tensor  # [table_rows, 2] int32
 
 
+def with_indices(point: Point) -> bool:
+    return point.indices == "yes"
+
+
 def request_lens(x: Inputs) -> Tensor:
-    """One length per request: int32 [B], a view that may be strided."""
+    """One length per request (with indices, per token): int32 [B], a view that may be strided."""
     return x.context_lens if x.context_lens.dim() == 1 else x.context_lens[:, -1]
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
-    lens = make_batch(point, seed).seq_lens
+    batch = make_batch(point, seed)
+    lens = batch.seq_lens
+    if with_indices(point):
+        return _by_token(point, batch)
     if point.lens_layout == "2d":
         shifts = torch.arange(1 - point.max_decode_len, 1, dtype=torch.int32)
         lens = (lens[:, None] + shifts).clamp_(min=0)
     return Inputs(lens // point.compress_ratio)
+
+
+def _by_token(point: Point, batch: Batch) -> Inputs:
+    """As decode_flatten writes them for a step that was captured for B * L tokens."""
+    rows, tokens = batch.decode_lens.long(), point.batch_size * point.max_decode_len
+    owner = torch.repeat_interleave(torch.arange(point.batch_size), rows)
+    ahead = batch.query_start_loc[1:].long()[owner] - 1 - torch.arange(len(owner))
+    lens, indices = torch.zeros(tokens, dtype=torch.int64), torch.arange(tokens) + point.batch_size - len(owner)
+    lens[: len(owner)] = (batch.seq_lens[owner] - ahead).clamp(min=0)
+    indices[: len(owner)] = owner
+    return Inputs(lens.int() // point.compress_ratio, indices.int())
 
 
 def make_outputs(point: Point) -> Outputs:
@@ -98,19 +129,37 @@ def views(point: Point, out: Outputs) -> dict[str, Tensor]:
     return {"schedule": out.schedule[: point.num_sms + 1]}
 
 
+def runs(x: Inputs) -> list[tuple[int, int]]:
+    """(first token, tokens) of each run of equal ids."""
+    ids = x.indices.tolist()
+    starts = [t for t, owner in enumerate(ids) if t == 0 or ids[t - 1] != owner]
+    return [(start, end - start) for start, end in pairwise([*starts, len(ids)])]
+
+
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """SM by SM, walking over the requests."""
-    atoms, num_sms = point.atoms, point.num_sms
-    segments = [cdiv(max(length, 0), SEGMENT) for length in request_lens(x).tolist()]
-    share, rest = divmod(sum(segments) * atoms, num_sms)
+    num_sms, lens = point.num_sms, request_lens(x).tolist()
+    if with_indices(point):
+        requests = [(first, count, lens[first + count - 1]) for first, count in runs(x)]
+    else:
+        requests = [(b * point.atoms, point.atoms, length) for b, length in enumerate(lens)]
+    requests = [(first, factor, cdiv(max(length, 0), SEGMENT)) for first, factor, length in requests]
+    share, rest = divmod(sum(factor * segments for _, factor, segments in requests), num_sms)
     longer = range(num_sms - rest, num_sms) if point.remainder == "back" else range(rest)
     rows, start, request, passed = [], 0, 0, 0
     for sm in range(num_sms + 1):
-        while request < len(segments) and passed + segments[request] * atoms <= start:
-            passed += segments[request] * atoms
+        while request < len(requests) and passed + requests[request][1] * requests[request][2] <= start:
+            passed += requests[request][1] * requests[request][2]
             request += 1
-        atom, segment = divmod(start - passed, segments[request]) if request < len(segments) else (0, 0)
-        rows.append((request * atoms + atom, segment))
+        if request == len(requests):
+            rows.append((len(lens) * point.atoms, 0))
+        elif with_indices(point):
+            first, count, _ = requests[request]
+            rows.append((first, (start - passed) // count))
+        else:
+            first, _, segments = requests[request]
+            atom, segment = divmod(start - passed, segments)
+            rows.append((first + atom, segment))
         start += share + (sm in longer)
     unused = point.table_rows - len(rows)
     table = torch.tensor(rows + [(0, 0)] * unused, dtype=torch.int32)
@@ -120,13 +169,16 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """One length per request, all rows that the producer makes."""
-    return 4 * (point.batch_size + 2 * (point.num_sms + 1))
+    """One length per request, the id of every token, all rows that the producer makes."""
+    read = len(x.indices) + len(runs(x)) if with_indices(point) else point.batch_size
+    return 4 * (read + 2 * (point.num_sms + 1))
 
 
 def same_elsewhere(point: Point) -> str | None:
     """Why another point measures the same."""
-    if point.lens_layout == "1d" and point.max_decode_len < point.next_n:
+    if not with_indices(point) and point.decode_len != "uniform":
+        return "lengths by request do not depend on decode_len"
+    if not with_indices(point) and point.lens_layout == "1d" and point.max_decode_len < point.next_n:
         return "1-D lengths do not depend on max_decode_len"
     return axes.same_batch_elsewhere(point)
 
@@ -138,10 +190,12 @@ operator = Operator(
         axes.BATCH_SIZE,
         axes.NEXT_N,
         axes.MAX_DECODE_LEN,
+        axes.DECODE_LEN,
         axes.CONTEXT_LEN,
         axes.MAX_MODEL_LEN,
         axes.PADDING,
         axes.COMPRESS_RATIO,
+        INDICES,
         LENS_LAYOUT,
         ATOMS,
         NUM_SMS,
@@ -164,7 +218,14 @@ operator = Operator(
         Rule(
             "batch_size ({batch_size}) requests of max_model_len ({max_model_len}) tokens in {atoms} atoms must make "
             f"fewer than {MAX_UNITS} segments of {SEGMENT} tokens",
-            lambda p: p.batch_size * p.atoms * cdiv(p.max_model_len, SEGMENT) < MAX_UNITS,
+            lambda p: (
+                p.batch_size * (p.max_decode_len if with_indices(p) else p.atoms) * cdiv(p.max_model_len, SEGMENT)
+                < MAX_UNITS
+            ),
+        ),
+        Rule(
+            "indices are by token: lens_layout ({lens_layout}) must be 1d, atoms ({atoms}) 1",
+            lambda p: not with_indices(p) or (p.lens_layout == "1d" and p.atoms == 1),
         ),
         Rule("table_rows ({table_rows}) must exceed num_sms ({num_sms})", lambda p: p.table_rows > p.num_sms),
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from torch import Tensor
+
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
@@ -23,16 +25,15 @@ def access_width(x: Inputs, out: Outputs) -> int:
     return 4 if aligned else 1
 
 
-@variant("decode_flatten", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES)
-def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
+def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, lengths: Tensor, *more: Tensor) -> Callable[[], None]:
+    """more: what the kernel takes besides the lengths, boundaries and tables."""
     width = access_width(x, out)
     return launcher(
         SOURCE,
-        f"{'flatten' if out.indices is None else 'index'}_vec{width}",
+        f"{kernel}_vec{width}",
         request_grid(x, out, THREADS * width),
         THREADS,
-        x.seq_lens,
+        lengths,
         x.query_start_loc,
         x.block_table,
         out.lens,
@@ -45,5 +46,20 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         copied_columns(x, out),
         x.block_table.stride(0),
         out.block_table.stride(0),
-        *((out.indices, out.request_lens) if out.indices is not None else ()),
+        *more,
     )
+
+
+@variant("decode_flatten", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES)
+def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
+    if out.indices is None:
+        return _launcher(point, x, out, "flatten", x.seq_lens)
+    return _launcher(point, x, out, "index", x.seq_lens, out.indices, out.request_lens)
+
+
+def by_slot(point: Point, x: Inputs, out: Outputs, idx: Tensor, num_computed: Tensor) -> Callable[[], None]:
+    """The same without x.seq_lens, from lengths before the step, [R] int32 by slot, and x.block_table, [R, W], by slot.
+    idx: [B] int64, the slot of each request; -1 = none.
+    """
+    return _launcher(point, x, out, "slots", num_computed, idx)

@@ -23,3 +23,13 @@ extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
     index_vec1(PARAMETERS, int* __restrict__ indices, int* __restrict__ request_lens) {
     decode_flatten::flatten<1>(ARGUMENTS, nullptr, indices, request_lens);
 }
+
+// The same with lengths before the step and tables by slot, as a step that has not gathered them yet.
+extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
+    slots_vec4(PARAMETERS, const long long* __restrict__ idx) {
+    decode_flatten::flatten<4, true>(ARGUMENTS, idx);
+}
+extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
+    slots_vec1(PARAMETERS, const long long* __restrict__ idx) {
+    decode_flatten::flatten<1, true>(ARGUMENTS, idx);
+}

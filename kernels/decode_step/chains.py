@@ -21,7 +21,7 @@ from kernels.paged_mqa_schedule import triton as schedule_triton
 Setup = Callable[..., Callable[[], None]]
 
 
-def _sequence(
+def sequence(
     point: Point, x: Inputs, out: Outputs, flatten: Setup, native: Setup, schedule: Setup, tiles: Setup
 ) -> Callable[[], None]:
     """The launches of these variants in the order of a step.
@@ -50,7 +50,7 @@ def _sequence(
 def triton_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The fused Triton kernels of the operators in sequence: three launches, four on the native path."""
     parts = (flatten_triton, native_triton, schedule_triton, tiles_triton)
-    return _sequence(point, x, out, *(part.triton_fused for part in parts))
+    return sequence(point, x, out, *(part.triton_fused for part in parts))
 
 
 CUDA_PARTS = (flatten_cuda, native_cuda, schedule_cuda, tiles_cuda)
@@ -59,4 +59,4 @@ CUDA_PARTS = (flatten_cuda, native_cuda, schedule_cuda, tiles_cuda)
 @variant("decode_step", requires=GPU, sources=[part.SOURCE for part in CUDA_PARTS])
 def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The fused CUDA kernels of the operators in sequence: three launches, four on the native path."""
-    return _sequence(point, x, out, *(part.cuda_fused for part in CUDA_PARTS))
+    return sequence(point, x, out, *(part.cuda_fused for part in CUDA_PARTS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
@@ -22,18 +22,20 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """
     lens = request_lens(x)
     batch_size = len(lens)
+    runs = with_indices(point)
     return launcher(
         SOURCE,
-        "schedule_one" if batch_size <= THREADS else "schedule_many",
+        ("runs_" if runs else "schedule_") + ("one" if batch_size <= THREADS else "many"),
         cdiv(point.num_sms + 1, THREADS),
         THREADS,
         lens,
+        x.indices if runs else lens,
         out.schedule,
         batch_size,
         lens.stride(0),
         cdiv(batch_size, THREADS),
         point.num_sms,
         *reciprocal(point.num_sms),
-        point.atoms,
+        point.max_decode_len if runs else point.atoms,
         int(point.remainder == "back"),
     )

@@ -2,13 +2,18 @@
 
 #include "paged_mqa_schedule.cuh"
 
-using paged_mqa_schedule::Requests, paged_mqa_schedule::schedule, paged_mqa_schedule::THREADS;
+using paged_mqa_schedule::Requests, paged_mqa_schedule::Runs, paged_mqa_schedule::schedule, paged_mqa_schedule::THREADS;
 
-#define PARAMETERS                                                                                                   \
-    const int *__restrict__ lens, int *__restrict__ table, int batch_size, int row_stride, int rows_per_thread,      \
-        int num_sms, int multiplier, int shift, int atoms, int back
-#define ARGUMENTS \
-    Requests<const int*>{lens, row_stride, atoms}, table, blockIdx.x, batch_size, rows_per_thread, num_sms, multiplier, shift, back
+// ids: of the tokens of runs, whose longest has `atoms` of them; unused without runs.
+#define PARAMETERS                                                                                              \
+    const int *__restrict__ lens, const int *__restrict__ ids, int *__restrict__ table, int batch_size,         \
+        int row_stride, int rows_per_thread, int num_sms, int multiplier, int shift, int atoms, int back
+#define ARGUMENTS table, blockIdx.x, batch_size, rows_per_thread, num_sms, multiplier, shift, back
+#define OF_REQUESTS Requests<const int*>{lens, row_stride, atoms}
+#define OF_RUNS Runs{lens, ids, batch_size, atoms}
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 
-extern "C" __global__ void __launch_bounds__(THREADS) schedule_one(PARAMETERS) { schedule<false>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) schedule_many(PARAMETERS) { schedule<true>(ARGUMENTS); }
+KERNEL schedule_one(PARAMETERS) { schedule<false>(OF_REQUESTS, ARGUMENTS); }
+KERNEL schedule_many(PARAMETERS) { schedule<true>(OF_REQUESTS, ARGUMENTS); }
+KERNEL runs_one(PARAMETERS) { schedule<false>(OF_RUNS, ARGUMENTS); }
+KERNEL runs_many(PARAMETERS) { schedule<true>(OF_RUNS, ARGUMENTS); }

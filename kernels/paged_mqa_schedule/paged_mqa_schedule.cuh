@@ -105,6 +105,38 @@ struct Tokens {
     }
 };
 
+// The weight of a token whose request is a run of at most `longest` equal ids: the segments of the run's last token, so
+// that a run counts once per token. Equal ids are side by side, so the run's ends are a token's equal neighbours.
+struct Runs {
+    const int* lens;
+    const int* ids;
+    int tokens, longest;
+
+    __device__ __forceinline__ int factor() const { return 1; }
+    __device__ __forceinline__ int end(int) const { return tokens; }
+    __device__ __forceinline__ int last(int token) const {
+        const int id = ids[token];
+        int last = token;
+        for (int next = token + 1; next < min(token + longest, tokens); ++next) last += ids[next] == id;
+        return last;
+    }
+    __device__ __forceinline__ int weight(int token) const { return segments(lens[last(token)]); }
+
+    __device__ __forceinline__ void weights(int (&weight)[LOADS], int token, int end) const {
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) weight[k] = token + k < end ? this->weight(token + k) : 0;
+    }
+
+    // All tokens of the run take a segment together.
+    __device__ __forceinline__ int query(int token, int, int& segment) const {
+        const int id = ids[token], end = last(token);
+        int first = token;
+        for (int previous = max(token - longest + 1, 0); previous < token; ++previous) first -= ids[previous] == id;
+        segment = (segment + (token - first) * segments(lens[end])) / (end + 1 - first);
+        return first;
+    }
+};
+
 // MANY: a thread has rows_per_thread requests instead of one. table: int32 (num_sms + 1, 2). block: which THREADS rows of
 // it. back != 0: the last SMs instead of the first get the N mod num_sms remaining units.
 template <bool MANY, class Work>

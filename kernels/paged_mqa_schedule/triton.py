@@ -15,7 +15,9 @@ Shapes, us on an H200 at B = 128 (lengths 4096 to 8192); with fewer warps, reduc
     one warp               1.76 with 8 rows, 1.64 with 4, 1.62 with 2
     cuda_fused             1.49
 
-``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one.
+``schedule_rows`` also serves decode_step, over a batch of flattened tokens, without visiting them one by one. Runs of
+tokens (``indices``) are scanned by token: each has the segments of its run, whose end it finds by comparing ids with at
+most L - 1 neighbours, all loaded at once. So nobody counts the runs, which DeepGEMM does in a single thread.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Callable
 import triton
 import triton.language as tl
 
-from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens
+from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
 from baselines.workloads.integers import cdiv, reciprocal
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
@@ -55,9 +57,23 @@ def _up_to(length):
 
 
 @triton.jit
-def _weight(lens, query_start_loc, row, batch_size, row_stride, TOKENS: tl.constexpr):
-    """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each a separate query."""
+def _in_run(ids, token, tokens, longest, DIRECTION: tl.constexpr):
+    """Tokens of the same id behind (DIRECTION 1) or before (-1) a token."""
+    own, count = tl.load(ids + token, mask=token < tokens, other=-1), tl.zeros_like(token)
+    for distance in range(1, longest):
+        other = token + DIRECTION * distance
+        count += (tl.load(ids + other, mask=(other >= 0) & (other < tokens), other=-2) == own).to(tl.int32)
+    return count
+
+
+@triton.jit
+def _weight(lens, query_start_loc, row, batch_size, row_stride, longest, TOKENS: tl.constexpr, RUNS: tl.constexpr):
+    """Segments of a request, 0 past the batch. TOKENS: of all its tokens, each a separate query. RUNS: rows are tokens,
+    query_start_loc their ids.
+    """
     inside = row < batch_size
+    if RUNS:
+        row += _in_run(query_start_loc, row, batch_size, longest, 1)
     length = tl.load(lens + row * row_stride, mask=inside, other=0)
     if TOKENS:
         start = tl.load(query_start_loc + row, mask=inside, other=0)
@@ -95,15 +111,17 @@ def schedule_rows(
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
+    RUNS: tl.constexpr = False,
 ):
     """SLOTS rows of the table. ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger.
 
     A request is ``factor`` queries of one length, its atoms. TOKENS: the batch is flattened; a request is one query per
-    token, at most ``factor``, and has no atoms. queries: number of all queries.
+    token, at most ``factor``, and has no atoms. RUNS: rows are tokens, query_start_loc their ids; a request is a run of
+    at most ``factor`` of them. queries: number of all queries.
     """
-    atoms = 1 if TOKENS else factor
+    atoms = 1 if TOKENS or RUNS else factor
     rows = tl.arange(0, ROWS)
-    first = _weight(lens, query_start_loc, rows, batch_size, row_stride, TOKENS)
+    first = _weight(lens, query_start_loc, rows, batch_size, row_stride, factor, TOKENS, RUNS)
     if ROWS <= WARP_TILE:  # the whole batch
         ends = tl.cumsum(first, 0)
         total = tl.max(ends, 0)
@@ -111,7 +129,9 @@ def schedule_rows(
         before = tl.sum(first, 0)
         total = before
         for begin in range(ROWS, batch_size, ROWS):
-            total += tl.sum(_weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS), 0)
+            total += tl.sum(
+                _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS), 0
+            )
 
     units = total * atoms
     share = ((units.to(tl.int64) * multiplier) >> shift).to(tl.int32)
@@ -126,7 +146,7 @@ def schedule_rows(
     else:
         passed = _passed(first, 0, start, atoms)
         for begin in range(ROWS, batch_size, ROWS):
-            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, TOKENS)
+            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS)
             passed += _passed(tile, before, start, atoms)
             before += tl.sum(tile, 0)
         count = (passed >> 32).to(tl.int32)
@@ -150,23 +170,33 @@ def schedule_rows(
             segment -= width * next_token
             query += next_token
             length += next_token
-        query = tl.where(live, query, queries)
+    elif RUNS:
+        before = _in_run(query_start_loc, request, batch_size, factor, -1)
+        last = request + _in_run(query_start_loc, request, batch_size, factor, 1)
+        query = request - before
+        width = _segments(tl.load(lens + last * row_stride, mask=live, other=0))
+        segment = tl.where(live, (segment + before * width) // (last + 1 - query), 0)
     else:
         query = request * atoms
         if atoms > 1:
-            width = _weight(lens, query_start_loc, request, batch_size, row_stride, TOKENS)
+            width = _weight(lens, query_start_loc, request, batch_size, row_stride, factor, TOKENS, RUNS)
             for _ in range(1, atoms):
                 next_atom = (segment >= width) & live
                 segment -= tl.where(next_atom, width, 0)
                 query += next_atom.to(tl.int32)
+    if TOKENS or RUNS:
+        query = tl.where(live, query, queries)
     inside = slot <= num_sms
     tl.store(table + 2 * slot, query, mask=inside)
     tl.store(table + 2 * slot + 1, segment, mask=inside)
 
 
-@triton.jit(do_not_specialize=["lens", "batch_size", "row_stride", "num_sms", "multiplier", "shift", "atoms", "back"])
+@triton.jit(
+    do_not_specialize=["lens", "ids", "batch_size", "row_stride", "num_sms", "multiplier", "shift", "atoms", "back"]
+)
 def _schedule(
     lens,
+    ids,
     table,
     batch_size,
     row_stride,
@@ -177,11 +207,12 @@ def _schedule(
     back,
     ROWS: tl.constexpr,
     SLOTS: tl.constexpr,
+    RUNS: tl.constexpr,
 ):
     schedule_rows(
         tl.program_id(0),
         lens,
-        lens,
+        ids,
         table,
         batch_size,
         row_stride,
@@ -189,11 +220,12 @@ def _schedule(
         multiplier,
         shift,
         atoms,
-        batch_size * atoms,
+        batch_size if RUNS else batch_size * atoms,
         back,
         TOKENS=False,
         ROWS=ROWS,
         SLOTS=SLOTS,
+        RUNS=RUNS,
     )
 
 
@@ -216,7 +248,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """
     lens, table = request_lens(x), out.schedule
     batch_size, row_stride = len(lens), lens.stride(0)
-    num_sms, atoms, back = point.num_sms, point.atoms, int(point.remainder == "back")
+    num_sms, back, runs = point.num_sms, int(point.remainder == "back"), with_indices(point)
     multiplier, shift = reciprocal(num_sms)
     warps = 1 if batch_size <= WARP_TILE.value else 4
     programs, sizes = warp_tiling(num_sms) if warps == 1 else tiling(batch_size, num_sms)
@@ -224,14 +256,16 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         _schedule,
         (programs,),
         lens,
+        x.indices if runs else lens,
         table,
         batch_size,
         row_stride,
         num_sms,
         multiplier,
         shift,
-        atoms,
+        point.max_decode_len if runs else point.atoms,
         back,
         **sizes,
+        RUNS=runs,
         num_warps=warps,
     )

@@ -18,9 +18,11 @@ from baselines.step_prologue.operator import (
     tables_part,
     with_indexer,
 )
+from baselines.workloads.request_slots import group_tables
 from harness.contract import GPU, Point, variant
 from kernels.compute_slot_mappings import chains as slots_engine
 from kernels.compute_slot_mappings import cuda as slots_cuda
+from kernels.decode_flatten import cuda as flatten_cuda
 from kernels.decode_flatten import triton as flatten_triton
 from kernels.decode_step import chains as step_chains
 from kernels.gather_block_tables import chains as tables_engine
@@ -104,15 +106,13 @@ CUDA_PARTS = (inputs_cuda, tables_cuda, slots_cuda, states_cuda)
 @variant(
     "step_prologue",
     requires=GPU,
-    skip=lambda p: (
-        "decode_flatten copies whole vectors of the gathered table, whose unused columns hold anything"
-        if p.indexer == "flatten"
-        else None
-    ),
     sources=[*(part.SOURCE for part in CUDA_PARTS), *(part.SOURCE for part in step_chains.CUDA_PARTS)],
 )
 def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The fused CUDA kernels of the parts in sequence: three launches, one more with states, 3 or 4 with an indexer."""
+    """The fused CUDA kernels of the parts in sequence: three launches, one more with states, 3 or 4 with an indexer.
+    decode_flatten reads the tables by slot: it copies whole vectors, and the unused columns of the gathered ones hold
+    anything.
+    """
     launches = [
         inputs_cuda.cuda_fused(*inputs_part(point, x, out)),
         tables_cuda.cuda_fused(*tables_part(point, x, out)),
@@ -121,5 +121,12 @@ def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     if point.state_groups:
         launches.append(states_cuda.cuda_fused(*states_part(point, x, out)))
     if with_indexer(point):
-        launches.append(step_chains.cuda_sequence(*indexer_part(point, x, out)))
+        step, inputs, outputs = indexer_part(point, x, out)
+        tables_by_slot = replace(inputs, block_table=group_tables(point, x.tables)[0])
+
+        def flatten(*_: object) -> Callable[[], None]:
+            return flatten_cuda.by_slot(step, tables_by_slot, outputs, x.idx, x.num_computed)
+
+        others = [part.cuda_fused for part in step_chains.CUDA_PARTS[1:]]
+        launches.append(step_chains.sequence(step, inputs, outputs, flatten, *others))
     return _in_sequence(launches)

@@ -47,6 +47,15 @@ def test_idle_sms_are_the_last_or_the_first():
     assert rows([0, 300], num_sms=4, remainder="back") == [(1, 0), (1, 0), (1, 0), (1, 1), (2, 0)]
 
 
+def test_a_run_of_tokens_takes_a_segment_together():
+    """Requests of 3, 1 and 2 tokens with 2, 1 and 3 segments: 6 + 1 + 6 units on 5 SMs, 3, 3, 3, 2, 2."""
+    point = operator.complete({"batch_size": 2, "next_n": 3, "num_sms": 5, "indices": "yes"})
+    lens, ids = [255, 256, 257, 9, 767, 768], [0, 0, 0, 4, 1, 1]
+    x = Inputs(torch.tensor(lens, dtype=torch.int32), torch.tensor(ids, dtype=torch.int32))
+    right = [[0, 0], [0, 1], [3, 0], [4, 1], [4, 2], [6, 0]]
+    assert operator.reference(point, x)["schedule"].value.tolist() == right
+
+
 def test_the_last_column_is_the_length_of_the_request():
     point = operator.complete({"batch_size": 2, "next_n": 3, "atoms": 1, "num_sms": 1})
     x = Inputs(torch.tensor([[9999, 9999, 0], [0, 0, 257]], dtype=torch.int32))
@@ -62,11 +71,14 @@ def test_atoms_follow_the_tokens_of_a_request():
 def test_impossible_points_are_refused():
     assert operator.broken_rule(operator.complete({"next_n": 2, "atoms": 3})) is not None
     assert operator.broken_rule(operator.complete({"batch_size": 8192, "max_model_len": 2**31 - 1})) is not None
+    assert operator.broken_rule(operator.complete({"indices": "yes", "lens_layout": "2d"})) is not None
 
 
 def test_what_a_sweep_leaves_out():
     assert operator.redundant(operator.complete({"lens_layout": "1d", "max_decode_len": 3})) is not None
     assert operator.redundant(operator.complete({"lens_layout": "1d"})) is None
+    assert operator.redundant(operator.complete({"decode_len": "ragged"})) is not None
+    assert operator.redundant(operator.complete({"decode_len": "ragged", "indices": "yes"})) is None
     assert operator.redundant(operator.complete({"batch_size": 1, "padding": 0.1})) is not None
 
 
@@ -137,6 +149,9 @@ def test_every_unit_is_handled_exactly_once(lens, atoms, num_sms, remainder):
     assert sizes == sorted(sizes, reverse=remainder == "front")
 
 
+BY_TOKEN = st.fixed_dictionaries(
+    {"indices": st.just("yes"), "decode_len": st.sampled_from(["uniform", "ragged", "mixed"])}
+)
 BATCHES = st.fixed_dictionaries(
     {
         "batch_size": st.integers(1, 40),
@@ -181,3 +196,25 @@ def test_inputs_are_legal(axes, seed):
 @given(axes=BATCHES, atoms=st.integers(1, 6), seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, atoms, seed):
     check_random(operator, {"next_n": 6, **axes, "atoms": min(atoms, axes["max_decode_len"])}, seed, crowds=CROWDS)
+
+
+@run_examples(200)
+@given(axes=BATCHES, by_token=BY_TOKEN, seed=st.integers(0, 2**32 - 1))
+def test_tokens_are_legal(axes, by_token, seed):
+    """Ids of requests side by side in order, then one of its own for each padding token."""
+    point = legal_point(operator, {"next_n": 6, **axes, **by_token, "lens_layout": "1d"})
+    x = operator.make_inputs(point, seed)
+    assert x.context_lens.shape == x.indices.shape == (point.batch_size * point.max_decode_len,)
+    assert bool((x.indices.diff() >= 0).all())
+    padding = x.indices >= point.batch_size
+    assert not x.context_lens[padding].any()
+    assert bool((x.indices[padding].diff() == 1).all())
+    assert max(torch.unique(x.indices, return_counts=True)[1]) == point.max_decode_len
+    same = x.indices.diff() == 0
+    assert set((x.context_lens.diff()[same]).tolist()) <= {0, 1}
+
+
+@run_examples()
+@given(axes=BATCHES, by_token=BY_TOKEN, seed=st.integers(0, 2**32 - 1))
+def test_variants_equal_the_reference_on_random_tokens(axes, by_token, seed):
+    check_random(operator, {"next_n": 6, **axes, **by_token, "lens_layout": "1d"}, seed, crowds=CROWDS)
