@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs
+from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
 from harness.contract import GPU, Point, consumer, variant
 from harness.packages import file_in
 
@@ -62,6 +62,8 @@ def remainder() -> str:
 
 
 def _skip(point: Point) -> str | None:
+    if with_indices(point):
+        return "DeepGEMM takes indices on SM100 only, and schedules runs of them since June 2026"
     if point.remainder != remainder():
         return f"this DeepGEMM gives the unit more to the {remainder()} SMs"
     tokens = point.max_decode_len if point.lens_layout == "2d" else 1
@@ -90,6 +92,8 @@ def deep_gemm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 def _skip_logits(point: Point) -> str | None:
+    if with_indices(point):
+        return "DeepGEMM's kernel takes indices on SM100 only"
     if point.lens_layout == "2d" and point.max_decode_len > 2:
         return "DeepGEMM's kernel takes one or two query tokens"
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

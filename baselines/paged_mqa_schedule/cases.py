@@ -162,6 +162,11 @@ HARD_POINTS = [
     HardPoint("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
     HardPoint("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
     HardPoint("more table rows than threads", {**_SMALL, "batch_size": 40, "num_sms": 260}),
+    HardPoint("more table rows than threads, many requests", {**_FEW, "batch_size": 300, "num_sms": 260}),
+    HardPoint(
+        "many requests of up to 2^30 tokens",
+        {**_FEW, "batch_size": 129, "next_n": 1, "max_model_len": 2**30, "context_len": {"uniform": [1, 2**30]}},
+    ),
     HardPoint(
         "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
     ),
