@@ -130,6 +130,8 @@ def compiled(path: Path, arch: str) -> ObjectCode:
 
 
 def _skip_schedule(point: Point) -> str | None:
+    if paged.with_indices(point):
+        return "SGLang's kernel takes no token's request"
     if point.lens_layout == "2d" and point.max_decode_len > 1:
         return "SGLang's kernel takes one length per row of queries"
     if point.remainder != "back" or point.atoms != 1:
