@@ -31,8 +31,9 @@ SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
 COPY_BYTES = 2**30
 COPY_ROUNDS = 7
-#: Bytes read and written by the copies of the floor's curve, and rounds of each.
-CURVE_BYTES, CURVE_ROUNDS = tuple(2**n for n in range(12, 31)), 5
+#: Bytes read and written by the copies of the floor's curve, and rounds of each. Half steps where the curve may bend
+#: upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
+CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
 #: Bytes of an access of the copies.
 VECTOR_BYTES = 16
 
