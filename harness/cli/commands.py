@@ -465,7 +465,7 @@ def plot_command(options: argparse.Namespace) -> int:
     check_together(runs)
     for sentence in mixed_states(runs):
         _print_to_stderr(f"note: {sentence}")
-    with _writing_to(options.out):
+    with _writing_to(options.out), exit_on_interrupt():  # matplotlib's callbacks swallow exceptions
         drawn = draw_all(runs, options.out, options.by)
         for number, profile in enumerate(profiles, 1):
             drawn += draw(profile, options.out / f"timeline{number if len(profiles) > 1 else ''}")
