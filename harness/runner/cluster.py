@@ -166,7 +166,7 @@ class _Shipped(Group):
         nothing = dict.fromkeys(("make_inputs", "make_outputs", "views", "reference", "bytes_moved", "redundant"))
         operator = Operator(mine.name, "", axes=(), **nothing, baseline=mine.baseline, phase=mine.phase)
         variants = tuple(Variant(mine.name, variant.name, None, "", "", skip=None) for variant in group.variants)
-        return _Shipped(operator, group.point, variants, group.label)
+        return _Shipped(operator, group.point, variants, group.baseline, group.label)
 
 
 class _OnNode:

@@ -90,7 +90,7 @@ mutants = [{ old = "if (i >= batch_size", new = "if (i > batch_size", breaks = "
 
 def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "decode_native.toml").write_text(TABLE)
-    monkeypatch.setattr(all_cases, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(mutate, "TABLES", tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["--device", "cpu", "--jobs", "2", "--out", str(tmp_path / "results.json")]) == 1
     out = capsys.readouterr().out
@@ -194,7 +194,7 @@ def test_the_list_runs_nothing(capsys):
 )
 def test_a_bad_table_is_one_sentence(content, words, tmp_path, monkeypatch, capsys):
     (tmp_path / "decode_native.toml").write_text(content)
-    monkeypatch.setattr(all_cases, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(mutate, "TABLES", tmp_path)
     assert main([]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")
