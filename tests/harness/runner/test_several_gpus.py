@@ -19,6 +19,7 @@ from harness.contract import Point, Variant
 from harness.records.file import Writer, read_run
 from harness.records.schema import Cell, Metrics, Segment
 from harness.runner import worker
+from harness.runner.cluster import _Shipped
 from harness.runner.protocol import Fatal, Heartbeat, Job, Ready
 from harness.runner.run import header
 from harness.runner.several_gpus import LocalGpu, Points, SeveralGpus
@@ -308,3 +309,11 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     assert len(started) == 2
     assert all(has_ended(one.process_id) for one in started)
     assert not [one for one in threading.enumerate() if one.name.startswith("GPU ")]
+
+
+def test_the_group_that_is_shipped_to_a_cluster_has_the_same_cells():
+    """The tests of a cluster itself need Ray."""
+    group = replace(groups(2, "ab")[1], baseline="b")
+    shipped = _Shipped.of(group)
+    assert (shipped.keys, shipped.baseline) == (group.keys, "b")
+    assert shipped.cell("a", "failed").key == group.key("a")
