@@ -166,9 +166,9 @@ def _copy_states(
     layers, groups = len(ssm_in), len(tables)
     wanted = torch.stack((source, source + shift, target), 1).long().expand(groups, -1, -1)
     slots = (torch.gather(tables, 2, wanted) * moves[:, None]).long()
-    slots = slots[:, None].expand(-1, layers // groups, -1, -1).reshape(layers, -1, 3)
-    conv_from, ssm_from, to = slots.unbind(2)
     layer = torch.arange(layers, device=slots.device)[:, None]
+    # Not expand(), for which torch.compile distinguishes one layer a group from several.
+    conv_from, ssm_from, to = slots[layer[:, 0] // (layers // groups)].unbind(2)
     ssm_out[layer, to] = torch.where((ssm_from != to)[:, :, None], ssm_in[layer, ssm_from], ssm_out[layer, to])
     begin = time + shift[:, None]
     inside = (begin < len(time)) & ((conv_from != to) | (shift > 0))[:, :, None]

@@ -32,7 +32,7 @@ MOST_BYTES = 8 << 20
 #: Points in which several sizes are large.
 GROWN = 12
 #: How often other examples are drawn where a point is redundant, and how often a point may fail to grow.
-ATTEMPTS = 8
+ATTEMPTS = 16
 #: Points with one size, so that every variant takes one of them.
 TURNS = 4
 
@@ -83,6 +83,8 @@ def _fitting(
     """
     for _ in range(ATTEMPTS):
         picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
+        if search.legal({}, picks, frozenset()) is None:
+            continue  # of no size, as these examples exclude each other
         fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
         if fitting is None:
             return None

@@ -254,7 +254,7 @@ def test_the_next_process_loads_while_one_is_timed(suite, monkeypatch):
     assert (code, err) == (0, "")
     sides = [side for side, _, _ in processes(suite)][-8:]
     assert sides == ["base", "head", "head", "base", "base", "head", "head", "base"]
-    assert Path("../log.held").read_text().split() == sides[1:]
+    assert sorted(Path("../log.held").read_text().split()) == sorted(sides[1:])  # two may load at the same time
 
 
 def test_a_held_process_ends_with_the_gate(suite, monkeypatch):

@@ -458,7 +458,7 @@ def shrinks_in_timed_graphs(point, x, out):
 #: Those of the cheats whose trick exists in the simulation, and the word of their rejection by the timing process.
 REJECTED = {
     **GPU_REJECTIONS,
-    "stops_when_timed": "every_call|is empty",
+    "stops_when_timed": "every_call|is empty|does not hold",
     "knows_its_caller": "before the host calls",
     "idles_in_timed_graphs": "every_call: ",
     "shrinks_in_timed_graphs": "same_work: captured anew",
