@@ -32,7 +32,7 @@ MOST_BYTES = 8 << 20
 #: Points in which several sizes are large.
 GROWN = 12
 #: How often other examples are drawn where a point is redundant, and how often a point may fail to grow.
-ATTEMPTS = 16
+ATTEMPTS = 8
 #: Points with one size, so that every variant takes one of them.
 TURNS = 4
 
@@ -82,9 +82,7 @@ def _fitting(
     pinned: axis -> number of its example; the others have random ones.
     """
     for _ in range(ATTEMPTS):
-        picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | (pinned or {})
-        if search.legal({}, picks, frozenset()) is None:
-            continue  # of no size, as these examples exclude each other
+        picks = _picks(search, chosen, pinned or {})
         fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
         if fitting is None:
             return None
@@ -92,6 +90,15 @@ def _fitting(
         if reason_to_skip(search.operator, point) is None:
             return _Found(fitting, picks, point)
     return None
+
+
+def _picks(search: PointSearch, chosen: random.Random, pinned: Mapping[str, int]) -> dict[str, int]:
+    """Axis -> number of a random example, drawn again where these exclude each other at any size."""
+    for _ in range(ATTEMPTS):
+        picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | dict(pinned)
+        if search.legal({}, picks) is not None:
+            break
+    return picks
 
 
 def _fitting_all(
