@@ -17,6 +17,10 @@ def _by_request(point: Point) -> str | None:
     return "lengths are by token" if with_indices(point) else None
 
 
+def _by_token(point: Point) -> str | None:
+    return None if with_indices(point) else "lengths are by request"
+
+
 @variant(
     "paged_mqa_schedule",
     defect="negative lengths are read as uint32: 16.7 million segments (vLLM #51538)",
@@ -86,7 +90,7 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
 @variant(
     "paged_mqa_schedule",
     defect="the schedule is built for single tokens and launched for runs (ids on one side only, vLLM #55270)",
-    skip=lambda p: None if with_indices(p) else "lengths are by request",
+    skip=_by_token,
     waives="no_alloc",
 )
 def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -99,7 +103,7 @@ def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
 @variant(
     "paged_mqa_schedule",
     defect="the segments of a run count once instead of once per token, so SMs with long runs are the last to finish",
-    skip=lambda p: None if with_indices(p) else "lengths are by request",
+    skip=_by_token,
     waives="no_alloc",
 )
 def runs_count_once(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
