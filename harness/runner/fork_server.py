@@ -24,6 +24,8 @@ FORKS = not any(name in os.environ for name in PROFILED)
 CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
 #: Where Python takes no search path from the environment, each worker loads everything itself.
 PRELOADED = [] if sys.flags.ignore_environment else ["harness.runner.preloaded"]
+#: Several devices start their workers in threads of one process, which has one environment.
+_LOCK = threading.Lock()
 
 
 def start() -> None:
@@ -32,9 +34,10 @@ def start() -> None:
         return
     CONTEXT.set_forkserver_preload(PRELOADED)
     # The server has no other way to find this checkout, and must not find another one in the working directory.
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    with _ctrl_c_ignored(), _environment({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}):
-        forkserver.ensure_running()
+    with _LOCK:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        with _ctrl_c_ignored(), _environment({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}):
+            forkserver.ensure_running()
 
 
 def started(target: Callable[..., None], arguments: tuple, name: str) -> multiprocessing.Process:
@@ -42,7 +45,8 @@ def started(target: Callable[..., None], arguments: tuple, name: str) -> multipr
     Raises OSError and EOFError.
     """
     start()
-    of = dict(os.environ), target, arguments
+    with _LOCK:
+        of = dict(os.environ), target, arguments
     process = CONTEXT.Process(target=_begin, args=of, name=name, daemon=True)
     with nullcontext() if FORKS else _ctrl_c_ignored():
         process.start()

@@ -1,8 +1,11 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
 import os
+import random
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,16 @@ def test_a_process_has_the_environment_of_its_start_and_a_group_of_its_own(monke
     assert ours.recv() == ("seen", True, True)
     process.join(10)
     assert process.exitcode == 0
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_starts_in_several_threads_leave_the_environment_as_it_was(monkeypatch):
+    """Each saves and restores it; interleaved, the last one would restore what the first one had set."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setattr(fork_server.forkserver, "ensure_running", lambda: time.sleep(random.uniform(0, 0.01)))
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(32):
+            threads.submit(fork_server.start)
     assert "PYTHONSAFEPATH" not in os.environ
 
 
