@@ -79,16 +79,16 @@ class Guarded:
             .as_strided(source.shape, source.stride(), offset)
         )
         self._span = span * source.element_size()
-        self._gaps = None if self.tensor.is_contiguous() else self._between_rows()
+        self._rows = None if self.tensor.is_contiguous() else self._mask_of_rows()
         self.fill(source)
 
-    def _between_rows(self) -> Tensor:
-        """Bool mask over the bytes of the tensor's span: those between its rows."""
+    def _mask_of_rows(self) -> Tensor:
+        """Bool mask over the bytes of the tensor's span: its own, not those between its rows."""
         size = self.tensor.element_size()
-        gaps = torch.ones(self._span, dtype=torch.bool, device=self._bytes.device)
+        mask = torch.zeros(self._span, dtype=torch.bool, device=self._bytes.device)
         shape, stride = (*self.tensor.shape, size), (*(s * size for s in self.tensor.stride()), 1)
-        gaps.as_strided(shape, stride).fill_(False)
-        return gaps
+        mask.as_strided(shape, stride).fill_(True)
+        return mask
 
     def fill(self, source: Tensor) -> None:
         """Replace the content in place. Through ``.data``, so that a launch cannot tell by the version counter."""
@@ -98,25 +98,23 @@ class Guarded:
         whole = as_integers(self.tensor)
         whole.fill_(int.from_bytes(bytes([pattern] * whole.element_size()), "little"))
 
-    def _zones(self) -> list[tuple[int, Tensor]]:
-        """(byte offset of a zone of canaries from the tensor's start, mask of its changed bytes), in memory order."""
+    def zones(self) -> list[tuple[int, Tensor]]:
+        """(byte offset from the tensor's start, bytes) of each zone of canaries, in memory order. Between rows, the bytes
+        of the rows themselves read as canaries.
+        """
         if self._unguarded:
             return []
         before, rest = self._bytes[: self._start], self._bytes[self._start :]
-        zones = [(-self._start, before != CANARY), (self._span, rest[self._span :] != CANARY)]
-        if self._gaps is not None:
-            zones.insert(1, (0, (rest[: self._span] != CANARY) & self._gaps))
+        zones = [(-self._start, before), (self._span, rest[self._span :])]
+        if self._rows is not None:
+            zones.insert(1, (0, rest[: self._span].masked_fill(self._rows, CANARY)))
         return zones
-
-    def changed_canaries(self) -> list[Tensor]:
-        """Bool scalars, one per zone of canaries: whether one of it changed."""
-        return [changed.any() for _, changed in self._zones()]
 
     def stray_write(self) -> int | None:
         """Byte offset from the tensor's start of the first canary that changed; None where all are intact."""
-        for start, changed in self._zones():
-            if bool(changed.any()):
-                return start + int(changed.nonzero()[0])
+        for start, zone in self.zones():
+            if len(changed := (zone != CANARY).nonzero()):
+                return start + int(changed[0])
         return None
 
 
@@ -155,7 +153,11 @@ class Guard:
 
     def stray_writes(self) -> dict[str, int]:
         """Buffer name -> byte offset of the first canary that changed."""
-        if not any_of(flag for buffer in self.buffers.values() for flag in buffer.changed_canaries()):
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for buffer in self.buffers.values():
+            by_device.setdefault(buffer.tensor.device, []).extend(zone for _, zone in buffer.zones())
+        # All zones of a device in one comparison, as most checks find nothing.
+        if not any_of((torch.cat(zones) != CANARY).any() for zones in by_device.values() if zones):
             return {}
         offsets = {name: buffer.stray_write() for name, buffer in self.buffers.items()}
         return {name: offset for name, offset in offsets.items() if offset is not None}
