@@ -69,10 +69,15 @@ def parser() -> Parser:
 
 
 def _run_options(run: argparse.ArgumentParser) -> None:
-    _add_sweep_options(run, config_required=True)
+    run.add_argument("configs", metavar="CONFIG", nargs="+", help="YAML files, see configs/: a run for each")
+    _add_sweep_options(run)
     _add_baseline(run)
     run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
-    _add_out(run, "where the record and the plots go (default: results/NAME-DEVICE-TIME)")
+    _add_out(
+        run,
+        "where the record and the plots go (default: results/NAME-DEVICE-TIME); of several configurations, a folder "
+        "of each one's name in it",
+    )
     _add_no_plots(run)
     run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
     run.add_argument(
@@ -102,7 +107,8 @@ def _run_options(run: argparse.ArgumentParser) -> None:
 
 
 def _verify_options(verify: argparse.ArgumentParser) -> None:
-    _add_sweep_options(verify, config_required=False)
+    _add_config(verify, nargs="?")
+    _add_sweep_options(verify)
     verify.add_argument(
         "--defects",
         action="store_true",
@@ -166,7 +172,8 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
 
 
 def _gate_options(gate: argparse.ArgumentParser) -> None:
-    _add_sweep_options(gate, config_required=False)
+    _add_config(gate, nargs="?")
+    _add_sweep_options(gate)
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
     gate.add_argument(
@@ -246,7 +253,8 @@ def _list_options(listing: argparse.ArgumentParser) -> None:
 
 
 def _profile_options(profile: argparse.ArgumentParser) -> None:
-    _add_sweep_options(profile, config_required=True)
+    _add_config(profile)
+    _add_sweep_options(profile)
     profile.add_argument(
         "--tool",
         choices=("nsys", "ncu", "torch", "none"),
@@ -339,10 +347,11 @@ def _add_device(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_sweep_options(command: argparse.ArgumentParser, config_required: bool) -> None:
-    command.add_argument(
-        "config", metavar="CONFIG", nargs=None if config_required else "?", help="a YAML file, see configs/"
-    )
+def _add_config(command: argparse.ArgumentParser, **more: Any) -> None:
+    command.add_argument("config", metavar="CONFIG", help="a YAML file, see configs/", **more)
+
+
+def _add_sweep_options(command: argparse.ArgumentParser) -> None:
     _add_only(command)
     command.add_argument(
         "--set",

@@ -36,9 +36,11 @@ from harness.records.together import check_together, mixed_states, refuse_loops
 from harness.report.console import make_console
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
+from harness.runner.kept_workers import KeptWorkers
 from harness.runner.protocol import Job
 from harness.runner.resume import check_same_sweep, missing_groups
 from harness.runner.several_gpus import LocalGpu
+from harness.runner.sources import source_hashes
 from harness.runner.verified_by import check_proof
 from harness.runner.worker import RunError
 from harness.timing.gpus import VisibleGpu, choose_gpus
@@ -91,14 +93,14 @@ def _device(options: argparse.Namespace) -> str:
             raise ConfigError(str(error)) from None
 
 
-def _load(options: argparse.Namespace) -> Source:
+def _load(options: argparse.Namespace, config: str) -> Source:
     overrides = parse_overrides(options.set)
     if options.seed is not None:
         overrides["measure.seed"] = options.seed
     baseline = getattr(options, "baseline", None)  # verify has none
     if baseline is not None:
         overrides["baseline"] = baseline
-    source = load(options.config, overrides)
+    source = load(config, overrides)
     return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
@@ -122,13 +124,45 @@ def _job(options: argparse.Namespace, measure: Measure, device: str, timed: bool
 
 
 def run_command(options: argparse.Namespace) -> int:
+    """One configuration after the other, each planned before the first begins; the first exit code that is not 0."""
     resumed = _resumed(options)
-    source = _load(options)
+    sources = [_load(options, config) for config in options.configs]
+    _check_several(options, sources)
     gpus: Sequence[VisibleGpu] = ()
     if not options.plan:
-        _check_sharing(options, source.config.decode_loop is not None)
+        _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
         gpus = _gpus(options)
-    return _run(options, source, resumed, gpus)
+    proof = _proof(options, sources[0].config.measure)
+    device, catalog = _prepare(options, max(source.config.measure.timeout_s for source in sources))
+    if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
+        raise KeyboardInterrupt
+    if not options.plan:
+        _print_broken(catalog)
+    runs = [_planned(options, source, resumed, proof, gpus, device, catalog) for source in sources]
+    if options.plan:
+        return OK
+    kept, codes = KeptWorkers() if device == "cuda" and len(runs) > 1 else None, []
+    try:
+        for source, run in zip(sources, runs, strict=True):
+            if len(runs) > 1:
+                make_console().rule(Text(source.config.name))
+            codes.append(run(kept))
+            if codes[-1] == INTERRUPTED:
+                break
+    finally:
+        if kept:
+            kept.close()
+    return next((code for code in codes if code != OK), OK)
+
+
+def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> None:
+    """Raises ConfigError where several configurations cannot be combined with the rest."""
+    names = [source.config.name for source in sources]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
+    flags = ("resume", "verified_by", "hold")
+    if len(sources) > 1 and (flag := next((one for one in flags if getattr(options, one)), None)):
+        raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
 
 
 def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
@@ -157,50 +191,63 @@ def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
         raise ConfigError(str(error)) from None
 
 
-def _run(
+def _planned(
     options: argparse.Namespace,
     source: Source,
     resumed: Run | None,
+    proof: Run | None,
     gpus: Sequence[VisibleGpu],
-) -> int:
+    device: str,
+    catalog: Catalog,
+) -> Callable[[KeptWorkers | None], int]:
+    """Measures one configuration and returns the exit code. --plan prints its cells instead."""
     from harness.cli.recording import record
 
-    proof = _proof(options, source.config.measure)
-    device, catalog = _prepare(options, source.config.measure.timeout_s)
-    if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
-        raise KeyboardInterrupt
+    out = options.out
+    if out is not None and len(options.configs) > 1:
+        out = out / source.config.name
     if source.config.decode_loop is not None:
-        return _run_loops(options, source, resumed, device, catalog)
+        return _planned_loops(options, source, resumed, out, device, catalog)
     groups = _plan(options, source, catalog)
     if options.shard is not None:
         groups = shard_of(groups, *parse_shard(options.shard))
     if resumed:
         check_same_sweep(resumed, source.config, cell_keys(groups))
     if options.plan:
-        return _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
-    if options.shard is not None and not resumed and source.config.measure.seed is None:
+        _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
+    elif options.shard is not None and not resumed and source.config.measure.seed is None:
         raise ConfigError(
             f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
         )
-    _print_broken(catalog)
     job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     if proof:
         job = replace(job, seed=proof.header.seed, compiled=(), verified=True)
+    sources = source_hashes(groups, job.variant_files)
     if options.cluster is not None:
-        return _record_on_cluster(options, source, resumed, job, groups)
-    sharing = None
-    if gpus:
-        sharing = lambda job: [  # noqa: E731
-            LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True)) for gpu in gpus
-        ]
-    console, more = make_console(), (options.shard, resumed, proof, sharing)
-    return record(console, job, source, groups, options.out, options.no_plots, *more)
+        return lambda kept: _record_on_cluster(options, source, resumed, out, job, groups, sources)
+
+    def measure(kept: KeptWorkers | None) -> int:
+        start, sharing = kept.start if kept else None, None
+        if gpus:
+            sharing = lambda job: [  # noqa: E731
+                LocalGpu(f"GPU {gpu.index}", replace(job, gpu=gpu.visible, host_lock=True), start) for gpu in gpus
+            ]
+        more = (options.shard, resumed, proof, sharing, start)
+        return record(make_console(), job, source, groups, sources, out, options.no_plots, *more)
+
+    return measure
 
 
 def _record_on_cluster(
-    options: argparse.Namespace, source: Source, resumed: Run | None, job: Job, groups: Sequence[Group]
+    options: argparse.Namespace,
+    source: Source,
+    resumed: Run | None,
+    folder: Path | None,
+    job: Job,
+    groups: Sequence[Group],
+    sources: dict[str, str],
 ) -> int:
     """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
     from harness.cli.recording import default_folder, record
@@ -214,12 +261,12 @@ def _record_on_cluster(
             codes = []
             for model in models:
                 count = cluster.number(model, options.gpus)
-                out = options.out
+                out = folder
                 if options.accelerators is not None and not resumed:
                     out = out / model if out else default_folder(source.config.name, model)
                 make = partial(cluster_gpus, model=model, count=count)
                 more = (options.no_plots, options.shard, resumed, None, make)
-                codes.append(record(make_console(), job, source, groups, out, *more))
+                codes.append(record(make_console(), job, source, groups, sources, out, *more))
                 if codes[-1] == INTERRUPTED:
                     break
             return next((code for code in codes if code != OK), OK)
@@ -238,13 +285,15 @@ def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
     return proof
 
 
-def _run_loops(
+def _planned_loops(
     options: argparse.Namespace,
     source: Source,
     resumed: Run | None,
+    out: Path | None,
     device: str,
     catalog: Catalog,
-) -> int:
+) -> Callable[[KeptWorkers | None], int]:
+    """As _planned."""
     from harness.cli.loop_recording import loop_keys, missing_loops, record_loops
 
     if options.shard is not None:
@@ -261,13 +310,17 @@ def _run_loops(
             print(printable(key))
         size = ", the miniature for a CPU" if device == "cpu" else ""
         print(f"{counted(len(groups), 'loop')}, {counted(len(keys), 'line')}{size}", file=sys.stderr)
-        return OK
-    _print_broken(catalog)
     operators = _plan(options, source, catalog)
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
-    return record_loops(make_console(), job, source, groups, operators, options.out, options.no_plots, resumed)
+
+    def measure(kept: KeptWorkers | None) -> int:
+        if kept:
+            kept.close()  # a loop has the GPU and its memory to itself
+        return record_loops(make_console(), job, source, groups, operators, out, options.no_plots, resumed)
+
+    return measure
 
 
 def _resumed(options: argparse.Namespace) -> Run | None:
@@ -282,13 +335,12 @@ def _resumed(options: argparse.Namespace) -> Run | None:
     return read_run(path)
 
 
-def _print_plan(groups: Sequence[Group]) -> int:
+def _print_plan(groups: Sequence[Group]) -> None:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
     keys = cell_keys(groups)
     for key in keys:
         print(printable(key))
     print(f"{counted(len(groups), 'point')}, {counted(len(keys), 'cell')}", file=sys.stderr)
-    return OK
 
 
 def _print_broken(catalog: Catalog) -> None:
@@ -313,7 +365,7 @@ def verify_command(options: argparse.Namespace) -> int:
             )
         if options.only or options.set:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
-    source = _load(options) if options.config is not None else None
+    source = _load(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
     device, catalog = _prepare(options, measure.timeout_s)
     groups = _plan(options, source, catalog) if source else []
@@ -377,7 +429,7 @@ def gate_command(options: argparse.Namespace) -> int:
             "--base main`, or --resume FOLDER"
         )
     else:
-        gate = begin(options, _load(options), console)
+        gate = begin(options, _load(options, options.config), console)
     try:
         gate.measure(options.minutes)
         comparison = gate.comparison()
@@ -423,7 +475,7 @@ def doctor_command(options: argparse.Namespace) -> int:
 def profile_command(options: argparse.Namespace) -> int:
     from harness.cli import profiling
 
-    source = _load(options)
+    source = _load(options, options.config)
     if source.config.decode_loop is not None:
         raise ConfigError(
             f"{options.config}: profile takes sweeps; docs/profiling.md has the command for a decode loop"

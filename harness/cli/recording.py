@@ -40,6 +40,7 @@ from harness.runner.run import Progress, RunError, Runner, WallTime, header, seg
 from harness.runner.several_gpus import Gpu, SeveralGpus
 from harness.runner.sources import changed_source, source_hashes
 from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
+from harness.runner.worker import Worker
 from harness.wording import counted
 
 if TYPE_CHECKING:
@@ -71,23 +72,27 @@ def record(
     job: Job,
     source: Source,
     groups: Sequence[Group],
+    sources: dict[str, str],
     out: Path | None,
     no_plots: bool,
     shard: str | None = None,
     resumed: Run | None = None,
     proof: Run | None = None,
     gpus: Callable[[Job], Sequence[Gpu]] | None = None,
+    start: Callable[[Job], Worker] | None = None,
 ) -> int:
     """Measure all groups into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
+    sources: hashes of the files that the cells depend on, of when they were planned.
     proof: the run that has verified them; cells that it did not pass and time are taken from it as they are.
     gpus:  the GPUs that share the work, from the job; None for a run on one.
+    start: as in Runner.
 
     Ctrl-C keeps and reports what there is.
     """
     folder = Path(resumed.path).parent if resumed else out or default_folder(source.config.name, job.device, shard)
     missing = missing_groups(groups, resumed.cells) if resumed else list(groups)
-    sources = source_hashes(groups, job.variant_files)
+    check_sources_unchanged(sources, groups, job)
     if resumed and missing:
         check_same_sources(resumed, sources)
         if not resumed.header.sources:
@@ -122,7 +127,7 @@ def record(
 
         def make_runner(seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
             if gpus is None:
-                return Runner(job, keep, seen)
+                return Runner(job, keep, seen, start)
             return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
 
         outcome = measured(console, total, keep, first_line, make_runner, missing, known)
@@ -149,9 +154,9 @@ def record(
 
 
 def check_sources_unchanged(sources: dict[str, str], groups: Sequence[Group], job: Job) -> None:
-    """Before a worker is replaced. Raises RunError where a file differs from when the run began."""
+    """Raises RunError where a file differs from when the cells were planned."""
     if changed := changed_source(sources, source_hashes(groups, job.variant_files)):
-        raise RunError(f"{changed} was changed during the run; a new worker would run the new version")
+        raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
 
 
 def ended_early(outcome: Outcome, kept: str, path: Path) -> int:

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
     from harness.timing.cuda_timer import CudaTimer
 
-#: Seconds of full load when the device is brought up, and again before the first sample of a run.
-RAMP_S, RAMP_AGAIN_S = 1.0, 0.2
+#: Seconds of full load when the device is brought up, and again before the first sample of a run and after IDLE_S.
+RAMP_S, RAMP_AGAIN_S, IDLE_S = 1.0, 0.2, 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
 #: What has a budget of its own on a CPU, for each variant.
 SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
@@ -127,6 +127,7 @@ class Evaluator:
         interpreter.quicken()
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = self._loops = None
+        self._idle_since = math.inf
         self._compiled: dict[str, dict[str, str]] = {}
 
     def bring_up(self) -> None:
@@ -173,6 +174,8 @@ class Evaluator:
         """All variants of a task: check each, then time those that passed. Raises ContextLost; the parent asks another
         process for the variants whose cells it did not get.
         """
+        if time.perf_counter() - self._idle_since > IDLE_S:
+            self.ramp(RAMP_AGAIN_S)
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
         variants = tuple(self._catalog.find(task.operator, name) for name in task.variants)
         group = Group(operator, point, variants, task.baseline)
@@ -188,6 +191,7 @@ class Evaluator:
         if at.verified:
             measuring = Measuring(self._job, self._timer, self._clocks)
             yield from measuring.time(group, at.fixture, at.verified, task.budget_s, task.check_seed)
+        self._idle_since = time.perf_counter()
 
     def _check(self, at: _PointState, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Yields the variant's cell, or puts its launch into ``at.verified``."""

@@ -99,8 +99,8 @@ class Guarded:
         whole.fill_(int.from_bytes(bytes([pattern] * whole.element_size()), "little"))
 
     def zones(self) -> list[tuple[int, Tensor]]:
-        """(byte offset from the tensor's start, bytes) of each zone of canaries, in memory order. Between rows, the bytes
-        of the rows themselves read as canaries.
+        """(byte offset from the tensor's start, bytes) of each zone of canaries, in memory order. In the zone between
+        rows, the rows themselves read as canaries.
         """
         if self._unguarded:
             return []

@@ -34,7 +34,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(TINY)
 
-    def command(*arguments, dies_after=99, environment=None):
+    def command(*arguments, dies_after=99, environment=None, configs=("tiny.yaml",)):
         cells_left = iter(range(dies_after))
 
         def script(task):
@@ -54,7 +54,7 @@ def bench(tmp_path, monkeypatch):
 
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
         monkeypatch.setattr(run, "Worker", workers)
-        code, out, err = call("tiny.yaml", "--device", "cpu", "--no-plots", *arguments)
+        code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
         return code, out, says(err), workers
 
     return command

@@ -1,0 +1,62 @@
+"""Workers that go on from one run to the next of the same command, which begins at once then: they are calibrated, and
+know which variants passed their hard points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from msgspec import structs
+
+from harness.runner.protocol import Job
+from harness.runner.worker import Worker
+
+
+class KeptWorkers:
+    """``start`` makes the workers of a Runner, as Worker does. ``close`` ends those that no run uses."""
+
+    def __init__(self) -> None:
+        self._idle: list[_KeptWorker] = []
+
+    def start(self, job: Job) -> Worker:
+        """The worker of an earlier run with the same job, or a new one instead of it."""
+        for worker in [one for one in self._idle if (one.job.role, one.job.gpu) == (job.role, job.gpu)]:
+            self._idle.remove(worker)
+            if _same(worker.job, job):
+                return worker
+            worker.end()
+        return _KeptWorker(job, self._idle.append)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _KeptWorker(Worker):
+    """A worker that its run closes without ending it. Where the run does not wait, as after an error, it ends."""
+
+    def __init__(self, job: Job, keep: Callable[[_KeptWorker], None]) -> None:
+        super().__init__(job)
+        self.job, self._keep = job, keep
+
+    def request_exit(self) -> None:
+        pass
+
+    def close(self, wait_s: float = 30.0) -> None:
+        if wait_s and self._process.is_alive():
+            self._keep(self)
+        else:
+            super().close(0)
+
+    def end(self) -> None:
+        super().request_exit()
+        super().close()
+
+
+def _same(one: Job, other: Job) -> bool:
+    """What differs is not used by a worker on a GPU: the parent divides the time budget, and compiles nothing ahead."""
+    ours, theirs = (
+        replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (one, other)
+    )
+    return ours == theirs
