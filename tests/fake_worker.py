@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.records.schema import Cell, Metrics, Status
-from harness.runner.protocol import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Ready, Rejection
+from harness.runner.protocol import Audited, AuditReady, CheckRequest, Done, Fatal, Heartbeat, Job, Ready, Rejection
 from harness.runner.worker import WorkerDied, WorkerSilent
 from tests import factory
 
@@ -15,12 +15,14 @@ class FakeWorkers:
     """Replaces the class Worker.
 
     script:  task -> its events; a WorkerDied among them is raised.
+    check:   CheckRequest -> its events.
     starts:  what each process answers once it is up, or an exception to raise; the last one repeats.
     asked, budgets, started, closed: what happened.
     """
 
     def __init__(self, script, starts=(READY,)) -> None:
         self.script, self.starts = script, list(starts)
+        self.check = lambda request: iter(())
         self.asked: list[tuple[str, ...]] = []
         self.budgets: list[float] = []
         self.started: list[Job] = []
@@ -36,6 +38,7 @@ class FakeWorkers:
 
 class FakeWorker:
     process_id = None
+    is_up = True
 
     def __init__(self, all_of_them: FakeWorkers, answer) -> None:
         self._all, self._answer = all_of_them, answer
@@ -51,6 +54,9 @@ class FakeWorker:
         return self._answer
 
     def ask(self, task):
+        if isinstance(task, CheckRequest):
+            yield from self._all.check(task)
+            return
         self._all.asked.append(task.variants)
         self._all.budgets.append(task.budget_s)
         for event in self._all.script(task):

@@ -127,7 +127,7 @@ def record(
 
         def make_runner(seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
             if gpus is None:
-                return Runner(job, keep, seen, start)
+                return Runner(job, keep, seen, start, missing[0])
             return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
 
         outcome = measured(console, total, keep, first_line, make_runner, missing, known)
