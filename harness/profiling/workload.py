@@ -65,8 +65,7 @@ class Workload:
             from harness.timing.cuda_timer import CudaTimer
 
             self._timer = CudaTimer((1,))
-        else:
-            torch.set_num_threads(1)
+        torch.set_num_threads(1)  # as in a worker
         self._prepared: list[_Prepared] = []
         self.left_out: dict[str, str] = {}
         self.failed: dict[str, str] = {}

@@ -143,11 +143,8 @@ class Evaluator:
             if self._job.timed:
                 with nvtx_range("ramp", "ramp"):
                     self._timer.ramp(RAMP_S)
-        else:
-            # A second thread gains nothing at these sizes, and on a busy core waiting for it takes milliseconds.
-            torch.set_num_threads(1)
-            if self._job.compiled:
-                self._compiled = compile_all(self._job.compiled)
+        elif self._job.compiled:
+            self._compiled = compile_all(self._job.compiled)
 
     def ready(self) -> Ready:
         """Describe the device, and on a GPU calibrate."""

@@ -27,7 +27,7 @@ class OutputComparer:
         self._fixture: Fixture | None = None
 
     def bring_up(self) -> None:
-        torch.set_num_threads(1)
+        pass
 
     def close(self) -> None:
         pass

@@ -65,8 +65,12 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
         from harness.runner.output_comparer import OutputComparer as Owner
     else:
         from harness.runner.evaluator import Evaluator as Owner
+    import torch
+
     from harness.runner.measure import ContextLost
 
+    # The tensors on the host are small: threads would only spin, on cores that other workers need. Engines set it, too.
+    torch.set_num_threads(1)
     number, process_id = 0, os.getpid()
 
     def send(event: Any) -> None:
