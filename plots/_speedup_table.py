@@ -21,6 +21,8 @@ STATUS_REASONS = {
     Status.SKIPPED: "skip",
     Status.UNAVAILABLE: "n/a",
 }
+#: Rows and columns with nothing but these are left out.
+NOT_THERE = {STATUS_REASONS[Status.SKIPPED], STATUS_REASONS[Status.UNAVAILABLE]}
 #: Reason in a box -> what it means, for the caption.
 MEANINGS = {
     "wrong": "rejected by verification",
@@ -64,23 +66,28 @@ class SpeedupTable:
 
 
 def speedup_table(panel: Panel, max_rows: int) -> SpeedupTable:
-    """A row per point, or, where these are more than ``max_rows``, a row per batch size."""
+    """A row per point, or, where these are more than ``max_rows``, a row per batch size. Without the points at which no
+    variant applies, and the variants that apply at none.
+    """
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.points[0].axes), "")]
     widths = [max(len(point.text(axis)) for point in panel.points) for axis in axes]
     labels = [
         " · ".join(point.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True))
         for point in panel.points
     ]
-    rows = [_row(panel, point, label) for point, label in zip(panel.points, labels, strict=True)]
+    every = [_row(panel, point, label) for point, label in zip(panel.points, labels, strict=True)]
+    pairs = [(point, row) for point, row in zip(panel.points, every, strict=True) if not _is_empty(row)]
+    rows = [row for _, row in pairs]
+    columns = [name for name in panel.variants() if any(row.reasons.get(name) not in NOT_THERE for row in rows)]
     x_axis = panel.x_axis()
     if len(rows) <= max_rows or x_axis is None:
-        return SpeedupTable(panel, axes, panel.variants(), rows)
+        return SpeedupTable(panel, axes, columns, rows)
     groups: dict[str, list[SpeedupRow]] = {}
-    for point, row in zip(panel.points, rows, strict=True):
+    for point, row in pairs:
         groups.setdefault(point.text(x_axis), []).append(row)
     complete = {label: _complete_rows(group) for label, group in groups.items()}
     means = [_mean_row(label, complete[label] or group, group) for label, group in groups.items()]
-    return SpeedupTable(panel, [x_axis], panel.variants(), means, _mean_in_words(x_axis, groups, complete))
+    return SpeedupTable(panel, [x_axis], columns, means, _mean_in_words(x_axis, groups, complete))
 
 
 def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
@@ -92,6 +99,10 @@ def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
     if baseline is None:
         return SpeedupRow(label, None, {}, medians, reasons)
     return SpeedupRow(label, baseline, {name: baseline / median for name, median in medians.items()}, {}, reasons)
+
+
+def _is_empty(row: SpeedupRow) -> bool:
+    return not (row.ratios or row.times) and set(row.reasons.values()) <= NOT_THERE
 
 
 def _reason(cell: Cell | None, figure: str) -> str:

@@ -78,7 +78,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
-    used = {reason for one in tables for row in one.rows for reason in row.reasons.values()}
+    used = {row.reasons.get(name) for one in tables for row in one.rows for name in one.columns}
     meanings = [f"{reason}: {meaning}" for reason, meaning in MEANINGS.items() if reason in used]
     if any(row.times for one in tables for row in one.rows):
         meanings.append("a time instead of a ratio: the baseline was not timed there")

@@ -136,6 +136,18 @@ def test_a_variant_that_cannot_be_captured_is_named_so():
     assert speedup_table(panel, 60).rows[0].reasons == {"upstream": "no graph"}
 
 
+def test_a_point_or_variant_that_applies_nowhere_takes_no_room():
+    run = one_variant_run()
+    skipped = [
+        factory.cell("decode_flatten", name, {"batch_size": size}, 5.0, status="skipped", reason="no")
+        for name, size in (("upstream", 8), ("upstream", 9), (run.cells[0].variant, 9))
+    ]
+    (panel,) = panels([factory.run(run.header.environment, [*run.cells, *skipped])])
+    one = speedup_table(panel, 60)
+    assert "upstream" not in one.columns
+    assert [row.label for row in one.rows] == ["8"]
+
+
 def pairs_run(points):
     """(batch_size, padding) -> variant -> time."""
     cells = [
