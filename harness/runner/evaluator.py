@@ -40,7 +40,7 @@ from harness.runner.protocol import (
 )
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
-from harness.verify.fixture import Fixture, verify_cell
+from harness.verify.fixture import Batch, Fixture, verify_cell
 from harness.verify.hard_points import (
     BEYOND,
     Finding,
@@ -128,6 +128,8 @@ class Evaluator:
         self._interpreter = interpreter.LaunchCounter()
         self._timer = self._clocks = self._loops = None
         self._idle_since = math.inf
+        #: Operator -> batches of its hard points, only of the one whose variants are being verified.
+        self._known: dict[str, dict[Any, Batch]] = {}
         self._compiled: dict[str, dict[str, str]] = {}
 
     def bring_up(self) -> None:
@@ -353,7 +355,10 @@ class Evaluator:
             # Without timing there is time to check every property at every hard point.
             thorough = not self._job.timed
             which = at if only else None
-            for finding in check_variant(operator, variant, self._job.device, self._job.seed, thorough, only=which):
+            if operator_name not in self._known:
+                self._known = {operator_name: {}}
+            of, known = (operator, variant, self._job.device, self._job.seed, thorough), self._known[operator_name]
+            for finding in check_variant(*of, only=which, known=known):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):

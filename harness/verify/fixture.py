@@ -37,7 +37,7 @@ SLEEP_CYCLES = 4_000_000
 
 
 class Batch:
-    """Contents for the inputs (CPU tensors), with the reference's answer; shared by all variants of a point.
+    """Contents for the inputs (CPU tensors), with the reference's answer; shared by all variants of a point. Only read.
 
     devices: output -> where ``expected`` is needed.
     """
@@ -69,6 +69,7 @@ class Fixture:
     shift:   elements between an aligned address and the start of every buffer.
     row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
+    known:   batches of earlier fixtures of this operator on this device, for this one to use and to add to.
     """
 
     def __init__(
@@ -83,16 +84,21 @@ class Fixture:
         shift: int = 0,
         passed_checks: set[str] | None = None,
         row_strides: Mapping[str, int] = MappingProxyType({}),
+        known: dict[Any, Batch] | None = None,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
         self.batches: list[Batch] = []
+        known = {} if known is None else known
         for i in range(batches):
-            inputs = operator.make_inputs(point, seed + i)
-            if edit is not None:
-                edit(inputs)
-            self.batches.append(self._batch(inputs))
+            key = operator.spelt_out(point), edit, seed + i
+            if key not in known:
+                inputs = operator.make_inputs(point, seed + i)
+                if edit is not None:
+                    edit(inputs)
+                known[key] = self._batch(inputs)
+            self.batches.append(known[key])
         self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
@@ -335,15 +341,17 @@ def verify_sequence(
     device: str,
     seed: int,
     passed_checks: set[str] | None = None,
+    known: dict[Any, Batch] | None = None,
 ) -> None:
     """Run steps of different sizes through the buffers of the first, largest one: nothing stale may leak.
 
-    Raises Mismatch.
+    known: as in Fixture. Raises Mismatch.
     """
     outputs = Guard(operator.make_outputs(points[0]), device)
     outputs.poison(POISONS[0])
     for step, point in enumerate(points):
-        fixture = Fixture(operator, point, device, seed + step, batches=1, outputs=outputs, passed_checks=passed_checks)
+        more = {"outputs": outputs, "passed_checks": passed_checks, "known": known}
+        fixture = Fixture(operator, point, device, seed + step, batches=1, **more)
         try:
             fixture.check(fixture.setup(variant), batch=0, poison=None)
         except Mismatch as mismatch:

@@ -22,7 +22,7 @@ from torch import Tensor
 from harness.checks import Mismatch
 from harness.contract import Operator, Point, Variant
 from harness.verify.buffers import POISONS, any_of, as_integers
-from harness.verify.fixture import Fixture, synchronize
+from harness.verify.fixture import Batch, Fixture, synchronize
 from harness.verify.mismatch import describe_differences
 from harness.wording import first_line
 
@@ -123,15 +123,19 @@ def replay_sequence(
     seed: int,
     capture: Capture,
     passed_checks: set[str],
+    known: dict[Any, Batch] | None = None,
     steps: int = STEPS,
 ) -> None:
-    """check_replays over steps of different sizes, through the outputs of the first, largest point."""
+    """check_replays over steps of different sizes, through the outputs of the first, largest point. known: as in
+    Fixture.
+    """
     launches: list[BoundLaunch] = []
     for point in points:
         bound = next((known for known in launches if known.fixture.point == point), None)
         if bound is None:
             outputs = launches[0].fixture.outputs if launches else None
-            fixture = Fixture(operator, point, device, seed, outputs=outputs, passed_checks=passed_checks)
+            more = {"outputs": outputs, "passed_checks": passed_checks, "known": known}
+            fixture = Fixture(operator, point, device, seed, **more)
             bound = BoundLaunch(fixture, fixture.setup(variant))
         launches.append(bound)
     check_replays(launches, capture, steps)

@@ -18,7 +18,7 @@ from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
-from harness.verify.fixture import Fixture, verify_cell, verify_sequence
+from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
@@ -82,6 +82,7 @@ def check_variant(
     thorough: bool = True,
     checks: DeviceChecks | None = None,
     only: str | None = None,
+    known: dict[Any, Batch] | None = None,
 ) -> Iterator[Finding]:
     """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
 
@@ -96,10 +97,12 @@ def check_variant(
               in the first sequence only.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the name of the only one to run, whether the variant declares a limit there or not.
+    known:    of earlier variants of the operator, as in Fixture.
     """
+    known = {} if known is None else known
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, only).findings()
+    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, known, only).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only)
 
@@ -149,6 +152,7 @@ class _VariantChecks:
     seed: int
     device_checks: DeviceChecks | None
     thorough: bool
+    known: dict[Any, Batch]
     only: str | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
@@ -198,9 +202,8 @@ class _VariantChecks:
 
     def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
         def check(passed_checks: set[str]) -> None:
-            fixture = Fixture(
-                self.operator, point, self.device, self.seed, hard.edit, shift=shift, passed_checks=passed_checks
-            )
+            more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
+            fixture = Fixture(self.operator, point, self.device, self.seed, hard.edit, **more)
             self.bytes_at[name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant)
             with unchanged_process(self.device):
@@ -215,9 +218,9 @@ class _VariantChecks:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             with unchanged_process(self.device):
-                verify_sequence(*of, passed_checks)
+                verify_sequence(*of, passed_checks, self.known)
                 if replays and self._has_graph:
-                    replay_sequence(*of, self.device_checks.capture, passed_checks, replays)
+                    replay_sequence(*of, self.device_checks.capture, passed_checks, self.known, replays)
 
         return finding_of(name, check)
 
