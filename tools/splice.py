@@ -286,8 +286,8 @@ def loop_overview() -> list[str]:
         "host µs",
     ]
     note = (
-        f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals. Launches, host µs: of a step's "
-        "metadata, and the host's time to submit it."
+        f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals. Launches, host µs: of a "
+        "step's metadata, and the host's time to submit it."
     )
     return [*markdown_table(head, rows, 2), "", note]
 
