@@ -70,7 +70,7 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     print_rows(console, ("variant", "available", "what it is"), texts)
     if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
         console.print()
-        print_rows(console, ("variant", "does not hold at", "because"), limited)
+        print_rows(console, ("variant", "does not support", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
     checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
     if checks:
