@@ -519,7 +519,7 @@ def tables(run: Run) -> list[str]:
         rows = []
         for point, cells in points.items():
             reasons |= {cell.reason: None for cell in cells.values() if cell.status == "skipped"}
-            if any(cell.status != "skipped" for cell in cells.values()):
+            if any(cell.status not in ("skipped", "unavailable") for cell in cells.values()):
                 rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
         head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
         table = markdown_table(head, rows, len(axes))
