@@ -129,7 +129,9 @@ def _compare_options(compare: argparse.ArgumentParser) -> None:
     side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
     compare.add_argument("base", metavar="BASE", help=f"the older revision: {side}")
     compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
-    compare.add_argument("--variants", nargs=2, metavar=("A", "B"), help="compare two variants of the records of BASE")
+    compare.add_argument(
+        "--variants", nargs=2, metavar=("A", "B"), help="is variant A slower than B in the records of BASE?"
+    )
     _add_rule_options(compare)
     _add_only(compare)
     compare.add_argument(

@@ -76,7 +76,7 @@ def test_a_limit_that_holds_after_all_is_reported(write):
     write(B_IS_1, where="False")
     code, out, _ = call(*VERIFY)
     assert code == 0
-    assert "limits: passes here, drop the limit if it holds by now" in " ".join(out.split())
+    assert "limits: passes here: remove the limit if the kernel supports this now" in " ".join(out.split())
 
 
 def test_what_fails_elsewhere_is_rejected_as_ever(write):
