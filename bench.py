@@ -19,14 +19,11 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Command:
-    """examples: arguments of bench.py -> what they do. The first explanation is shown in the list of commands."""
+    """help: one line. examples: arguments of bench.py, each on a line of the command's own help."""
 
-    examples: dict[str, str]
+    help: str
+    examples: tuple[str, ...]
     add_options: Callable[[argparse.ArgumentParser], None]
-
-    @property
-    def help(self) -> str:
-        return next(iter(self.examples.values()))
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,22 +43,26 @@ class _Version(argparse.Action):
 
 
 def parser() -> Parser:
-    lines = [
-        f"  python bench.py {arguments:28} {meaning}"
-        for command in COMMANDS.values()
-        for arguments, meaning in command.examples.items()
-    ]
     top = Parser(
         prog="bench.py",
-        usage="\n".join(["", *lines]),
+        usage="python bench.py CONFIG.yaml [flags]\n       python bench.py COMMAND ...",
         description="Microbenchmarks of the metadata kernels of speculative decoding.",
-        epilog="python bench.py COMMAND --help lists the flags of a command, run included.",
+        epilog="python bench.py COMMAND --help shows examples and flags of a command.",
         allow_abbrev=False,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="bench.py")
+    subparsers = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog="bench.py")
     for name, command in COMMANDS.items():
-        command.add_options(subparsers.add_parser(name, help=command.help, allow_abbrev=False))
+        examples = [f"  python bench.py {arguments}" for arguments in command.examples]
+        command.add_options(
+            subparsers.add_parser(
+                name,
+                help=command.help,
+                description="\n".join([command.help, "", *examples]),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+        )
     return top
 
 
@@ -72,17 +73,15 @@ def _run_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("configs", metavar="CONFIG", nargs="+", help="YAML files, see configs/: a run for each")
     _add_sweep_options(run)
     _add_baseline(run)
-    run.add_argument("--plan", action="store_true", help="list the cells and stop; touches no GPU")
+    run.add_argument("--plan", action="store_true", help="print the key of every cell and stop; touches no GPU")
     _add_out(
         run,
-        "where the record and the plots go (default: results/NAME-DEVICE-TIME); of several configurations, a folder "
-        "of each one's name in it",
+        "where record, tables and plots go (default: results/NAME-DEVICE-TIME); of several configurations, into a "
+        "folder NAME in it",
     )
     _add_no_plots(run)
     run.add_argument("--resume", metavar="RUN", help="complete an interrupted run: its folder or record")
-    run.add_argument(
-        "--shard", metavar="I/N", help="measure the I-th of N parts of the sweep, e.g. one on each GPU; see merge"
-    )
+    run.add_argument("--shard", metavar="I/N", help="measure the I-th of N parts of the sweep; merge joins them")
     run.add_argument(
         "--gpus", metavar="N", help="share the points among several GPUs of this machine: 2, all, or device=0,2"
     )
@@ -91,10 +90,10 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="share the points among the GPUs of a Ray cluster: auto, ray://HOST:PORT, or none to start one here",
+        help="share the points among the GPUs of a Ray cluster: auto, ray://HOST:PORT, or no address to start Ray here",
     )
     run.add_argument(
-        "--accelerators", metavar="MODELS", help="with --cluster: GPU models, a record each, such as H100,H200"
+        "--accelerators", metavar="MODELS", help="with --cluster: GPU models, such as H100,H200; a record for each"
     )
     run.add_argument(
         "--verified-by",
@@ -102,7 +101,9 @@ def _run_options(run: argparse.ArgumentParser) -> None:
         help="only time what RUN, of the same code, seed and machine, has verified; see docs/ci.md",
     )
     run.add_argument(
-        "--hold", action="store_true", help="load everything, then wait for a line on stdin before using the GPU"
+        "--hold",
+        action="store_true",
+        help="load everything, then wait for a line on stdin before using the GPU; for gate",
     )
 
 
@@ -112,14 +113,14 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--defects",
         action="store_true",
-        help="which check rejects which historic defect, of CONFIG's operators or of all",
+        help="only the historic defects, of CONFIG's operators or of all, each with the check that rejects it",
     )
     verify.add_argument(
         "--random",
         type=_count,
         default=25,
         metavar="N",
-        help="random batches for each variant, drawn by --seed (default 25; 0: none)",
+        help="random batches per variant (default 25; 0: none)",
     )
     verify.add_argument(
         "--consumers",
@@ -127,25 +128,23 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         help="only run the engines' attention kernels on every variant's tables, and compare their results",
     )
     verify.add_argument("--no-capacity", action="store_true", help="leave out the points at capacity")
-    verify.add_argument(
-        "--point", metavar="KEY", help="one variant at one point only, named as verify or --plan prints it"
-    )
+    verify.add_argument("--point", metavar="KEY", help="one variant at one point, as verify or --plan prints it")
 
 
 def _compare_options(compare: argparse.ArgumentParser) -> None:
     side = "a record (run.jsonl), the folder of a run, or a folder of several: one for each process"
-    compare.add_argument("base", metavar="BASE", help=f"the older code: {side}")
-    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer code, likewise")
+    compare.add_argument("base", metavar="BASE", help=f"the older revision: {side}")
+    compare.add_argument("head", metavar="HEAD", nargs="?", help="the newer revision, likewise")
     compare.add_argument(
-        "--variants", nargs=2, metavar=("A", "B"), help="compare variant A with variant B of the records of BASE"
+        "--variants", nargs=2, metavar=("A", "B"), help="is variant A slower than B in the records of BASE?"
     )
     _add_rule_options(compare)
     _add_only(compare)
     compare.add_argument(
-        "--any-config", action="store_true", help="compare the cells in common of different configurations"
+        "--any-config", action="store_true", help="allow different configurations; compare the cells that both have"
     )
-    compare.add_argument("--html", action="store_true", help="write comparison.html, one page that works offline")
-    compare.add_argument("--json", action="store_true", help="write comparison.json, everything for programs")
+    compare.add_argument("--html", action="store_true", help="write comparison.html, a page without external files")
+    compare.add_argument("--json", action="store_true", help="write comparison.json")
     compare.add_argument(
         "--sort", choices=("change", "name", "time"), default="change", help="order of cells with the same verdict"
     )
@@ -162,12 +161,17 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
         "0.1 µs, 5 %%",
     )
     command.add_argument("--threshold", type=float, metavar="SHARE", help="relative change that matters: 0.02 is 2 %%")
-    command.add_argument("--floor-us", type=float, metavar="US", help="a change of fewer microseconds does not fail")
     command.add_argument(
-        "--detect", type=float, metavar="SHARE", help="slow-down that must be detectable, else exit code 3"
+        "--floor-us", type=float, metavar="US", help="a smaller change, in microseconds, does not fail"
     )
     command.add_argument(
-        "--figure", action="append", metavar="NAME", help="gate on this figure: gpu_us, host_us, eager_us or cpu_us"
+        "--detect", type=float, metavar="SHARE", help="slow-down that would have to be found, else exit code 3"
+    )
+    command.add_argument(
+        "--figure",
+        action="append",
+        metavar="NAME",
+        help="judge this figure: gpu_us (default on a GPU), host_us, eager_us or cpu_us; repeatable",
     )
 
 
@@ -177,7 +181,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
     gate.add_argument(
-        "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after this long, sure or not (default 5)"
+        "--minutes", type=_minutes, default=5.0, metavar="N", help="stop after so many minutes, sure or not (default 5)"
     )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
@@ -197,7 +201,7 @@ def _plot_options(plot: argparse.ArgumentParser) -> None:
     _add_baseline(plot)
     _add_only(plot)
     _add_by(plot)
-    _add_out(plot, "default: results/plots", default=Path("results/plots"))
+    _add_out(plot, "where the plots go (default: results/plots)", default=Path("results/plots"))
 
 
 def _report_options(report: argparse.ArgumentParser) -> None:
@@ -205,7 +209,10 @@ def _report_options(report: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them, of several GPU models"
     )
     report.add_argument(
-        "--figure", choices=("gpu_us", "host_us", "eager_us"), default="gpu_us", help="what to table (default gpu_us)"
+        "--figure",
+        choices=("gpu_us", "host_us", "eager_us"),
+        default="gpu_us",
+        help="the figure to show (default gpu_us)",
     )
     _add_only(report)
     _add_by(report)
@@ -228,9 +235,9 @@ def _export_options(export: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
     )
     form = export.add_mutually_exclusive_group(required=True)
-    form.add_argument("--csv", action="store_true", help="text, to stdout unless --out names a file")
-    form.add_argument("--parquet", action="store_true", help="into --out; needs pyarrow")
-    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes")
+    form.add_argument("--csv", action="store_true", help="CSV")
+    form.add_argument("--parquet", action="store_true", help="Parquet, to the file of --out; needs pyarrow")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes (default for --csv: stdout)")
 
 
 def _history_options(history: argparse.ArgumentParser) -> None:
@@ -246,8 +253,10 @@ def _history_options(history: argparse.ArgumentParser) -> None:
 
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
-    listing.add_argument("operator", metavar="OPERATOR", nargs="?", help="show all that belongs to one operator")
-    listing.add_argument("--json", action="store_true", help="everything, for programs")
+    listing.add_argument(
+        "operator", metavar="OPERATOR", nargs="?", help="show its variants, axes, rules, hard points and checks"
+    )
+    listing.add_argument("--json", action="store_true", help="print everything as JSON")
     _add_variants(listing)
     _add_device(listing)
 
@@ -258,27 +267,33 @@ def _profile_options(profile: argparse.ArgumentParser) -> None:
     profile.add_argument(
         "--tool",
         choices=("nsys", "ncu", "torch", "none"),
-        help="Nsight Systems, Nsight Compute, or torch.profiler (default), which needs no installation; none: only run "
-        "the cells, for a profiler that starts this command",
+        help="Nsight Systems, Nsight Compute, or torch.profiler (default); none: only run the cells, for a profiler "
+        "that starts this command",
     )
-    profile.add_argument("--calls", type=_calls, metavar="N", help="of each cell in each phase (default 10; ncu: 1)")
+    profile.add_argument(
+        "--calls", type=_calls, metavar="N", help="calls of each cell in each phase (default 10; ncu: 1)"
+    )
     profile.add_argument(
         "--phase",
         action="append",
         choices=("eager", "graph"),
-        help="calls, or replays of a graph of one call; repeatable (default both; ncu: eager)",
+        help="eager calls, or replays of a graph of one call; repeatable (default both; ncu: eager)",
     )
-    profile.add_argument("--attribute", type=Path, metavar="REPORT", help="a report from elsewhere; runs nothing")
-    profile.add_argument("--record", metavar="RUN", help="a run of these cells, whose times stand beside the profile's")
-    profile.add_argument("--nsys", metavar="PATH", help="where nsys is, if neither in PATH nor in NVIDIA's folders")
+    profile.add_argument(
+        "--attribute", type=Path, metavar="REPORT", help="attribute a report from elsewhere to cells; runs nothing"
+    )
+    profile.add_argument("--record", metavar="RUN", help="a measured run of these cells, to show its times, too")
+    profile.add_argument("--nsys", metavar="PATH", help="where nsys is, if not in PATH or NVIDIA's folders")
     profile.add_argument("--ncu", metavar="PATH", help="where ncu is, likewise")
-    profile.add_argument("--trace", type=Path, metavar="FILE", help="with --tool none: torch.profiler's trace")
+    profile.add_argument(
+        "--trace", type=Path, metavar="FILE", help="with --tool none: write torch.profiler's trace to FILE"
+    )
     _add_out(profile, "where report, tables and timeline go (default: results/profile-NAME-TOOL-TIME)")
     _add_no_plots(profile)
 
 
 def _doctor_options(doctor: argparse.ArgumentParser) -> None:
-    _add_out(doctor, "where the record and the calibration plot go (default: nowhere)")
+    _add_out(doctor, "where the record and the calibration plot go (default: not written)")
     _add_device(doctor)
 
 
@@ -321,7 +336,7 @@ def _add_out(command: argparse.ArgumentParser, meaning: str, **more: Any) -> Non
 
 
 def _add_only(command: argparse.ArgumentParser) -> None:
-    cells = "cells to keep, 'decode_flatten/triton*', or to leave out, '!*/compiled*'; repeatable"
+    cells = "keep the cells that match, 'decode_flatten/triton*', or leave them out, '!*/compiled*'; repeatable"
     command.add_argument("--only", action="append", default=[], metavar="GLOB", help=cells)
 
 
@@ -331,7 +346,7 @@ def _add_no_plots(command: argparse.ArgumentParser) -> None:
 
 def _add_baseline(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--baseline", metavar="NAME", help="the variant that ratios and deltas refer to, of the operators that have it"
+        "--baseline", metavar="NAME", help="the variant that ratios and deltas refer to, in operators that have it"
     )
 
 
@@ -343,7 +358,7 @@ def _add_variants(command: argparse.ArgumentParser) -> None:
 
 def _add_device(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU where there is one"
+        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto (default): a GPU where there is one"
     )
 
 
@@ -358,50 +373,63 @@ def _add_sweep_options(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an axis in every grid, or a key: measure.seed=1",
+        help="replace an axis in every grid, batch_size=[1,8], or a key, measure.seed=1; repeatable",
     )
     command.add_argument(
-        "--seed", type=_seed, metavar="N", help="of the random inputs (default: a fresh one, recorded)"
+        "--seed", type=_seed, metavar="N", help="seed of all random inputs (default: CONFIG's, else a fresh one)"
     )
     _add_variants(command)
     _add_device(command)
 
 
-#: Every command, in the order of the help. A new one is a line here and a function NAME_command in
+#: Every command, in the order of the help. A new one is an entry here and a function NAME_command in
 #: harness/cli/commands.py.
 COMMANDS = {
-    "run": Command({"configs/mtp3.yaml": "verify, measure, record, tables, plots (the default)"}, _run_options),
+    "run": Command(
+        "verify and measure; write record, tables and plots (the default)",
+        ("configs/mtp3.yaml", "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*'"),
+        _run_options,
+    ),
     "verify": Command(
-        {
-            "verify configs/mtp3.yaml": "checks on many more points; nothing is timed",
-            "verify --defects": "which check rejects which historic defect",
-        },
+        "check variants on many more points; nothing is timed",
+        ("verify configs/mtp3.yaml", "verify --defects"),
         _verify_options,
     ),
     "compare": Command(
-        {
-            "compare BASE HEAD": "several runs a side: verdicts, markdown, plot, page",
-            "compare RUN --variants A B": "two variants of the same runs",
-        },
+        "faster or slower? two revisions, or two variants, from records",
+        ("compare base/ head/", "compare results/mine --variants mine cuda_fused"),
         _compare_options,
     ),
     "gate": Command(
-        {"gate CONFIG --base REV": "is this tree slower than REV? in turns, until sure"},
+        "is this tree slower than REV? measures both in turns until it is sure",
+        ("gate configs/mtp3.yaml --base main",),
         _gate_options,
     ),
-    "merge": Command({"merge RUN RUN ... --out DIR": "the shards of a sweep as one run"}, _merge_options),
-    "plot": Command({"plot RUN [RUN ...]": "all figures from records"}, _plot_options),
+    "merge": Command("join the shards of a sweep into one run", ("merge a/ b/ --out all/",), _merge_options),
+    "plot": Command("draw all plots of records", ("plot results/mtp3",), _plot_options),
     "report": Command(
-        {"report RECORD RECORD ...": "several GPU models: a column and a panel for each"}, _report_options
+        "GPU models side by side: a column and a panel for each",
+        ("report h200/full.jsonl h100/full.jsonl",),
+        _report_options,
     ),
-    "check-record": Command({"check-record FILE": "is this record fit to be committed?"}, _check_record_options),
-    "export": Command({"export RUN --csv": "a table for pandas: a row per figure and cell"}, _export_options),
-    "history": Command({"history RECORD ...": "times over commits: changes, markdown, plot"}, _history_options),
-    "list": Command(
-        {"list": "the operators", "list decode_native": "its variants, axes, rules and hard points"}, _list_options
+    "check-record": Command(
+        "is this record fit to be committed?", ("check-record results/mtp3",), _check_record_options
     ),
-    "profile": Command({"profile CONFIG --tool nsys": "kernels, gaps and API calls of each cell"}, _profile_options),
-    "doctor": Command({"doctor": "calibrate the timer and print its errors"}, _doctor_options),
+    "export": Command(
+        "a table for pandas: a row per figure and cell", ("export results/mtp3 --csv > cells.csv",), _export_options
+    ),
+    "history": Command(
+        "where times changed over many commits", ("history results/nightly --only '*_fused'",), _history_options
+    ),
+    "list": Command("operators; or all about one of them", ("list", "list decode_native"), _list_options),
+    "profile": Command(
+        "kernels, gaps and API calls of each cell, under a profiler",
+        ("profile configs/smoke.yaml --tool nsys",),
+        _profile_options,
+    ),
+    "doctor": Command(
+        "is this GPU fit to measure? calibrates the timer and looks for profilers", ("doctor",), _doctor_options
+    ),
 }
 
 

@@ -1,5 +1,4 @@
-"""Every check that can reject a variant, in one table: the columns of ``list`` and ``verify``, explained in
-docs/verification.md.
+"""The checks that can reject a variant: the columns of ``list`` and ``verify``. docs/verification.md explains them.
 
 Never imports torch.
 """
@@ -16,7 +15,7 @@ class Check:
 
     device:     the kind of device it can be tested on.
     timed_only: tested while a variant is timed; ``verify`` does not reach it.
-    waivable:   a variant may opt out with ``waives=``, as chains of PyTorch operators do that allocate.
+    waivable:   a variant may opt out with ``waives=``, as chains of PyTorch operators that allocate do.
     """
 
     name: str
@@ -57,7 +56,7 @@ CHECKS = (
     Check("stream_ordered", "all work is ordered by the current stream", device="cuda"),
     Check(
         "graph_safe",
-        "captured once, right in every replay, although other memory is written and freed in between",
+        "a graph captured once is right in every replay, although other memory is written and freed in between",
         device="cuda",
         waivable=True,
     ),

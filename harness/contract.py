@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Values of ``requires=``: a GPU; a host C++ compiler. Any other value is a Python module, or a file in the folder of
-#: one (``vllm:v1/worker/mamba_utils.py``), that must be there; ``|`` stands between alternatives.
+#: one (``vllm:v1/worker/mamba_utils.py``), that must be installed; ``|`` separates alternatives.
 GPU, COMPILER = "cuda", "compiler"
 
-#: Behind the name of a hard point that runs once more, in buffers that start one element past an aligned address.
+#: Suffix of the name of a hard point when it runs in buffers that start one element past an aligned address.
 UNALIGNED = ", unaligned buffers"
-#: The same, where the rows of an input lie so far apart that offsets do not fit 32 bits.
+#: Suffix when the rows of an input lie so far apart that offsets do not fit 32 bits.
 FAR = ", rows beyond 2^31"
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
@@ -71,13 +71,12 @@ class Point(Mapping[str, Any]):
 class Axis:
     """One parameter that a sweep may vary.
 
-    parse:   takes the value as YAML gives it and returns it in canonical, JSON-able form. Raises ValueError with a
-             sentence that says what would be legal. If the values are no sizes, its attribute ``examples`` may list
-             those that ``verify`` combines with large sizes, or be a function of the point that does.
+    parse:   turns the value that YAML gives into a canonical, JSON-able one. Raises ValueError with a sentence that
+             says what would be legal. For values that are not sizes, its attribute ``examples`` may list those that
+             ``verify`` combines with large sizes, or be a function (point) -> list.
     default: the value where a grid does not set the axis, or a function of the axes declared before this one.
-    label:   its short form in keys and tables.
-    largest: the largest size worth verifying, where neither a rule nor the bytes of a batch bound it and a launch takes
-             longer with it.
+    label:   value -> its short form in keys and tables.
+    largest: the largest size worth verifying, for a size that costs launch time but no bytes, and that no rule bounds.
     """
 
     name: str
@@ -91,14 +90,16 @@ class Axis:
         return self.default(Point(earlier)) if callable(self.default) else self.default
 
     def examples_at(self, point: Point) -> Sequence[Any]:
-        """Values to verify at a point where this axis is no size; none where the parser names none."""
+        """Values of an axis that is not a size, to verify at a point; empty where the parser lists none."""
         examples = getattr(self.parse, "examples", ())
         return examples(point) if callable(examples) else examples
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A relation between axes. ``message`` (a str.format template) is the error where it does not hold."""
+    """A relation between axes. ``message``, a str.format template over the axes, is the error for a point that breaks
+    it.
+    """
 
     message: str
     holds: Callable[[Point], bool]
@@ -112,8 +113,8 @@ class Expected:
     untouched: bool mask of elements that must keep what they held before the launch.
     slack:     bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
                Anything else was read from memory that the launch must not read.
-    unread:    bool mask of elements that no consumer reads and that real kernels leave with anything, such as fields
-               of a row that they do not set. They are compared nowhere.
+    unread:    bool mask of elements that no consumer reads and that real kernels leave undefined, such as fields of a
+               row that they do not set. They are not compared.
     """
 
     value: Tensor
@@ -145,17 +146,17 @@ class Operator:
     make_inputs(point, seed) -> frozen dataclass of CPU tensors and host integers. Shapes and host integers depend
         only on the point, because the harness replaces contents in place under a captured graph.
     make_outputs(point) -> frozen dataclass of persistent buffers at capacity. The harness poisons them.
-    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. Where a launch returns a
-        mapping, its tensors must have exactly these addresses, shapes, strides and dtypes.
+    views(point, out) -> {name: tensor}: the views of the buffers that a consumer reads. If a launch returns a mapping,
+        its tensors must have exactly these addresses, shapes, strides and dtypes.
     reference(point, x) -> {buffer name: Expected}: plain loops over CPU tensors, independent of every variant.
     bytes_moved(point, x) -> int: the least traffic, each needed byte read once and written once.
     rules:     a point that breaks one is an error in the configuration.
-    redundant: (point) -> reason where a legal point measures the same as another one, else None. It is skipped.
+    redundant: (point) -> why a legal point measures the same as another one and is skipped, else None.
     sequences: name -> points, run one after another through the buffers of the first, which is the largest.
     baseline:  the variant that speed-ups and modelled deltas refer to.
     indices:   view -> letters of its dimensions, as in the operator's formulas; messages show them.
     defined:   file and line of this definition.
-    phase:     "decode" where every decode step calls it, else "prefill", which has no ITL or TPOT to model.
+    phase:     "decode" if every decode step calls it, else "prefill", for which no ITL or TPOT is modelled.
     """
 
     name: str
@@ -215,17 +216,17 @@ class Variant:
     doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
     requires: GPU, COMPILER, modules or files of packages without which it is listed as unavailable.
     sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
-    skip:     (point) -> reason where this variant does not apply, else None. A variant that skips every hard point is
-              unverified and not measured.
+    skip:     (point) -> why this variant does not apply, else None. A variant that skips every hard point is unverified
+              and not measured.
     waives:   names of WAIVABLE checks that do not apply to it.
-    sizes:    axis -> sizes at which its code takes another path that are no powers of two, such as the number of blocks
-              that a grid is limited to. ``verify`` tries each, one less and one more.
+    sizes:    axis -> sizes, other than powers of two, at which its code takes another path, such as the largest grid.
+              ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
-    limits:   glob of names of hard points and sequences -> why this variant, a wrapped kernel of an engine, does not
-              hold there. ``verify`` runs them in a process of their own; every time of the variant is marked with them.
-              At the points of a sweep it must be right like any other.
+    limits:   for an engine's kernel: glob of names of hard points and sequences that it does not support -> why.
+              ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
+              a sweep it must be right like any other.
     beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
-              batches have no names: those for which this is true are left out, and counted as skipped.
+              batches have no names: those for which this is true are skipped.
     """
 
     operator: str
@@ -252,7 +253,7 @@ class Variant:
         return f"{self.operator}/{self.name}"
 
     def limit_at(self, name: str) -> str | None:
-        """Why the variant does not hold at a hard point or in a sequence; None where it must."""
+        """Why the variant does not support a hard point or a sequence; None where it must."""
         return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
 
 
@@ -271,8 +272,9 @@ def variant(
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
     The body is set-up (allocation, compilation, host constants) and not timed. The returned closure is timed; it takes
-    no argument and returns None, so that the consumer reads ``Operator.views``, or a mapping of those views.
-    ``sources`` are relative to the file of the function. Raises TypeError or ValueError for a wrong declaration.
+    no argument and returns None (the consumer reads ``Operator.views``) or a mapping of those views. ``sources`` are
+    relative to the file of the function. The other arguments are those of Variant. Raises TypeError or ValueError for a
+    wrong declaration.
     """
 
     if not isinstance(operator, str):
@@ -312,10 +314,10 @@ def variant(
 class Consumer:
     """An engine's kernel that reads the outputs of an operator; see ``consumer``.
 
-    run:      (point, inputs, outputs) -> {name: tensor}, the results on the tables that the outputs hold. Elements that
-              nobody reads must be the same in every run. Random inputs of its own come from torch's default generator,
-              which is seeded before each run.
-    planner:  the variant that wraps the engine's own planner; results on its tables are what others must reproduce.
+    run:      (point, inputs, outputs) -> {name: tensor}, the results computed from the tables in the outputs. Elements
+              that nobody reads must be the same in every run. Its own random inputs come from torch's default
+              generator, which is seeded before each run.
+    planner:  the variant that wraps the engine's own planner; the results on all tables must equal those on its tables.
     requires, skip: as of a variant.
     """
 

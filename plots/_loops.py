@@ -44,7 +44,7 @@ class LoopPanel:
         return [reference, *(name for name in names if name != reference)]
 
     def marked(self, stack: str) -> str:
-        """The stack's name, with a dagger where one of its variants is declared not to hold somewhere."""
+        """The stack's name, with a dagger where one of its variants has declared limits."""
         limited = any(loop.limits for point in self.points for loop in point if loop.stack == stack)
         return f"{stack} {LIMITED}" if limited else stack
 
@@ -124,7 +124,7 @@ def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
 
 
 def loop_caption(panels: Iterable[LoopPanel]) -> str:
-    """Where variants of the drawn stacks do not hold, then the machines."""
+    """The declared limits of variants of the drawn stacks, then the machines."""
     panels = list(panels)
     limits = loop_limit_warnings(loop for panel in panels for point in panel.points for loop in point)
     return "".join(f"{text}\n" for text in limits) + environment_caption(runs_of(panels))

@@ -69,7 +69,7 @@ class Panel:
         return list(dict.fromkeys([self.baseline, *(name for point in self.points for name in point.cells)]))
 
     def marked(self, variant: str) -> str:
-        """The variant's name, with a dagger where it is declared not to hold somewhere."""
+        """The variant's name, with a dagger where it has declared limits."""
         return (
             f"{variant} {LIMITED}"
             if any(p.cells[variant].limits for p in self.points if variant in p.cells)
@@ -191,7 +191,7 @@ def runs_of(drawn: Iterable[Panel]) -> list[Run]:
 
 
 def limits_caption(found: Iterable[Panel]) -> str:
-    """Where the drawn variants with a dagger do not hold, a line each; empty where there is none."""
+    """The declared limits of the drawn variants, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
     return "".join(f"{text}\n" for text in limit_warnings(cells))
 

@@ -66,28 +66,32 @@ class SpeedupTable:
 
 
 def speedup_table(panel: Panel, max_rows: int) -> SpeedupTable:
-    """A row per point, or, where these are more than ``max_rows``, a row per batch size. Without the points at which no
-    variant applies, and the variants that apply at none.
+    """A row per point, or, where these are more than ``max_rows``, a row per batch size. Without the points and the
+    variants that would have nothing but NOT_THERE.
     """
+    points = [point for point in panel.points if not _is_redundant(point)] or panel.points
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.points[0].axes), "")]
-    widths = [max(len(point.text(axis)) for point in panel.points) for axis in axes]
+    widths = [max(len(point.text(axis)) for point in points) for axis in axes]
     labels = [
-        " · ".join(point.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True))
-        for point in panel.points
+        " · ".join(point.text(axis).rjust(width) for axis, width in zip(axes, widths, strict=True)) for point in points
     ]
-    every = [_row(panel, point, label) for point, label in zip(panel.points, labels, strict=True)]
-    pairs = [(point, row) for point, row in zip(panel.points, every, strict=True) if not _is_empty(row)]
-    rows = [row for _, row in pairs]
+    rows = [_row(panel, point, label) for point, label in zip(points, labels, strict=True)]
     columns = [name for name in panel.variants() if any(row.reasons.get(name) not in NOT_THERE for row in rows)]
     x_axis = panel.x_axis()
     if len(rows) <= max_rows or x_axis is None:
         return SpeedupTable(panel, axes, columns, rows)
     groups: dict[str, list[SpeedupRow]] = {}
-    for point, row in pairs:
+    for point, row in zip(points, rows, strict=True):
         groups.setdefault(point.text(x_axis), []).append(row)
     complete = {label: _complete_rows(group) for label, group in groups.items()}
     means = [_mean_row(label, complete[label] or group, group) for label, group in groups.items()]
     return SpeedupTable(panel, [x_axis], columns, means, _mean_in_words(x_axis, groups, complete))
+
+
+def _is_redundant(point: PointCells) -> bool:
+    """Whether all variants that are available skip it, as they do a point that measures the same as another one."""
+    statuses = {cell.status for cell in point.cells.values()} - {Status.UNAVAILABLE}
+    return statuses == {Status.SKIPPED}
 
 
 def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
@@ -99,10 +103,6 @@ def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
     if baseline is None:
         return SpeedupRow(label, None, {}, medians, reasons)
     return SpeedupRow(label, baseline, {name: baseline / median for name, median in medians.items()}, {}, reasons)
-
-
-def _is_empty(row: SpeedupRow) -> bool:
-    return not (row.ratios or row.times) and set(row.reasons.values()) <= NOT_THERE
 
 
 def _reason(cell: Cell | None, figure: str) -> str:
@@ -159,9 +159,9 @@ def _mean_in_words(
 ) -> str:
     if all(len(complete[label]) == sum(bool(row.ratios) for row in rows) for label, rows in groups.items()):
         return f"geometric mean over all points of a {x_axis}"
-    text = f"geometric mean over those points of a {x_axis} at which all variants of the row are timed"
+    text = f"geometric mean over the points of a {x_axis} that all variants of the row have"
     without = [label for label, rows in groups.items() if not complete[label] and any(row.ratios for row in rows)]
-    return text + (f"; at {', '.join(without)} there is none: each over its own points" if without else "")
+    return text + (f"; at {', '.join(without)} they share none: each over its own" if without else "")
 
 
 def _geometric_means(rows: Iterable[Mapping[str, float]], without: Collection[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The calibration of the timer: residuals of each estimator on known times, and where the pointer chase finds data."""
+"""The calibration of the timer: residuals on kernels of known duration, and where the pointer chase finds data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if not calibrated:
         return None
     fig = new_figure(0.5 + 2.9 * len(calibrated))
-    fig.suptitle("The timer on known times", fontsize=TITLE_PT)
+    fig.suptitle("Timer error on kernels of known duration", fontsize=TITLE_PT)
     rows = fig.subplots(len(calibrated), 2, squeeze=False, width_ratios=(2, 1))
     handles: dict[str, object] = {}
     for (left, right), run in zip(rows, calibrated, strict=True):

@@ -82,7 +82,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             same_y(drawn)
     legend_below(fig, handles)
     note = ", ".join(f"{name}: {_words(name)}" for name in schedulings)
-    intervals = "95 % intervals by a bootstrap over blocks of steps; in per cent: the fastest stack"
+    intervals = "95 % intervals by a bootstrap over blocks of steps; percentages: the fastest stack"
     caption(fig, f"{intervals}. {note}\n{loop_caption(panels)}")
     mark_uncalibrated(fig, runs_of(panels))
     return fig

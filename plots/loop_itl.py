@@ -63,7 +63,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             if r == len(rows) - 1:
                 ax.set_xlabel("ITL (ms)", fontsize=LABEL_PT)
     legend_below(fig, handles)
-    caption(fig, f"The longest 0.5 % of the intervals are outside of the panels.\n{loop_caption(panels)}")
+    caption(fig, f"The longest 0.5 % of the intervals lie outside the panels.\n{loop_caption(panels)}")
     mark_uncalibrated(fig, runs_of(panels))
     return fig
 

@@ -62,7 +62,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             else:
                 ax.set_title(f"{detail}; {step}", fontsize=LABEL_PT)
             if r == len(rows) - 1:
-                ax.set_xlabel("ms since the end of the model step before", fontsize=LABEL_PT)
+                ax.set_xlabel("ms since the end of the previous model step", fontsize=LABEL_PT)
     legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
     text = "Traced with events that the measured steps do not have; the ITL is that of the measured steps."
     caption(fig, f"{text}\n{loop_caption([panel])}")

@@ -55,7 +55,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         handles |= _draw_panel(ax, panel)
     handles |= {"floor": handles.pop("floor")}
     legend_below(fig, handles)
-    listed = "In a panel: geometric mean of time over floor.\n"
+    listed = "Numbers in a panel: geometric mean of time over floor.\n"
     caption(fig, listed + floor_caption(found) + limits_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig

@@ -28,6 +28,7 @@ from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
+from harness.records.decode_loop import Loop
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
@@ -255,7 +256,7 @@ def loop_overview() -> list[str]:
         run = record(name)
         gpu = run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]
         largest = max(loop.axes["concurrency"] for loop in run.loops)
-        for loops in loops_by_point(run).values():
+        for loops in sorted(loops_by_point(run).values(), key=_most_drafts_then_sync):
             axes, before, after = loops[0].axes, reference_of(loops), loops[-1]
             if (axes["concurrency"], axes["model_step_us"]) != (largest, LOOP_MODEL_STEP_US) or before is None:
                 continue
@@ -278,14 +279,22 @@ def loop_overview() -> list[str]:
         "stacks",
         "drafts",
         "scheduling",
-        "ITL, ms",
+        "ITL before, ms",
         "change, µs",
         "change",
         "launches",
         "host µs",
     ]
-    note = f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals."
+    note = (
+        f"{largest} requests, model step {LOOP_MODEL_STEP_US / 1000:g} ms; 95 % intervals. Launches, host µs: of a "
+        "step's metadata, and the host's time to submit it."
+    )
     return [*markdown_table(head, rows, 2), "", note]
+
+
+def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
+    axes = loops[0].axes
+    return -axes["next_n"], axes["scheduling"] != "sync"
 
 
 def engines() -> list[str]:
@@ -510,7 +519,7 @@ def tables(run: Run) -> list[str]:
         rows = []
         for point, cells in points.items():
             reasons |= {cell.reason: None for cell in cells.values() if cell.status == "skipped"}
-            if any(cell.status != "skipped" for cell in cells.values()):
+            if any(cell.status not in ("skipped", "unavailable") for cell in cells.values()):
                 rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
         head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
         table = markdown_table(head, rows, len(axes))

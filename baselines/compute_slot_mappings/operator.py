@@ -144,7 +144,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 
 operator = Operator(
     name="compute_slot_mappings",
-    summary="KV-cache slot of every token in all KV cache groups, -1 behind the last",
+    summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
     axes=AXES,
     make_inputs=make_inputs,
     make_outputs=make_outputs,

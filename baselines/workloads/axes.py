@@ -133,7 +133,7 @@ CONTEXT_FITS = Rule(
     lambda p: (longest(p.context_len) or 0) <= p.max_model_len,
 )
 ROW_FITS = Rule(
-    "max_decode_len ({max_decode_len}) must not exceed max_model_len ({max_model_len}): a step's tokens count",
+    "max_decode_len ({max_decode_len}) must not exceed max_model_len ({max_model_len}), this step's tokens included",
     lambda p: p.max_decode_len <= p.max_model_len,
 )
 LENGTHS_FIT = Rule(

@@ -247,8 +247,8 @@ class Comparison:
         found = []
         if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
             found.append(
-                f"{len(self.base)} + {len(self.head)} processes: on fewer than {MIN_PROCESSES} a side nothing can fail "
-                "or pass, because two processes of the same code differ; record more"
+                f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side nothing can "
+                "fail or pass, because two processes of the same code differ; record more"
             )
         elif self.gating_cells and self.power < POWER:
             found.append(

@@ -16,7 +16,7 @@ from harness.wording import counted
 
 #: Cells that a sentence names; the others are counted.
 MAX_NAMED = 8
-#: Mark on every time of a variant that is declared not to hold somewhere.
+#: Mark on every time of a variant with declared limits.
 LIMITED = "†"
 THROTTLED = "throttled or below its clock"
 
@@ -60,10 +60,10 @@ def audit_warnings(cells: Sequence[Cell]) -> list[str]:
 
 
 def limit_warnings(cells: Sequence[Cell]) -> list[str]:
-    """Where variants with a time are declared not to hold, a sentence for each variant."""
+    """The declared limits of variants with a time, a sentence for each variant."""
     limited = {f"{cell.operator}/{cell.variant}": cell.limits for cell in cells if cell.limits and cell.metrics}
     return [
-        f"{LIMITED} {variant} does not hold at " + "; ".join(f"{glob!r} ({reason})" for glob, reason in limits.items())
+        f"{LIMITED} {variant} does not support " + "; ".join(f"{glob!r} ({reason})" for glob, reason in limits.items())
         for variant, limits in limited.items()
     ]
 
@@ -72,7 +72,7 @@ def loop_limit_warnings(loops: Iterable[Loop]) -> list[str]:
     """The same for the stacks of decode loops, a sentence for each stack."""
     limited = {loop.stack: loop.limits for loop in loops if loop.limits}
     return [
-        f"{LIMITED} {stack} holds variants that do not hold everywhere: "
+        f"{LIMITED} {stack} has variants with declared limits: "
         + "; ".join(f"{where} ({reason})" for where, reason in limits.items())
         for stack, limits in limited.items()
     ]

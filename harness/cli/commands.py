@@ -217,7 +217,7 @@ def _planned(
         _print_plan(missing_groups(groups, resumed.cells) if resumed else groups)
     elif options.shard is not None and not resumed and source.config.measure.seed is None:
         raise ConfigError(
-            f"--shard {options.shard}: all pieces need the same inputs to be merged; give each the same --seed N"
+            f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
     job = _job(options, source.config.measure, device, timed=True, groups=() if resumed else groups)
     if resumed:
@@ -434,7 +434,7 @@ def gate_command(options: argparse.Namespace) -> int:
         gate.measure(options.minutes)
         comparison = gate.comparison()
     except KeyboardInterrupt:
-        text = f"interrupted: what is complete is kept in {gate.folder}; go on with gate --resume {gate.folder}"
+        text = f"interrupted: what is complete is kept in {gate.folder}; continue with gate --resume {gate.folder}"
         _print_to_stderr(text)
         return INTERRUPTED
     with _writing_to(gate.folder):

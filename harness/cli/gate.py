@@ -272,7 +272,7 @@ class Gate:
                 raise RunError(
                     f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
                     f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
-                    f"go on with gate --resume {self.folder} once the cause is mended"
+                    f"continue with gate --resume {self.folder} once the cause is fixed"
                 )
             process.record.parent.mkdir(exist_ok=True)
             os.replace(process.unfinished, process.record)
@@ -357,7 +357,9 @@ def begin(options: argparse.Namespace, source: Source, console: Console) -> Gate
         raise ConfigError(f"{options.config}: gate takes sweeps; a decode loop compares its stacks within one run")
     folder = options.out or new_folder(f"gate-{source.config.name}")
     if (folder / STATE).exists():
-        raise RecordError(f"{folder} holds a gate already; go on with gate --resume {folder}, or choose another --out")
+        raise RecordError(
+            f"{folder} holds a gate already; continue with gate --resume {folder}, or choose another --out"
+        )
     base = resolve("--base", options.base)
     head = working_tree(folder) if options.head is None else resolve("--head", options.head)
     settings = Settings(

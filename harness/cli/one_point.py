@@ -109,4 +109,4 @@ def verify_point(console: Console, job: Job, catalog: Catalog, request: CheckReq
 
 
 def _limited(variant: Variant, name: str, found: str) -> str:
-    return f"{variant.id} at {name}: declared not to hold ({variant.limit_at(name)}); found {found}"
+    return f"{variant.id} at {name}: declared unsupported ({variant.limit_at(name)}); found {found}"

@@ -307,11 +307,11 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Seque
 
 
 def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
-    """Where wrapped kernels fail as their limits= declare: the reason given, and what was found."""
+    """Where engines' kernels fail as their limits= declare: the reason given, and what was found."""
     for variant in healthy:
         limited = [finding for finding in findings.get(variant.id, ()) if finding.outcome == "limited"]
         if limited:
-            console.print(Text(f"\n{variant.id} does not hold, as it declares, at", style="bold"))
+            console.print(Text(f"\n{variant.id}: declared limits", style="bold"))
             rows = ((f.name, variant.limit_at(f.name), f"{f.check}: {f.message}".split(";")[0]) for f in limited)
             print_rows(console, ("hard point or sequence", "declared", "found"), rows)
 
@@ -329,10 +329,9 @@ def _print_left_out(console: Console, findings: Findings) -> None:
         all_of = [f for of in slow for f in of if f.kind == kind]
         left = sum(is_left_out(f.message) for f in all_of)
         if left:
-            ran = len(all_of) - left
             console.print(
                 Text(
-                    f"{kind}s: {ran} of {len(all_of)} of {counted(len(slow), 'interpreted variant')}; {left} left out: "
+                    f"{HEADS[kind]}: {left} of {len(all_of)} of {counted(len(slow), 'variant')} left out: "
                     "interpreter budget (--set measure.interpreter_budget_s=SECONDS)"
                 )
             )

@@ -45,7 +45,7 @@ class LoopPoint:
 
 @dataclass(frozen=True)
 class PlannedStack:
-    """parts: (operator, variant) in the order of a step. limits: where one of them is declared not to hold, and why."""
+    """parts: (operator, variant) in the order of a step. limits: what one of them does not support, and why."""
 
     name: str
     parts: tuple[tuple[str, str], ...]

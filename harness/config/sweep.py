@@ -237,7 +237,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     """``2/8`` -> (2, 8). Raises ConfigError."""
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise ConfigError(f"--shard {text}: expected PIECE/PIECES such as 2/8, counted from 1")
+        raise ConfigError(f"--shard {text}: expected I/N such as 2/8, counted from 1")
     return int(found[1]), int(found[2])
 
 
@@ -248,6 +248,6 @@ def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
     """
     if pieces > len(groups):
         raise ConfigError(
-            f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; cut it into {len(groups)} pieces at most"
+            f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; use {len(groups)} shards at most"
         )
     return list(groups[piece - 1 :: pieces])

@@ -18,7 +18,7 @@ def with_baseline(runs: Sequence[Run], name: str) -> list[Run]:
     known = {cell.variant for run in runs for cell in run.cells}
     if name not in known:
         raise RecordError(
-            f"--baseline {name}: no variant of these records is called so{did_you_mean(name, sorted(known))}"
+            f"--baseline {name}: no variant of these records has this name{did_you_mean(name, sorted(known))}"
         )
     operators = {cell.operator for run in runs for cell in run.cells if cell.variant == name}
     return [

@@ -52,7 +52,7 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     counts = {n for _, n in shards}
     if len(counts) > 1:
         numbers = " and ".join(map(str, sorted(counts)))
-        raise RecordError(f"these are shards of sweeps cut into {numbers} pieces; merge the shards of one sweep")
+        raise RecordError(f"these are shards of sweeps cut into {numbers} parts; merge the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
 

@@ -239,7 +239,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why the status is not "passed"; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
-    limits:   hard points and sequences, as globs, at which the variant is declared not to hold -> why.
+    limits:   hard points and sequences, as globs, that the variant is declared not to support -> why.
     worker:   which worker measured it; its last segment before the cell describes it.
     """
 

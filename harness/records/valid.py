@@ -78,4 +78,4 @@ def _check_shard(shard: str) -> None:
     for one in shard.split(", "):
         found = _SHARD.fullmatch(one)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            raise ValueError(f"shard {one!r} is not PIECE/PIECES, such as 2/8")
+            raise ValueError(f"shard {one!r} is not I/N, such as 2/8")

@@ -119,13 +119,13 @@ def _floor(comparison: Comparison) -> str:
 
 def explanation(comparison: Comparison) -> str:
     threshold, rate = f"{comparison.threshold * 100:.3g} %", f"{comparison.rule.rate * 100:g} %"
-    unit = "A round" if comparison.unit == "round" else "A process"
+    unit = "round" if comparison.unit == "round" else "process"
     return (
         f"slower: the interval lies above 0 and the change exceeds {threshold}; faster: the reverse; same: the "
-        f"interval lies within ±{threshold}; unsure: anything else. Below {_floor(comparison)} a change is named and "
-        f"does not fail. {unit} counts as one observation, and cells of like time share what is known about the "
-        f"spread. The intervals hold for all cells together: on unchanged code at most {rate} of comparisons call any "
-        f"cell slower. Exit code {comparison.exit_code}."
+        f"interval lies within ±{threshold}; unsure: anything else. A change below {_floor(comparison)} does not "
+        f"fail. Each {unit} is one observation; spreads are moderated by cells of similar time. The intervals hold for "
+        f"all cells together: on unchanged code at most {rate} of comparisons call any cell slower. "
+        f"Exit code {comparison.exit_code}."
     )
 
 

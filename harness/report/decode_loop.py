@@ -59,12 +59,12 @@ def loop_tables(run: Run) -> list[Table]:
         tables.append(table.of("Metadata of a step: launches, and the host's time to submit them in µs", _submitted))
         tables.append(
             table.of(
-                f"Change of ITL against {reference} in µs: measured, below modelled from times outside of the loop, "
+                f"Change of ITL against {reference} in µs: measured, below it modelled from times outside the loop, "
                 "and the difference",
                 _against_model,
                 [
-                    "modelled from: under sync the eager time, after a wait for the device where it was recorded, "
-                    "under async the time in a queued stream, in a captured step the graph slope"
+                    "modelled from: sync: time after a wait for the device, or eager time in older records; "
+                    "async: time in a queued stream; captured step: graph slope"
                 ],
             )
         )

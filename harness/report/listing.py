@@ -56,9 +56,12 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
     if limited := [v.name for v in catalog.variants if v.limits]:
         console.print(
-            Text(f"† {counted(len(limited), 'wrapped kernel')} with limits: {', '.join(limited)}", style="dim")
+            Text(
+                f"† {counted(len(limited), 'kernel')} of engines with declared limits: {', '.join(limited)}",
+                style="dim",
+            )
         )
-    console.print(Text("`list OPERATOR` shows variants, axes, rules and hard points of one", style="dim"))
+    console.print(Text("`list OPERATOR` shows its variants, axes, rules, hard points and checks", style="dim"))
     _print_broken(console, catalog)
 
 
@@ -70,7 +73,7 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     print_rows(console, ("variant", "available", "what it is"), texts)
     if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
         console.print()
-        print_rows(console, ("variant", "does not hold at", "because"), limited)
+        print_rows(console, ("variant", "does not support", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
     checks = {row["variant"]: _waivable(row) for row in rows if row["defect"] is None}
     if checks:
@@ -83,7 +86,7 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     if any(callable(axis.default) for axis in operator.axes):
         console.print(Text("* follows from other axes", style="dim"))
     if operator.rules:
-        console.print(Text("\nrules of its points", style="bold"))
+        console.print(Text("\nrules that every point must keep", style="bold"))
     for rule in operator.rules:
         console.print(Text(_in_words(rule.message)))
     console.print()
@@ -93,7 +96,7 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
         console.print()
         steps = ((name, str(len(points))) for name, points in operator.sequences.items())
         print_rows(console, ("sequence", "steps"), steps)
-    console.print(Text("\nchecks: what can reject a variant", style="bold"))
+    console.print(Text("\nwhat the checks mean", style="bold"))
     rows = ((c.name, "yes" if c.waivable else "no", c.tested, c.meaning) for c in CHECKS)
     print_rows(console, ("check", "waivable", "tested", "meaning"), rows)
     _print_broken(console, catalog)

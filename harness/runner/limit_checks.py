@@ -1,6 +1,6 @@
-"""Runs a variant where it declares that it does not hold (``limits=``), in a worker process of its own.
+"""Runs a variant at its declared limits (``limits=``), in a worker process of its own.
 
-What a wrapped kernel does there may end the process or lose the CUDA context, so each of these points gets a process
+What an engine's kernel does there may end the process or lose the CUDA context, so each of these points gets a process
 that nothing else depends on; it is replaced where it dies.
 """
 

@@ -60,7 +60,7 @@ def check_same_code(proof: Run, sources: Mapping[str, str]) -> None:
     """Raises RecordError where a file that these cells depend on is not the one that the record verified."""
     if (changed := changed_source(sources, proof.header.sources)) is not None:
         raise RecordError(
-            f"--verified-by {proof.path}: {changed} has another content here, so it proves nothing; "
+            f"--verified-by {proof.path}: {changed} differs here, so its verification does not apply; "
             "run without --verified-by"
         )
 

@@ -138,7 +138,9 @@ def judged_limit(finding: Finding) -> Finding:
     if finding.outcome in ("rejected", "failed"):
         return replace(finding, outcome="limited", passed_checks=frozenset())
     if finding.outcome == "passed":
-        return Finding(finding.name, "limited", "limits", "passes here, drop the limit if it holds by now")
+        return Finding(
+            finding.name, "limited", "limits", "passes here: remove the limit if the kernel supports this now"
+        )
     return finding
 
 

@@ -164,7 +164,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     points = {(8, 0): easy | {"triton_uniform": 8.0}, (8, 0.1): hard}
     (panel,) = panels([pairs_run(points)])
     one = speedup_table(panel, 1)
-    assert one.mean == "geometric mean over those points of a batch_size at which all variants of the row are timed"
+    assert one.mean == "geometric mean over the points of a batch_size that all variants of the row have"
     assert {name: round(ratio) for name, ratio in one.rows[0].ratios.items()} == {
         "op_chain": 1,
         "cuda_fused": 10,
@@ -172,7 +172,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     }
     (panel,) = panels([pairs_run(points | apart)])
     one = speedup_table(panel, 1)
-    assert one.mean.endswith("; at 64 there is none: each over its own points")
+    assert one.mean.endswith("; at 64 they share none: each over its own")
     assert {name: round(ratio) for name, ratio in one.rows[1].ratios.items()} == {
         "op_chain": 1,
         "cuda_fused": 20,
@@ -182,6 +182,14 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     assert speedup_table(panel, 1).mean == "geometric mean over all points of a batch_size"
     assert round(speedup_table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
     assert speedup_table(panel, 2).mean == ""
+
+
+def test_a_point_that_all_available_variants_skip_has_no_row():
+    timed = factory.cell("decode_flatten", "op_chain", {"batch_size": 8}, 4.0)
+    skipped = factory.cell("decode_flatten", "op_chain", {"batch_size": 8, "padding": 0.1}, status="skipped")
+    absent = factory.cell("decode_flatten", "cuda_fused", {"batch_size": 8, "padding": 0.1}, status="unavailable")
+    (panel,) = panels([factory.run(factory.gpu_environment(), [timed, skipped, absent])])
+    assert len(speedup_table(panel, 9).rows) == 1
 
 
 def test_a_variant_that_a_run_left_out_has_a_reason_and_its_meaning():

@@ -279,7 +279,7 @@ def test_another_baseline_is_no_other_configuration_and_limits_are_warned_of():
     base, head = side_of(5.0), of_header(side_of(5.0, first=9), config={"baseline": "peer"})
     limited = tuple(replace(run, cells=[replace(c, limits={"B=1": "never called"}) for c in run.cells]) for run in head)
     (warning,) = (text for text in compare(base, limited).warnings if "†" in text)
-    assert warning.endswith("does not hold at 'B=1' (never called)")
+    assert warning.endswith("does not support 'B=1' (never called)")
 
 
 def test_two_gpus_of_one_model_get_a_wider_band_and_a_sentence():

@@ -36,7 +36,7 @@ def test_ratios_refer_to_it(run):
     again = with_baseline([recorded], "flat_view")
     assert {cell.baseline for cell in recorded.cells} == {"chain_clamp"}
     assert {cell.baseline for cell in again[0].cells} == {"flat_view"}
-    with pytest.raises(RecordError, match="no variant of these records is called so; did you mean flat_view"):
+    with pytest.raises(RecordError, match="no variant of these records has this name; did you mean flat_view"):
         with_baseline([recorded], "flat_veiw")
 
 

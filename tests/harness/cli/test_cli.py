@@ -721,7 +721,7 @@ def test_a_path_that_the_system_does_not_take_is_one_sentence(config):
 def test_a_shard_that_was_left_empty_is_refused(config):
     code, out, err = call("tiny.yaml", "--plan", "--shard", "")
     assert (code, out) == (2, "")
-    assert "expected PIECE/PIECES" in err
+    assert "expected I/N" in err
 
 
 def test_list_shows_an_operator_with_its_variants():

@@ -28,13 +28,13 @@ def test_the_pieces_are_disjoint_and_hold_every_point(points):
 
 def test_more_pieces_than_points_are_refused_in_each_piece_alike():
     for i in (1, 4):
-        with pytest.raises(ConfigError, match=f"--shard {i}/4: the sweep has 3 points; cut it into 3 pieces at most"):
+        with pytest.raises(ConfigError, match=f"--shard {i}/4: the sweep has 3 points; use 3 shards at most"):
             shard_of([1, 2, 3], i, 4)
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "a/b", "1/2/3", " 1/2", "1.0/2"])
 def test_what_is_no_piece_is_refused(text):
-    with pytest.raises(ConfigError, match="expected PIECE/PIECES such as 2/8, counted from 1"):
+    with pytest.raises(ConfigError, match="expected I/N such as 2/8, counted from 1"):
         parse_shard(text)
     assert parse_shard("2/8") == (2, 8)
 
@@ -45,9 +45,9 @@ def test_what_is_no_piece_is_refused(text):
 def test_pieces_need_one_seed(bench):  # noqa: F811
     code, _, err, workers = bench("--shard", "1/2", "--out", "a")
     assert (code, workers.started) == (2, [])
-    assert err == "error: --shard 1/2: all pieces need the same inputs to be merged; give each the same --seed N"
+    assert err == "error: --shard 1/2: shards with different inputs cannot be merged; give each the same --seed N"
     assert bench("--shard", "1/2", "--plan")[1].split() == KEYS[:2]
-    assert "cut it into 2 pieces at most" in bench("--shard", "1/3", "--seed", "5", "--out", "a")[2]
+    assert "use 2 shards at most" in bench("--shard", "1/3", "--seed", "5", "--out", "a")[2]
 
 
 def test_pieces_merge_into_the_run_that_was_planned(bench):  # noqa: F811

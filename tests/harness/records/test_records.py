@@ -267,7 +267,7 @@ FIELDS = {
     ("calibration", "copy_us"): ([], "Expected `array` of length >= 1 - at `$.calibration.copy_us`"),
     ("calibration", "copy_bytes"): (0, "Expected `int` >= 1 - at `$.calibration.copy_bytes`"),
     ("environment", "device"): ("tpu", "Invalid enum value 'tpu' - at `$.environment.device`"),
-    ("shard",): ("1/3000000000", "shard '1/3000000000' is not PIECE/PIECES, such as 2/8"),
+    ("shard",): ("1/3000000000", "shard '1/3000000000' is not I/N, such as 2/8"),
     ("seed",): (-1, "Expected `int` >= 0 - at `$.seed`"),
 }
 

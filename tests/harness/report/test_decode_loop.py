@@ -75,4 +75,4 @@ def test_every_time_of_a_stack_with_limits_is_marked(run):
     reference, other = table.rows[0][1]
     assert other.main.endswith("†")
     assert "†" not in reference.main
-    assert "† fused holds variants that do not hold everywhere: decode_step/peer at 'B=1' (never called)" in table.notes
+    assert "† fused has variants with declared limits: decode_step/peer at 'B=1' (never called)" in table.notes

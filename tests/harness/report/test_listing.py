@@ -65,7 +65,7 @@ def test_every_check_is_a_column_or_one_of_the_others(width, capsys, monkeypatch
 def test_every_check_is_explained(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     lines = itertools.dropwhile(
-        lambda line: not line.startswith("checks: "), listed(capsys, "decode_native").splitlines()
+        lambda line: not line.startswith("what the checks mean"), listed(capsys, "decode_native").splitlines()
     )
     table = list(lines)[3:]
     first_words = [line.split()[0] for line in table if line[:1].strip()]

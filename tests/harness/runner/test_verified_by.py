@@ -83,8 +83,8 @@ def test_some_of_its_cells_only(bench):
 @pytest.mark.parametrize(
     ("change", "arguments", "message"),
     [
-        (lambda h: {"sources": h.sources | {"harness/": "0"}}, (), "harness/ has another content here"),
-        (lambda h: {"sources": {"harness/": h.sources["harness/"]}}, (), "has another content here"),
+        (lambda h: {"sources": h.sources | {"harness/": "0"}}, (), "harness/ differs here"),
+        (lambda h: {"sources": {"harness/": h.sources["harness/"]}}, (), "differs here"),
         (lambda h: {"sources": {}}, (), "it has no source hashes"),
         (lambda h: {"verified_by": "0123"}, (), "did not verify its cells itself"),
         (lambda h: {}, ("--seed", "6"), "it has seed 5, not 6"),

@@ -1,4 +1,4 @@
-"""limits=: hard points at which a wrapped kernel is declared not to hold. Nothing of this suite's own has any."""
+"""limits=: hard points that an engine's kernel is declared not to support. Nothing of this suite's own has any."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_declared_limit_is_run_and_shown(write):
     text = " ".join(out.split())
     assert code == 0, out + err
     assert "1 limited" in text
-    assert "decode_native/peer does not hold, as it declares, at" in text
+    assert "decode_native/peer: declared limits" in text
     assert "the engine never decodes one request" in text
     assert "exact: context_lens" in text
     assert "beyond its declared limits" in text  # the random batches
@@ -76,7 +76,7 @@ def test_a_limit_that_holds_after_all_is_reported(write):
     write(B_IS_1, where="False")
     code, out, _ = call(*VERIFY)
     assert code == 0
-    assert "limits: passes here, drop the limit if it holds by now" in " ".join(out.split())
+    assert "limits: passes here: remove the limit if the kernel supports this now" in " ".join(out.split())
 
 
 def test_what_fails_elsewhere_is_rejected_as_ever(write):
@@ -94,7 +94,7 @@ def test_every_time_of_it_is_marked(write, tmp_path):
     assert {cell.variant: cell.limits for cell in run.cells} == {"peer": B_IS_1, "flat_view": {}}
     table = (out / "table.md").read_text(encoding="utf-8")
     assert table.count("†") == 2
-    assert "† decode_native/peer does not hold at 'B=1' (the engine never decodes one request)" in table
+    assert "† decode_native/peer does not support 'B=1' (the engine never decodes one request)" in table
     texts = [text.get_text() for text in latency.figure([run]).findobj(lambda artist: hasattr(artist, "get_text"))]
     assert "peer †" in texts
     assert any("never decodes one request" in text for text in texts)
@@ -104,10 +104,10 @@ def test_listing_and_single_points_show_it(write):
     write(B_IS_1)
     code, out, _ = call("list", "decode_native", "--variants", "peer.py", "--device", "cpu")
     assert code == 0
-    assert "does not hold at" in " ".join(out.split())
+    assert "does not support" in " ".join(out.split())
     code, out, _ = call(*VERIFY, "--point", "decode_native/peer/B=1")
     assert code == 0
-    assert "peer at B=1: declared not to hold (the engine never decodes" in " ".join(out.split())
+    assert "peer at B=1: declared unsupported (the engine never decodes" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
