@@ -229,3 +229,20 @@ def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
     if not found:
         pytest.skip("no room for 8 GiB of addresses")
     assert {judged_limit(finding).outcome for finding in found} == {"limited"}
+
+
+def test_the_variants_of_an_operator_share_batches_and_answers():
+    """And find the same as alone: contents and edits of a hard point are its own."""
+    asked = []
+
+    def reference(point, x):
+        asked.append(point)
+        return native.reference(point, x)
+
+    operator, known = dataclasses.replace(native, reference=reference), {}
+    variant = as_variant(chain_clamp)
+    alone = list(check_variant(native, variant, "cpu", 5, thorough=False))
+    assert list(check_variant(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
+    once = len(asked)
+    assert list(check_variant(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
+    assert len(asked) == once > 0
