@@ -14,7 +14,7 @@ head made slower; it does the same with made-up noise. Every rule sees the same 
 
 Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of a
 median of few rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until
-the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be read.
+the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be used.
 """
 
 from __future__ import annotations
@@ -96,12 +96,14 @@ class Recorded:
 
 
 def recorded(runs: Sequence[Run]) -> Recorded:
-    """The gpu_us of every cell that all records have."""
+    """The gpu_us of every cell that all records have. Raises RecordError where there is none."""
     by_run = [
         {cell.key: stats.samples(cell.metrics, "gpu_us") for cell in run.cells if stats.is_timed(cell, "gpu_us")}
         for run in runs
     ]
     shared = [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
+    if not shared:
+        raise RecordError(f"{runs[0].path} and the other records of its side have no gpu_us of one cell in common")
     rounds = np.array([[len(one[key]) for key in shared] for one in by_run])
     samples = np.zeros((*rounds.shape, rounds.max()))
     for i, one in enumerate(by_run):
@@ -439,6 +441,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
     parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
     options = parser.parse_args(arguments)
+    if options.comparisons < 1:
+        parser.error("--comparisons must be at least 1")
     try:
         machines = {}
         for text in options.sides:
@@ -447,6 +451,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if len(runs) < MIN_PROCESSES:
                 raise RecordError(f"{folder}: {len(runs)} records; at least {MIN_PROCESSES} processes are needed")
             machines[name or Path(folder).name] = recorded(runs)
+        for file in filter(None, (options.json, options.plot)):  # known before minutes of work
+            file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"error: cannot write to {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
