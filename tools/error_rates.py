@@ -54,11 +54,10 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class Corpus:
     """What sides are drawn from. draw: (generator, comparisons, processes) -> log samples of base and of head, both
-    [comparisons, processes, cells, ROUNDS]. times_us: of the cells.
+    [comparisons, processes, cells, ROUNDS].
     """
 
     name: str
-    times_us: Array
     draw: Callable[[np.random.Generator, int, int], tuple[Array, Array]]
     band: float = 0.0
 
@@ -119,7 +118,7 @@ def of_machine(name: str, source: Recorded) -> Corpus:
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
         return _drawn(source, shrink, rng, comparisons, processes), _drawn(source, shrink, rng, comparisons, processes)
 
-    return Corpus(name, np.exp(source.means), draw)
+    return Corpus(name, draw)
 
 
 def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
@@ -131,7 +130,7 @@ def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
         first, second = (_drawn(source, shrink, rng, comparisons, processes) for source, shrink in sides)
         return first, second
 
-    return Corpus(name, np.exp(base.means), draw, MACHINE_SPREAD)
+    return Corpus(name, draw, MACHINE_SPREAD)
 
 
 def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
@@ -163,7 +162,7 @@ def model(name: str, effects: Callable[..., Array], spikes: float = 0.0) -> Corp
         of_head = np.array([i % 4 in (1, 2) for i in range(2 * processes)])
         return samples[:, ~of_head], samples[:, of_head]
 
-    return Corpus(name, times, draw)
+    return Corpus(name, draw)
 
 
 def _drift(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

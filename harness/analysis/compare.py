@@ -6,7 +6,6 @@ per process and cell. docs/comparison.md explains the rule and shows its error r
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -538,15 +537,10 @@ def _join(result: Comparison) -> list[_Row]:
 def _pairs(result: Comparison) -> list[_Row]:
     """The figures of both variants of ``result.pair``, paired by round."""
     found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
-    names = [name if "/" in name else f"*/{name}" for name in result.pair or ()]
     for run in result.base:
         variants = [
-            {
-                cell.point_key: cell
-                for cell in run.in_order
-                if fnmatch.fnmatchcase(f"{cell.operator}/{cell.variant}", name)
-            }
-            for name in names
+            {cell.point_key: cell for cell in run.in_order if name in (cell.variant, f"{cell.operator}/{cell.variant}")}
+            for name in result.pair or ()
         ]
         for point, cell in variants[1].items():
             if point in variants[0]:
