@@ -22,11 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.across_gpus import across_gpus, geometric_mean
+from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
+from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
@@ -165,6 +165,10 @@ def gpu_and_versions(run: Run) -> str:
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
 
 
+def packages_of(run: Run) -> str:
+    return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+
+
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -204,9 +208,8 @@ def summary() -> list[str]:
             upstream = entry(run, cells["engine"], False, False)
         rows.append([f"`{operator}`", upstream, *row_of(run, cells, shown, with_ratio=False)])
     run = record(f"{GPU}/peers")
-    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
-    note = f"{gpu_and_versions(run)}, {packages}. Records {records}."
+    note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
@@ -300,9 +303,8 @@ def engines() -> list[str]:
                 if "padding=" not in label:
                     shown = row_of(run, cells, [engine, "triton_fused", "cuda_fused"])
                     rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
-    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     notes = [
-        f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
+        f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`.",
         *map(as_text, limit_warnings(limited)),
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "floor"]

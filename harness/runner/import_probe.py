@@ -27,7 +27,9 @@ class ImportProbe:
             self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
             self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
         except (OSError, EOFError) as error:
-            raise RunError(f"the system starts no process: {first_line(error)}; see its limits with ulimit -a") from None
+            raise RunError(
+                f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
+            ) from None
         theirs.close()
 
     def wait(self, limit_s: float) -> None:
