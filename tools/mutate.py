@@ -307,7 +307,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     job = Job(device, (), seed, Measure(), timed=False)
     evaluator = Evaluator(job)
-    catalog = evaluator._catalog
+    catalog = evaluator.catalog
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
 
@@ -341,7 +341,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
         if finding.outcome in ("rejected", "failed"):
             return Result("random", finding.name, f"{finding.check}: {finding.message}")
-    for finding in far_rows(plain, evaluator._catalog.find(case.operator, case.variant), device, seed):
+    for finding in far_rows(plain, catalog.find(case.operator, case.variant), device, seed):
         if finding.outcome in ("rejected", "failed"):
             return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
     if not sweep:
