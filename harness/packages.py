@@ -61,6 +61,8 @@ def _distribution(top: str, path: Path | None) -> tuple[str, str | None]:
     folders = [Path(one) for one in (spec.submodule_search_locations if spec is not None else None) or ()]
     folder = next((one for one in folders if path is None or path.is_relative_to(one)), None)
     for one in importlib.metadata.distributions(path=[str(folder.parent)] if folder is not None else []):
+        if one.name is None:  # what an interrupted removal left of one
+            continue
         if top == one.name.replace("-", "_"):
             return top, one.version
         if top in (one.read_text("top_level.txt") or "").split():

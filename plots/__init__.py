@@ -1,5 +1,5 @@
-"""Figures of recorded runs, one per module: ``draw(runs, stem)`` writes stem.png and stem.svg and returns their paths,
-or [] where the runs hold nothing to draw. They read records only and never import torch.
+"""Figures of recorded runs, one per module: ``figure(runs)``, None where the runs hold nothing to draw. They read
+records only and never import torch.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ FIGURES = (
 BY_GPU = ("latency", "itl_tpot")
 
 
-def draw_all(runs: Sequence[Run], folder: Path, by: str = "panel") -> list[Path]:
-    """Draw every figure of FIGURES into ``folder``; the paths of the files written.
+def draw_all(runs: Sequence[Run], folder: Path, by: str = "panel", figures: Sequence[str] = FIGURES) -> list[Path]:
+    """Draw these figures into ``folder``; the paths of the files written.
 
     by: "panel" draws each GPU in panels of its own, "gpu" in a colour of its own in the figures of BY_GPU.
     """
-    return [
-        path
-        for name in FIGURES
-        for path in import_module(f"plots.{name}").draw(
-            runs, Path(folder) / name, **({"by": by} if name in BY_GPU else {})
-        )
-    ]
+    from plots._style import save
+
+    written = []
+    for name in figures:
+        drawn = import_module(f"plots.{name}").figure(runs, **({"by": by} if name in BY_GPU else {}))
+        written += save(drawn, Path(folder) / name) if drawn else []
+    return written

@@ -5,12 +5,11 @@ A box holds a ratio where both were timed, a time where only the variant was, an
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.stats import is_timed
+from harness.analysis.stats import geometric_mean, is_timed
 from harness.records.schema import Cell, Status
 from plots._panels import Panel, PointCells, median_us
 
@@ -151,7 +150,7 @@ def _mean_row(label: str, rows: Sequence[SpeedupRow], group: Sequence[SpeedupRow
         if name not in (*ratios, *times)
     }
     baseline = [row.baseline_us for row in rows if row.baseline_us is not None]
-    return SpeedupRow(label, _geometric_mean(baseline) if baseline else None, ratios, times, reasons)
+    return SpeedupRow(label, geometric_mean(baseline) if baseline else None, ratios, times, reasons)
 
 
 def _mean_in_words(
@@ -171,8 +170,4 @@ def _geometric_means(rows: Iterable[Mapping[str, float]], without: Collection[st
         for name, value in row.items():
             if name not in without:
                 values.setdefault(name, []).append(value)
-    return {name: _geometric_mean(of_variant) for name, of_variant in values.items()}
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return {name: geometric_mean(of_variant) for name, of_variant in values.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +21,6 @@ from plots._style import (
     legend_below,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 #: Colours of the estimators, in their order (Okabe-Ito).
@@ -34,13 +32,8 @@ STYLES = (
 )
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] where no run was calibrated."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None where no run was calibrated."""
     calibrated = [run for run in runs if run.header.calibration is not None and run.header.calibration.spins]
     if not calibrated:
         return None

@@ -87,7 +87,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
         text = f"{(change.ratio - 1) * 100:+.1f} %".replace("-", "−")
         offset, anchor = ((0, 6), "bottom") if slower else ((0, -6), "top")
         ax.annotate(text, (change.at, change.head_us), offset, textcoords="offset points", va=anchor, zorder=5, **style)
-    _scale(ax, series)
+    _scale(ax)
     _name_commits(ax, history)
     words = [f"{series.cell.operator} {series.cell.variant}", series.cell.point.replace(",", ", ")]
     lines = [line for text in words for line in textwrap.wrap(text, 44, break_on_hyphens=False)[:2]]
@@ -96,7 +96,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
     ax.spines[["right", "top"]].set_visible(False)
 
 
-def _scale(ax: Axes, series: Series) -> None:
+def _scale(ax: Axes) -> None:
     """Room for the labels, and at least MIN_SPAN of the time from bottom to top."""
     low, high = ax.get_ylim()
     middle = (low + high) / 2

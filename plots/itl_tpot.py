@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +25,6 @@ from plots._style import (
     environment_caption,
     legend_below,
     mark_uncalibrated,
-    save,
     variant_style,
 )
 
@@ -36,16 +34,11 @@ SPREAD = 0.6
 TICK_IN = 0.35
 
 
-def draw(runs: Sequence[Run], stem: Path, by: str = "panel") -> list[Path]:
-    """Write stem.png and stem.svg; [] without a GPU run that has an itl_tpot section and times of a variant and its
-    baseline. by: as of ``figure``.
-    """
-    drawn = figure(runs, by)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
-    """by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour."""
+    """None without a GPU run that has an itl_tpot section and times of a variant and its baseline.
+
+    by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour.
+    """
     found = _found(runs)
     if not found:
         return None

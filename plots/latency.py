@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +25,6 @@ from plots._style import (
     environment_caption,
     legend_below,
     mark_uncalibrated,
-    save,
     variant_style,
 )
 
@@ -36,14 +34,11 @@ DISAGREE_STYLE = {"s": 90, "facecolors": "none", "edgecolors": "#B00020", "linew
 Y_LABELS = {"gpu_us": "GPU time per call (µs)", "cpu_us": "CPU wall time per call (µs)"}
 
 
-def draw(runs: Sequence[Run], stem: Path, by: str = "panel") -> list[Path]:
-    """Write stem.png and stem.svg; [] where no run has a timed cell. by: as of ``figure``."""
-    drawn = figure(runs, by)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
-    """by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour."""
+    """None where no run has a timed cell.
+
+    by: of several GPUs, "panel" draws each in a panel of its own, on one scale, and "gpu" each in a colour.
+    """
     found = [panel for panel in panels(runs) if panel.x_axis()]
     if not found:
         return None

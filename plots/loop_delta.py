@@ -6,7 +6,6 @@ A row of panels has one scale. The numbers above a panel are the change of the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -34,7 +33,6 @@ from plots._style import (
     legend_below,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 #: Panels side by side; more begin a new band of rows.
@@ -45,13 +43,8 @@ SPREAD = 0.6
 FIGURES = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] without a loop in which the reference and another stack were measured."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None without a loop in which the reference and another stack were measured."""
     panels = [panel for panel in loop_panels(runs) if len(panel.stacks) > 1]
     if not panels:
         return None

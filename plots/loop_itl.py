@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +20,6 @@ from plots._style import (
     legend_below,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 ROW_IN = 2.3
@@ -29,13 +27,8 @@ ROW_IN = 2.3
 SHOWN = (0.0, 0.995)
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] without a measured loop."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None without a measured loop."""
     panels = loop_panels(runs)
     if not panels:
         return None

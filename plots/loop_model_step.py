@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,19 +28,13 @@ from plots._style import (
     legend_below,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 ROW_IN = 2.5
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] without loops of at least two model steps."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None without loops of at least two model steps."""
     panels = [one for one in loop_panels(runs) if len(one.stacks) > 1 and len(one.values("model_step_us")) > 1]
     if not panels:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,7 +20,6 @@ from plots._style import (
     legend_below,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 ROW_IN = 1.7
@@ -34,13 +32,8 @@ COLOURS = {
 }
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] without a traced step of two stacks."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None without a traced step of two stacks."""
     panel = next((one for one in loop_panels(runs) if _rows(one)), None)
     if panel is None:
         return None

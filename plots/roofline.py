@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +26,6 @@ from plots._style import (
     environment_caption,
     legend_below,
     mark_uncalibrated,
-    save,
     variant_style,
 )
 
@@ -39,13 +37,8 @@ LISTED = 8
 LINE = 0.055
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] where no GPU run has a timed cell and a calibration."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None where no GPU run has a timed cell and a calibration."""
     found = [panel for panel in panels(runs) if panel.figure == "gpu_us" and any(map(_calibration, panel.points))]
     if not found:
         return None

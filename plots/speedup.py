@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,7 +31,6 @@ from plots._style import (
     environment_caption,
     mark_uncalibrated,
     new_figure,
-    save,
 )
 
 ROW_IN, TITLE_LINE_IN, LINE_IN, GAP_IN, COLORBAR_IN = 0.2, 0.14, 0.13, 0.2, 0.6
@@ -46,13 +44,8 @@ MIN_SPAN = 2.0
 MAX_ROWS, MAX_ROWS_OF_ALL = 60, 240
 
 
-def draw(runs: Sequence[Run], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg; [] where no run has a timed cell."""
-    drawn = figure(runs)
-    return save(drawn, stem) if drawn else []
-
-
 def figure(runs: Sequence[Run]) -> Figure | None:
+    """None where no run has a timed cell."""
     groups = by_operator(panels(runs))
     found = [panel for group in groups for panel in group]
     if not found:

@@ -14,7 +14,7 @@ head made slower; it does the same with made-up noise. Every rule sees the same 
 
 Drawing: a synthetic process is a recorded one with its rounds drawn again with replacement. That adds the noise of a
 median of few rounds a second time, so the deviation of the recorded process from the mean of its cell is shrunk until
-the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be read.
+the variance of the synthetic medians is that of the recorded ones. Exit code 2: a record that cannot be used.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ Array = np.ndarray
 @dataclass(frozen=True)
 class Corpus:
     """What sides are drawn from. draw: (generator, comparisons, processes) -> log samples of base and of head, both
-    [comparisons, processes, cells, ROUNDS]. times_us: of the cells.
+    [comparisons, processes, cells, ROUNDS].
     """
 
     name: str
-    times_us: Array
     draw: Callable[[np.random.Generator, int, int], tuple[Array, Array]]
     band: float = 0.0
 
@@ -96,12 +95,14 @@ class Recorded:
 
 
 def recorded(runs: Sequence[Run]) -> Recorded:
-    """The gpu_us of every cell that all records have."""
+    """The gpu_us of every cell that all records have. Raises RecordError where there is none."""
     by_run = [
         {cell.key: stats.samples(cell.metrics, "gpu_us") for cell in run.cells if stats.is_timed(cell, "gpu_us")}
         for run in runs
     ]
     shared = [key for key in by_run[0] if all(len(one.get(key, ())) > 2 and min(one[key]) > 0 for one in by_run)]
+    if not shared:
+        raise RecordError(f"{runs[0].path} and the other records of its side have no gpu_us of one cell in common")
     rounds = np.array([[len(one[key]) for key in shared] for one in by_run])
     samples = np.zeros((*rounds.shape, rounds.max()))
     for i, one in enumerate(by_run):
@@ -117,7 +118,7 @@ def of_machine(name: str, source: Recorded) -> Corpus:
     def draw(rng: np.random.Generator, comparisons: int, processes: int) -> tuple[Array, Array]:
         return _drawn(source, shrink, rng, comparisons, processes), _drawn(source, shrink, rng, comparisons, processes)
 
-    return Corpus(name, np.exp(source.means), draw)
+    return Corpus(name, draw)
 
 
 def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
@@ -129,7 +130,7 @@ def of_two_machines(name: str, base: Recorded, head: Recorded) -> Corpus:
         first, second = (_drawn(source, shrink, rng, comparisons, processes) for source, shrink in sides)
         return first, second
 
-    return Corpus(name, np.exp(base.means), draw, MACHINE_SPREAD)
+    return Corpus(name, draw, MACHINE_SPREAD)
 
 
 def _drawn(source: Recorded, shrink: Array, rng: np.random.Generator, comparisons: int, processes: int) -> Array:
@@ -161,7 +162,7 @@ def model(name: str, effects: Callable[..., Array], spikes: float = 0.0) -> Corp
         of_head = np.array([i % 4 in (1, 2) for i in range(2 * processes)])
         return samples[:, ~of_head], samples[:, of_head]
 
-    return Corpus(name, times, draw)
+    return Corpus(name, draw)
 
 
 def _drift(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -439,6 +440,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rates")
     parser.add_argument("--plot", type=Path, metavar="STEM", help="draw STEM.png and STEM.svg")
     options = parser.parse_args(arguments)
+    if options.comparisons < 1:
+        parser.error("--comparisons must be at least 1")
     try:
         machines = {}
         for text in options.sides:
@@ -447,6 +450,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if len(runs) < MIN_PROCESSES:
                 raise RecordError(f"{folder}: {len(runs)} records; at least {MIN_PROCESSES} processes are needed")
             machines[name or Path(folder).name] = recorded(runs)
+        for file in filter(None, (options.json, options.plot)):  # known before minutes of work
+            file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"error: cannot write to {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except RecordError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -52,7 +52,7 @@ from rich.text import Text
 from harness import interpreter
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
 from harness.report.console import make_console, print_rows, progress_bar
-from harness.wording import did_you_mean, first_line
+from harness.wording import did_you_mean
 
 if TYPE_CHECKING:
     from harness.config.sweep import Group
@@ -307,7 +307,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     job = Job(device, (), seed, Measure(), timed=False)
     evaluator = Evaluator(job)
-    catalog = evaluator._catalog
+    catalog = evaluator.catalog
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
 
@@ -341,7 +341,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
         if finding.outcome in ("rejected", "failed"):
             return Result("random", finding.name, f"{finding.check}: {finding.message}")
-    for finding in far_rows(plain, evaluator._catalog.find(case.operator, case.variant), device, seed):
+    for finding in far_rows(plain, catalog.find(case.operator, case.variant), device, seed):
         if finding.outcome in ("rejected", "failed"):
             return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
     if not sweep:
@@ -562,7 +562,7 @@ def read(path: Path, machine: str, seed: int) -> dict[Case, dict]:
         made = content["machine"], content["seed"]
         lines = {(one["operator"], one["variant"], one["breaks"]): one for one in content["mutants"]}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise TableError(f"{path} holds no results of this command: {first_line(error)}") from None
+        raise TableError(f"{path} holds no results of this command: {error}") from None
     if made != (machine, seed):
         raise TableError(f"{path} was made on {made[0]} with seed {made[1]}; this is {machine} with seed {seed}")
     known = {case: lines.get((case.operator, case.variant, case.mutant.breaks)) for case in all_cases()}
@@ -616,6 +616,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="run only what these results lack or have otherwise than the table; write both to --out, or to this file",
     )
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error("--jobs must be at least 1")
     try:
         cases = chosen(all_cases(), options.patterns)
         for case in cases:
@@ -639,6 +641,12 @@ def _run(cases: Sequence[Case], options: argparse.Namespace) -> int:
     if options.again is not None:
         lines = read(options.again, machine, options.seed)
         cases = [case for case in cases if not settled(lines.get(case))]
+    if out is not None:  # known before hours of work
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.touch()
+        except OSError as error:
+            raise TableError(f"cannot write to {out}: {error.strerror}") from None
     without_gpu = [case for case in cases if device == "cpu" and case.needs_gpu]
     cases = [case for case in cases if case not in without_gpu]
     healthy = [Case(*key, path, None) for key, path in {(c.operator, c.variant): c.path for c in cases}.items()]

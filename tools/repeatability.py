@@ -6,12 +6,15 @@ the other is a copy that takes about as long.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 
 PROCESSES = 20
+#: Argument of a process that measures.
+ONE = "--one"
 RAMP_S = 0.5
 #: About 5 us at 4 TB/s, bytes read and written.
 COPY_BYTES = 10 * 2**20
@@ -33,15 +36,22 @@ def measure() -> dict[str, float]:
     return {name: graph_slope(timer, launch) for name, launch in kernels.items()}
 
 
-def main(processes: int) -> None:
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tools.repeatability", description=__doc__.partition(": ")[0])
+    parser.add_argument("processes", nargs="?", type=int, default=PROCESSES, help=f"at least 2 (default {PROCESSES})")
+    processes = parser.parse_args().processes
+    if processes < 2:
+        parser.error("one process does not show how they differ; give 2 or more")
     import torch
 
     if not torch.cuda.is_available():
         print("error: this tool times kernels on a GPU, and PyTorch sees none here", file=sys.stderr)
-        sys.exit(2)
+        return 2
     by_process = []
     for _ in range(processes):
-        child = subprocess.run([sys.executable, "-m", __spec__.name, "one"], capture_output=True, text=True, check=True)
+        child = subprocess.run([sys.executable, "-m", __spec__.name, ONE], stdout=subprocess.PIPE, text=True)
+        if child.returncode:
+            return 1  # its error stands above
         by_process.append(json.loads(child.stdout.splitlines()[-1]))
     for name in by_process[0]:
         medians = [one[name] for one in by_process]
@@ -50,10 +60,11 @@ def main(processes: int) -> None:
             f"{name}: {processes} processes, {mean:.3f} us, coefficient of variation {100 * deviation / mean:.2f} %, "
             f"{min(medians):.3f} to {max(medians):.3f} us"
         )
+    return 0
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["one"]:
+    if sys.argv[1:] == [ONE]:
         print(json.dumps(measure()))
     else:
-        main(int(sys.argv[1]) if sys.argv[1:] else PROCESSES)
+        sys.exit(main())

@@ -22,11 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.across_gpus import across_gpus, geometric_mean
+from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, interval
+from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.decode_loop import Loop
 from harness.records.file import read_run
@@ -166,6 +166,10 @@ def gpu_and_versions(run: Run) -> str:
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
 
 
+def packages_of(run: Run) -> str:
+    return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
+
+
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -205,9 +209,8 @@ def summary() -> list[str]:
             upstream = entry(run, cells["engine"], False, False)
         rows.append([f"`{operator}`", upstream, *row_of(run, cells, shown, with_ratio=False)])
     run = record(f"{GPU}/peers")
-    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
-    note = f"{gpu_and_versions(run)}, {packages}. Records {records}."
+    note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
@@ -309,9 +312,8 @@ def engines() -> list[str]:
                 if "padding=" not in label:
                     shown = row_of(run, cells, [engine, "triton_fused", "cuda_fused"])
                     rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
-    packages = ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
     notes = [
-        f"{gpu_and_versions(run)}; {packages}. Record `{run.header.name}`.",
+        f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`.",
         *map(as_text, limit_warnings(limited)),
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "floor"]
@@ -438,17 +440,17 @@ def _mean(rows: Iterable[Mapping[str, Any]], name: str, digits: int = 1) -> str:
     return f"{100 * statistics.mean(row[name] for row in rows):.{digits}f}"
 
 
-def _rates(rule: str, processes: int, kind: str = "recorded") -> list[dict[str, Any]]:
-    """The rows of a rule; those of other rules have the one size that the rule looks at."""
+def _rates(rule: str, kind: str = "recorded") -> list[dict[str, Any]]:
+    """The rows of a rule: this suite's with 4 processes a side, another one's with as many as it looks at."""
     rows = [row for row in read_json(ERROR_RATES)["rows"] if row["rule"] == rule and row["kind"] == kind]
-    return [row for row in rows if rule != "suite" or row["processes"] == processes]
+    return [row for row in rows if rule != "suite" or row["processes"] == 4]
 
 
 def error_rates_of_rules() -> list[str]:
     """All rules on the recorded processes, the mean over the machines."""
     rows = []
     for rule, name in RULES.items():
-        found = _rates(rule, 4)
+        found = _rates(rule)
         failed = _mean(found, "exit_1")
         rows.append([name, failed, _mean(found, "exit_0"), *(_mean(found, f"found_{share}", 0) for share in SLOWED)])
     head = ["rule", "unchanged: fails, %", "unchanged: passes, %", *(f"+{share} % found, %" for share in SLOWED)]
@@ -471,7 +473,7 @@ def error_rates_of_models() -> list[str]:
     models = dict.fromkeys(row["corpus"] for row in read_json(ERROR_RATES)["rows"] if row["kind"] == "model")
     rows = []
     for rule, name in RULES.items():
-        found = {row["corpus"]: row for row in _rates(rule, 4, "model")}
+        found = {row["corpus"]: row for row in _rates(rule, "model")}
         rows.append(
             [name, *(f"{_mean([found[one]], 'exit_1')} · {_mean([found[one]], 'found_5', 0)}" for one in models)]
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from baselines.paged_mqa_schedule.chains import copy_fresh, segments_of, starts_of, table_of_lens, table_of_segments
@@ -19,6 +21,11 @@ def _by_request(point: Point) -> str | None:
 
 def _by_token(point: Point) -> str | None:
     return None if with_indices(point) else "lengths are by request"
+
+
+def _one_by_one(lens: Tensor, slots: Tensor, num_sms: int, atoms: Any, back: bool) -> Tensor:
+    """As if no length had company: one atom per request, or no runs of tokens."""
+    return table_of_lens(lens, slots, num_sms, 1, back)
 
 
 @variant(
@@ -42,10 +49,7 @@ def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[
     waives="no_alloc",
 )
 def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def table(lens, slots, num_sms, atoms, back):
-        return table_of_lens(lens, slots, num_sms, 1, back)
-
-    return copy_fresh(point, x, out, table)
+    return copy_fresh(point, x, out, _one_by_one)
 
 
 @variant(
@@ -94,10 +98,7 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     waives="no_alloc",
 )
 def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def table(lens, slots, num_sms, ids, back):
-        return table_of_lens(lens, slots, num_sms, 1, back)
-
-    return copy_fresh(point, x, out, table)
+    return copy_fresh(point, x, out, _one_by_one)
 
 
 @variant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,7 +70,3 @@ def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
 
 def gpu_name(run: Run) -> str:
     return run.header.environment.gpu or "unnamed GPU"
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))

@@ -6,7 +6,6 @@ per process and cell. docs/comparison.md explains the rule and shows its error r
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -433,12 +432,11 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 def _configuration(run: Run) -> dict[str, Any]:
     """What decides which cells are measured and how. Not the seed, which the header holds, the model of ITL, and what
-    ratios within a record refer to.
+    ratios within a record refer to; nor what is not set, which an older record may not name.
     """
     config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name", "baseline")}
-    leaves = dict(_leaves("config", config))
-    leaves.pop("config.measure.seed", None)
-    return leaves
+    leaves = _leaves("config", config)
+    return {name: value for name, value in leaves if value is not None and name != "config.measure.seed"}
 
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
@@ -492,7 +490,6 @@ class _Row:
     """A figure of a cell with its evidence. paired: head and base medians belong together one by one."""
 
     cell: Cell
-    variant: str
     figure: str
     base: tuple[float, ...]
     head: tuple[float, ...]
@@ -530,7 +527,7 @@ def _join(result: Comparison) -> list[_Row]:
             if gone := [figure for figure in wanted if figure not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
             rows += [
-                _Row(base[0], base[0].variant, figure, tuple(base_times[figure]), tuple(head_times[figure]))
+                _Row(base[0], figure, tuple(base_times[figure]), tuple(head_times[figure]))
                 for figure in base_times
                 if figure in head_times
             ]
@@ -540,15 +537,10 @@ def _join(result: Comparison) -> list[_Row]:
 def _pairs(result: Comparison) -> list[_Row]:
     """The figures of both variants of ``result.pair``, paired by round."""
     found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
-    names = [name if "/" in name else f"*/{name}" for name in result.pair or ()]
     for run in result.base:
         variants = [
-            {
-                cell.point_key: cell
-                for cell in run.in_order
-                if fnmatch.fnmatchcase(f"{cell.operator}/{cell.variant}", name)
-            }
-            for name in names
+            {cell.point_key: cell for cell in run.in_order if name in (cell.variant, f"{cell.operator}/{cell.variant}")}
+            for name in result.pair or ()
         ]
         for point, cell in variants[1].items():
             if point in variants[0]:
@@ -565,7 +557,7 @@ def _pairs(result: Comparison) -> list[_Row]:
                 head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
             else:
                 base, head = (list(map(float, side)) for side in by_process[0])
-            rows.append(_Row(cells[0][1], cells[0][1].variant, figure, tuple(base), tuple(head), paired=True))
+            rows.append(_Row(cells[0][1], figure, tuple(base), tuple(head), paired=True))
     return rows
 
 
@@ -704,7 +696,7 @@ def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
     cell = row.cell
     return CellComparison(
         cell.operator,
-        row.variant,
+        cell.variant,
         cell.point,
         row.figure,
         base_us,
@@ -730,7 +722,7 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
     """Of one figure. A process counts with the geometric mean over the cells that every process timed."""
     groups: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
-        groups.setdefault((row.cell.operator, row.variant), []).append(row)
+        groups.setdefault((row.cell.operator, row.cell.variant), []).append(row)
     evidence, kept = [], []
     for group, members in groups.items():
         sides = []

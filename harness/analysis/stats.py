@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -135,6 +136,10 @@ def interval(cell: Cell, figure: str) -> Interval | None:
         return None
     values = samples(cell.metrics, figure)
     return median_interval(values) if values else None
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def copy_bandwidth(calibration: Calibration) -> float:

@@ -85,12 +85,12 @@ def print_profilers(console: Console, device: str) -> None:
 
 
 def _write(console: Console, line: Header, out: Path) -> None:
-    from plots.calibration import draw
+    from plots import draw_all
 
     writer = Writer(out / "run.jsonl")
     writer.write(line)
     writer.close()
-    drawn = draw([read_run(out / "run.jsonl")], out / "calibration")
+    drawn = draw_all([read_run(out / "run.jsonl")], out, figures=["calibration"])
     console.print(Text(f"written: {', '.join(str(path) for path in [writer.path, *drawn])}"))
 
 

@@ -173,7 +173,8 @@ class Gate:
             pairs = next(pair for pair in itertools.count() if not self._is_measured(pair))
         sides = ([self._record(side, i + 1) for i in range(pairs)] or [self._proof(side)] for side in (BASE, HEAD))
         runs = [[read_run(path) for path in paths] for paths in sides]
-        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS)))
+        # Both read the same configuration; a default that head changes is a difference that the comment shows.
+        return compare(*runs, replace(self.settings.rule, rate=self.settings.rule.rate / len(LOOKS), any_config=True))
 
     def _record(self, side: str, number: int) -> Path:
         return self.folder / side / f"run{number}.jsonl"
@@ -263,22 +264,28 @@ class Gate:
         """Wait for them; a record counts only when it is complete. Raises RunError."""
         processes = [one.process for one in started]
         what = " and ".join(process.log.stem for process in processes)
+        if not self.console.is_terminal:
+            self._say(f"running {what}")
         with self.console.status(what) if self.console.is_terminal else nullcontext():
             codes = [one.running.wait() for one in started]
         self._running = [one for one in self._running if one not in started]
+        incomplete = []
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
-                revision = self.settings.revisions[process.side]
-                raise RunError(
-                    f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
-                    f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
-                    f"continue with gate --resume {self.folder} once the cause is fixed"
-                )
+                incomplete.append((process, code))
+                continue
             process.record.parent.mkdir(exist_ok=True)
             os.replace(process.unfinished, process.record)
             shutil.rmtree(process.unfinished.parent, ignore_errors=True)
         with suppress(OSError):  # a side that was interrupted is still in it
             (self.folder / "unfinished").rmdir()
+        for process, code in incomplete:
+            revision = self.settings.revisions[process.side]
+            raise RunError(
+                f"a process of {process.side}, {revision}, ended with exit code {code} before it had all cells: "
+                f"{_error_in(process.log)}; its output is in {process.log}. Begin a new gate with other flags, or "
+                f"continue with gate --resume {self.folder} once the cause is fixed"
+            )
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)

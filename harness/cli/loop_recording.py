@@ -26,8 +26,8 @@ from harness.config.loops import LoopGroup
 from harness.config.sweep import Group
 from harness.exit_codes import BAD, OK
 from harness.records.decode_loop import Loop
-from harness.records.file import Writer, read_run
-from harness.records.schema import Header, RecordError, Run, Segment
+from harness.records.file import Writer, lines_of, read_run, run_of
+from harness.records.schema import Header, RecordError, RecordGone, Run, Segment
 from harness.report.console import (
     print_calibration_errors,
     print_environment,
@@ -96,9 +96,12 @@ def record_loops(
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
+    lines = lines_of(resumed) if resumed else []
+
     def keep(line: Header | Segment | Loop) -> None:
         if isinstance(line, Segment):
             check_sources_unchanged(sources, operators, job)
+        lines.append(line)
         writer.write(line)
 
     try:
@@ -107,6 +110,9 @@ def record_loops(
         )
         writer.check_place()
         run = read_run(path)
+    except RecordGone as error:
+        print_tables(console, loop_tables(run_of(path, lines)))
+        raise RecordError(f"{error}; the measured times are only in the tables above") from None
     finally:
         writer.close()
     try:

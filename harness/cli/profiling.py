@@ -332,6 +332,7 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
     """Write profile.json, table.md and the timeline; show tables and shares; the exit code."""
     out = request.out
     out.mkdir(parents=True, exist_ok=True)
+    write_document(profile, out / PROFILE)
     tables = profile_tables(profile, record)
     print_tables(console, tables)
     console.print()
@@ -345,7 +346,6 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
         from plots.step_timeline import draw
 
         drawn = draw(profile, out / TIMELINE)
-    write_document(profile, out / PROFILE)
     console.print(Text(f"profile, table{' and timeline' if drawn else ''}: {out}"))
     failed = profile.session is not None and bool(profile.session.failed)
     return BAD if failed else OK

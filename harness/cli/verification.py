@@ -21,7 +21,7 @@ from harness.report.console import print_checks, print_compiled, print_counts, p
 from harness.runner.limit_checks import check_limits
 from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
 from harness.runner.run import Runner
-from harness.runner.worker import WorkerDied
+from harness.runner.worker import RunError, WorkerDied
 from harness.verify.capacity import capacity_points
 from harness.verify.hard_points import BEYOND, Finding, check_results, is_unverified
 from harness.wording import counted
@@ -102,7 +102,7 @@ def verify_all(
                 findings[variant.id] += _check_random(runner, variant, random_batches)
             done += steps[2]
             runner.run(groups)
-    except KeyboardInterrupt:  # what is known by now is printed all the same
+    except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         reached = [variant for variant in healthy if variant.id in findings]
         if reached:
             _print_outcome(console, catalog, reached, findings, _cells(lines), job, command)
@@ -110,8 +110,7 @@ def verify_all(
     cells = _cells(lines)
     _print_seed(console, job)
     _print_checks(console, healthy, findings, job)
-    if defects:
-        _print_defects(console, defects, findings, job)
+    _print_defects(console, defects, findings, job)
     console.print()
     print_compiled(console, runner.ready.compiled)
     accepted = _print_accepted_defects(console, defects, findings)
@@ -156,12 +155,12 @@ def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
 
 @contextmanager
 def _closed(runner: Runner) -> Iterator[Runner]:
+    wait_s = 0.0
     try:
         yield runner
-    except KeyboardInterrupt:
-        runner.close(wait_s=0)
-        raise
-    runner.close()
+        wait_s = 30.0
+    finally:
+        runner.close(wait_s)
 
 
 def _capacity_groups(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Group]:
@@ -358,7 +357,7 @@ def _print_checks(console: Console, healthy: Sequence[Variant], findings: Findin
 def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:
     head = ("historic defect", "rejected by", "first seen at", "message")
     shown = len(head) if console.width >= WIDE else len(head) - 1
-    name_width = min(max(len(variant.name) for variant in defects), NAME_WIDTH)
+    name_width = min(max((len(variant.name) for variant in defects), default=0), NAME_WIDTH)
     for operator in dict.fromkeys(variant.operator for variant in defects):
         rows = [_defect_row(v, findings.get(v.id), job)[:shown] for v in defects if v.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))

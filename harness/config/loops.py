@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Ge
 from harness.config.load import Source
 from harness.config.sweep import Group
 from harness.contract import Operator, Point, Variant
+from harness.records.choose import kept, matching
 from harness.records.decode_loop import Loop, loop_key
 from harness.records.schema import Status
 from harness.wording import did_you_mean, first_line, printable
@@ -160,26 +160,24 @@ def _kept(source: Source, groups: Sequence[LoopGroup], only: Sequence[str]) -> l
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
         return list(groups)
-    used, kept = set(), []
-    wanted = [pattern for pattern in only if not pattern.startswith("!")]
+    used, found = set(), []
     for group in groups:
         chosen = []
         for stack in group.stacks:
-            names = (stack.name, group.key(stack.name))
-            hits = {p for p in only if any(fnmatchcase(name, p.removeprefix("!")) for name in names)}
+            hits = matching(only, (stack.name, group.key(stack.name)))
             used |= hits
-            if not any(p.startswith("!") for p in hits) and (not wanted or hits):
+            if kept(only, hits):
                 chosen.append(stack)
         if chosen:
             with_reference = [one for one in group.stacks if one in chosen or one.name == group.reference]
-            kept.append(replace(group, stacks=tuple(with_reference)))
+            found.append(replace(group, stacks=tuple(with_reference)))
     for pattern in only:
         if pattern not in used:
             hint = did_you_mean(pattern, list(groups[0].config.stacks))
             raise source.error("", f"--only {pattern} matches no stack and no loop{hint}")
-    if not kept:
+    if not found:
         raise source.error("", "--only leaves out every loop; name some to keep")
-    return kept
+    return found
 
 
 def _geometry(source: Source, config: DecodeLoop) -> Geometry:

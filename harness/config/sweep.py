@@ -6,14 +6,14 @@ import itertools
 import math
 import re
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
 from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
+from harness.records.choose import kept, matching
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.wording import did_you_mean, first_line, printable
 
@@ -146,12 +146,12 @@ def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
         return healthy
     patterns = [wanted] if isinstance(wanted, str) else wanted
     for i, pattern in enumerate(patterns):
-        if not any(matching([pattern], v) for v in healthy):
+        if not any(matching([pattern], (v.name, v.id)) for v in healthy):
             key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
             raise source.error(
                 key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}"
             )
-    chosen = [v for v in healthy if kept(patterns, matching(patterns, v))]
+    chosen = [v for v in healthy if kept(patterns, matching(patterns, (v.name, v.id)))]
     if not chosen:
         raise source.error("variants", "every variant is left out; name one to keep")
     return chosen
@@ -179,19 +179,6 @@ def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
     return dict(given or {})
 
 
-def matching(patterns: Sequence[str], variant: Variant, keys: Sequence[str] = ()) -> set[str]:
-    """The patterns whose glob, without its ``!``, fits ``variant``, ``operator/variant`` or one of ``keys``."""
-    names = (variant.name, variant.id, *keys)
-    return {p for p in patterns if any(fnmatchcase(name, p.removeprefix("!")) for name in names)}
-
-
-def kept(patterns: Sequence[str], hits: Collection[str]) -> bool:
-    """Whether to keep something that ``hits`` of the patterns match: one without ``!`` matches it, or all patterns have
-    one; and no pattern with ``!`` matches it.
-    """
-    return not any(p.startswith("!") for p in hits) and (bool(hits) or all(p.startswith("!") for p in patterns))
-
-
 def plan(
     source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
 ) -> list[Group]:
@@ -208,7 +195,7 @@ def plan(
         labels = (operator.label(point), operator.spelt_out(point))
         selected = []
         for v in (v for v in chosen if v.operator == operator.name):
-            hits = matching(only, v, [cell_key(v.operator, v.name, label) for label in labels])
+            hits = matching(only, [v.name, v.id, *(cell_key(v.operator, v.name, label) for label in labels)])
             used.update(hits)
             if kept(only, hits):
                 selected.append(v)

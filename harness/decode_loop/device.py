@@ -142,11 +142,11 @@ class CudaDevice:
             span = [ctypes.c_longlong(first), ctypes.c_longlong(last), self._clock, ctypes.c_longlong(until)]
             launches.append(self._launcher(SOURCE, "stream_until", sms, 256, self._streamed, *span, self._sink))
         launches.append(self._launcher(SOURCE, "end_model", 1, 1, self._clock, self._ends))
-        return _in_order(launches)
+        return one_by_one(launches)
 
     def drafter(self, tables: Mapping[int, Consumed]) -> Callable[[], None]:
         """To be captured as well."""
-        return _in_order([self._consumer(table, number, behind=1) for number, table in tables.items()])
+        return one_by_one([self._consumer(table, number, behind=1) for number, table in tables.items()])
 
     def _consumer(self, table: Consumed, number: int, behind: int = 0) -> Callable[[], None]:
         values = table.values
@@ -219,7 +219,9 @@ class CudaDevice:
         return self._counts.copy()
 
 
-def _in_order(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+def one_by_one(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
+    """One launch of all of them in this order."""
+
     def launch() -> None:
         for one in launches:
             one()

@@ -73,7 +73,10 @@ def _tables_of(
     """Put one simulated step into the state and run the references over it."""
     state, sampled = engine.state, False
     state.parity, state.tables = parity, {}
-    (_place_rows if state.slots is None else _place_slots)(engine, step, parity, seed)
+    if state.slots is None:
+        _place_rows(engine, step, parity)
+    else:
+        _place_slots(engine, step, parity, seed)
 
     def sample() -> None:
         state.valid[: len(step.counts)] = torch.tensor(step.counts, dtype=torch.int32)
@@ -96,7 +99,7 @@ def _tables_of(
     return state.tables
 
 
-def _place_rows(engine: Engine, step: Step, parity: int, seed: int) -> None:
+def _place_rows(engine: Engine, step: Step, parity: int) -> None:
     state, rows = engine.state, len(step.requests)
     state.fresh.zero_()
     for row in step.admitted:

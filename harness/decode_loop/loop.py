@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from baselines.workloads.engine_state import Consumed
-from harness.decode_loop.device import Device, make_device
+from harness.decode_loop.device import Device, make_device, one_by_one
 from harness.decode_loop.diagnosis import first_difference
 from harness.decode_loop.expected import ExpectedBlock
 from harness.decode_loop.scheduler import CountError, Scheduler
@@ -117,10 +117,10 @@ class DecodeLoop:
         launch_model, drafter = self._device.model(read[False]), self._device.drafter(read[True])
         graphs, after = None, bound.after
         if self._settings.full_graph:
-            graphs = tuple(captured(_in_order([*launches, launch_model])) for launches in bound.launches)
+            graphs = tuple(captured(one_by_one([*launches, launch_model])) for launches in bound.launches)
         if bound.drafted:
             if self._settings.full_graph:
-                after = tuple([captured(_in_order([*launches, drafter]))] for launches in after)
+                after = tuple([captured(one_by_one([*launches, drafter]))] for launches in after)
             else:
                 reads = captured(drafter)
                 after = tuple([*launches, reads] for launches in after)
@@ -134,7 +134,7 @@ class DecodeLoop:
         """The operators of one step, without scheduler and model."""
         restore(self._engine, self._blocks[-1].device)
         bound = self._ready[stack].bound
-        return _in_order([*bound.launches[0], *bound.after[0]])
+        return one_by_one([*bound.launches[0], *bound.after[0]])
 
     def waited_us(self, stack: str) -> list[float]:
         """From submission to completion of the operators before the forward pass, on an idle device, each after the
@@ -144,7 +144,7 @@ class DecodeLoop:
         """
         restore(self._engine, self._blocks[-1].device)
         ready, device, found = self._ready[stack], self._device, []
-        launch = _in_order(ready.bound.launches[0])
+        launch = one_by_one(ready.bound.launches[0])
         host_s = self._settings.host_step_us * 1e-6
         for _ in range(WAITED_SAMPLES):
             device.start_block()
@@ -394,14 +394,6 @@ class Marks:
 
 def _us(seconds: float) -> float:
     return round(1e6 * seconds, DECIMALS)
-
-
-def _in_order(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
-    def launch() -> None:
-        for one in launches:
-            one()
-
-    return launch
 
 
 def _received(expected: ExpectedBlock, skip: int) -> list[LoopRequest]:

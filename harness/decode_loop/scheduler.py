@@ -90,7 +90,7 @@ class Scheduler:
         self._step = first_step
         rows, size = state.rows, len(state.rows)
         column = lambda name, kind=np.int64: np.array([getattr(row, name) for row in rows], dtype=kind)  # noqa: E731
-        self.request, self._known, self._generated = column("request"), column("known"), column("generated")
+        self._known, self._generated = column("known"), column("generated")
         self._output, self._started = column("output"), column("started")
         self._free, self._in_flight = column("free", bool), np.zeros(size, dtype=bool)
         self._fresh: list[int] = []
@@ -154,7 +154,7 @@ class Scheduler:
     def _admit(self, row: int) -> None:
         number = self._next_request
         self._next_request += 1
-        self.request[row], self._generated[row], self._started[row] = number, 0, self._step
+        self._generated[row], self._started[row] = 0, self._step
         self._known[row], self._output[row] = self._workload.prompts[number], self._workload.outputs[number]
         self._free[row] = self._in_flight[row] = False
         if self._shape.by_slot:

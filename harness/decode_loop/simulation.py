@@ -134,8 +134,8 @@ class Simulation:
         ]
         # What a request receives does not depend on when the host learns of it.
         delivered = [
-            0 if row.generated_so_far >= row.output else min(count, row.output - row.generated_so_far)
-            for row, count in zip(self._progress(), counts, strict=True)
+            min(count, max(row.output - generated, 0))
+            for row, generated, count in zip(rows, self._generated(), counts, strict=True)
         ]
         requests, slots = [row.request for row in rows], [row.slot for row in rows]
         for row, count in zip(rows, counts, strict=True):
@@ -156,13 +156,11 @@ class Simulation:
         row.computed = row.known = int(self.workload.prompts[number])
         row.slot, row.served = slot_of(self.workload.shape, r, row.served), row.served + 1
 
-    def _progress(self):
-        """Rows with what their requests have received before this step, the uncounted step included."""
-        for r, row in enumerate(self.state.rows):
-            seen = row.generated
-            if self._uncounted is not None and row.started < self._step:
-                seen += self._uncounted[r]
-            yield _Progress(seen, row.output)
+    def _generated(self) -> list[int]:
+        """By row: tokens of its request before this step, the uncounted step included."""
+        counts = self._uncounted or [0] * len(self.state.rows)
+        rows = zip(self.state.rows, counts, strict=True)
+        return [row.generated + (count if row.started < self._step else 0) for row, count in rows]
 
     def _learn(self) -> None:
         """The host learns the counts of the step before: lengths, requests that are finished, ids that are free."""
@@ -180,12 +178,6 @@ class Simulation:
                     self.state.pools[table].freed.extend(ids)
                     ids.clear()
         self._uncounted = None
-
-
-@dataclass(frozen=True)
-class _Progress:
-    generated_so_far: int
-    output: int
 
 
 def tokens_of_step(acceptance: Acceptance, seed: int, request: int, computed: int, next_n: int) -> int:

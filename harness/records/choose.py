@@ -1,13 +1,25 @@
-"""The cells of a record that globs choose, as ``--only`` of a run does. Never imports torch."""
+"""What globs choose, as ``--only`` has them: of a sweep, a loop, or the cells of a record. Never imports torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import structs
 
 from harness.records.schema import Cell, Run, axis_texts
+
+
+def matching(globs: Iterable[str], names: Collection[str]) -> set[str]:
+    """The globs that, without their ``!``, fit one of the names of something."""
+    return {glob for glob in globs if any(fnmatchcase(name, glob.removeprefix("!")) for name in names)}
+
+
+def kept(globs: Sequence[str], hits: Collection[str]) -> bool:
+    """Whether to keep something that ``hits`` of the globs match: one without ``!`` matches it, or all globs have one;
+    and no glob with ``!`` matches it.
+    """
+    return not any(one.startswith("!") for one in hits) and (bool(hits) or all(one.startswith("!") for one in globs))
 
 
 def is_chosen(cell: Cell, only: Sequence[str]) -> bool:
@@ -18,9 +30,7 @@ def is_chosen(cell: Cell, only: Sequence[str]) -> bool:
         return True
     every_axis = ",".join(f"{axis}={text}" for axis, text in axis_texts(cell.point, cell.axes).items())
     names = (cell.variant, f"{cell.operator}/{cell.variant}", cell.key, f"{cell.operator}/{cell.variant}/{every_axis}")
-    hits = [glob for glob in only if any(fnmatchcase(name, glob.removeprefix("!")) for name in names)]
-    excluded = any(glob.startswith("!") for glob in hits)
-    return not excluded and (bool(hits) or all(glob.startswith("!") for glob in only))
+    return kept(only, matching(only, names))
 
 
 def chosen(run: Run, only: Sequence[str]) -> Run:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.analysis.across_gpus import AcrossGpus, GpuRow, geometric_mean
+from harness.analysis.across_gpus import AcrossGpus, GpuRow
+from harness.analysis.stats import geometric_mean
 from harness.report.tables import NBSP, Entry, Table, point_columns
 from harness.wording import significant
 

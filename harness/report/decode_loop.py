@@ -127,22 +127,13 @@ class _Tables:
         reference, by_stack, entries = reference_of(loops), {loop.stack: loop for loop in loops}, []
         for stack in self._stacks:
             loop = by_stack.get(stack)
-            if loop is None:
-                entries.append(Entry("", muted=True))
-            elif is_measured(loop):
+            if loop is not None and is_measured(loop):
                 made = entry(reference, loop)
                 limited = loop.limits or (reference is not None and reference.limits)
                 entries.append(replace(made, main=f"{made.main}{LIMITED}") if made.timed and limited else made)
             else:
-                entries.append(_without(footnotes, loop))
+                entries.append(footnotes.entry(loop))
         return tuple(entries)
-
-
-def _without(footnotes: Footnotes, loop: Loop) -> Entry:
-    if loop.reason is None:
-        return Entry(loop.status, muted=True)
-    letter = footnotes.letters.setdefault(loop.reason, chr(ord("a") + len(footnotes.letters) % 26))
-    return Entry(f"{loop.status} {letter}", muted=True)
 
 
 def _change(reference: Loop | None, loop: Loop, figure: Figure, statistic: str = "mean") -> Entry:

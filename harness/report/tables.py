@@ -29,6 +29,7 @@ from harness.analysis.warnings import (
     limit_warnings,
     throttling_warnings,
 )
+from harness.records.decode_loop import Loop
 from harness.records.schema import Cell, Header, Run, axis_texts
 from harness.report.escape import as_code, as_text
 from harness.wording import significant
@@ -70,8 +71,8 @@ class Footnotes:
 
     letters: dict[str, str] = field(default_factory=dict)
 
-    def entry(self, cell: Cell | None) -> Entry:
-        """The status of a cell, and the letter of its reason."""
+    def entry(self, cell: Cell | Loop | None) -> Entry:
+        """The status of a cell or loop, and the letter of its reason."""
         if cell is None:
             return Entry("", muted=True)
         if cell.reason is None:

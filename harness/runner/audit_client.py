@@ -104,7 +104,7 @@ class AuditClient:
             self._give_up(_died_without_culprit(death))
         else:
             self._worker.restart()
-            self.wait_until_up()
+            self._calibrate()
 
     def _give_up(self, reason: str) -> None:
         self._given_up = reason

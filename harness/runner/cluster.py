@@ -29,8 +29,6 @@ from harness.wording import counted, did_you_mean, first_line
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: ``--cluster`` without an address: Ray's word for a cluster of its own on this machine.
-LOCAL = "local"
 #: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
 SHIPPED, BESIDE = ("baselines", "kernels", "harness", "bench.py"), (".cu", ".cuh", ".py")
 #: How Ray names the model of a node's GPUs among its resources.
@@ -83,7 +81,7 @@ class Cluster:
 
 @contextmanager
 def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one of this machine for ``LOCAL``, and ship the checkout. Raises ClusterError."""
+    """Connect to a cluster, or start one of this machine for "local", and ship the checkout. Raises ClusterError."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray

@@ -14,17 +14,22 @@ from pathlib import Path
 from harness import interpreter
 from harness.discover import DiscoveryError, import_file
 from harness.runner import fork_server
-from harness.runner.worker import EXIT_LIMIT_S, how_it_ended, kill_group
+from harness.runner.worker import EXIT_LIMIT_S, RunError, how_it_ended, kill_group
 from harness.wording import first_line
 
 
 class ImportProbe:
-    """The process, which starts at once. device: "cuda" or "cpu"."""
+    """The process, which starts at once. device: "cuda" or "cpu". Raises RunError where the system starts none."""
 
     def __init__(self, files: Sequence[str], device: str) -> None:
         self._files = files
-        self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
-        self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
+        try:
+            self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+            self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
+        except (OSError, EOFError) as error:
+            raise RunError(
+                f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
+            ) from None
         theirs.close()
 
     def wait(self, limit_s: float) -> None:

@@ -19,17 +19,16 @@ from harness.runner.worker import RunError, Worker, WorkerDied
 
 
 class LoopRunner:
-    """on_line, on_progress, start: as in Runner. ready: the worker's answer to the job."""
+    """on_line, on_progress: as in Runner. ready: the worker's answer to the job."""
 
     def __init__(
         self,
         job: Job,
         on_line: Callable[[Loop | Segment], None],
         on_progress: Callable[[Progress], None],
-        start: Callable[[Job], Worker] | None = None,
     ) -> None:
         self._on_line, self._on_progress, self._cache = on_line, on_progress, job.measure.cache
-        self._worker = SupervisedWorker(job, start or Worker)
+        self._worker = SupervisedWorker(job, Worker)
         self._done = self._total = 0
         self.wall_time = WallTime()
         self.ready = self._wait_until_ready()

@@ -77,6 +77,8 @@ def test_files_are_found_and_nothing_is_imported(package, monkeypatch):
     (second / "fork-0.34.0.dist-info" / "top_level.txt").write_text("engine\n")
     monkeypatch.syspath_prepend(second)
     assert versions(["engine:kernels.py", "engine:more.py"]) == {"fork": "0.33.1 and 0.34.0"}
+    (second / "fork-0.34.0.dist-info" / "METADATA").unlink()  # as an interrupted removal leaves it
+    assert versions(["engine:more.py"]) == {"engine": "unknown"}
     assert "engine" not in sys.modules
 
 

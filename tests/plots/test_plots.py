@@ -137,7 +137,7 @@ def test_drawn_without_overlaps(name, case, tmp_path):
     fig = FIGURES[name].figure(runs)
     if case in ABSENT.get(name, ()):
         assert fig is None
-        assert FIGURES[name].draw(runs, tmp_path / name) == []
+        assert plots.draw_all(runs, tmp_path, figures=[name]) == []
         assert not list(tmp_path.iterdir())
         return
     assert overlaps(fig) == []

@@ -9,7 +9,7 @@ from harness.analysis.compare import compare
 from tests import factory
 from tests.sides import side, write_side
 from tools import error_rates
-from tools.error_rates import MODELS, ROUNDS, main, of_machine, rates, recorded, suite
+from tools.error_rates import CELLS, MODELS, ROUNDS, main, of_machine, rates, recorded, suite
 
 TIMES = np.geomspace(1.0, 100.0, 20)
 SPREAD = 0.003
@@ -56,7 +56,7 @@ def test_synthetic_processes_spread_as_the_recorded_ones():
 def test_every_model_has_the_right_shape_and_unchanged_sides():
     for model in MODELS:
         base, head = model.draw(np.random.default_rng(0), 200, 4)
-        assert base.shape == head.shape == (200, 4, len(model.times_us), ROUNDS)
+        assert base.shape == head.shape == (200, 4, CELLS, ROUNDS)
         difference = np.median(head, axis=-1).mean(1) - np.median(base, axis=-1).mean(1)
         assert abs(difference.mean()) < 0.001
 

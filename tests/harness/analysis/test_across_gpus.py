@@ -3,7 +3,8 @@
 import pytest
 from msgspec import structs
 
-from harness.analysis.across_gpus import across_gpus, geometric_mean
+from harness.analysis.across_gpus import across_gpus
+from harness.analysis.stats import geometric_mean
 from harness.records.schema import RecordError
 from harness.records.together import check_together, mixed_states
 from harness.report.across_gpus import operator_tables, summary_table

@@ -273,6 +273,8 @@ def test_different_configurations_are_compared_when_asked():
     with pytest.raises(CompareError, match="--any-config"):
         compare(base, head)
     assert len(compare(base, head, Rule(any_config=True)).gating_cells) == 2
+    older = side_of(5.0, 6.0)  # from before there was such a field
+    assert compare(older, of_header(side_of(5.0, 6.0, first=9), config=older[0].header.config | {"new": None})).cells
 
 
 def test_another_baseline_is_no_other_configuration_and_limits_are_warned_of():

@@ -54,6 +54,7 @@ if times.get("error"):
 git = lambda *words: subprocess.run(["git", "-C", here, *words], capture_output=True, text=True).stdout.strip()
 header, *cells = map(json.loads, (here / "template.jsonl").read_text().splitlines())
 noise = random.Random(number)
+header["config"] |= times.get("config", {})
 kept = []
 for cell in cells:
     key = "/".join((cell["operator"], cell["variant"], cell["point"]))
@@ -196,6 +197,13 @@ def test_the_head_is_the_working_tree_as_it_stands(suite):
     assert not read_run("../out/base/run1.jsonl").header.environment.dirty
 
 
+def test_a_default_that_changed_is_shown_and_no_obstacle(suite):
+    times(suite, config={"new_default": 1})
+    code, out, err = bench("tiny.yaml", "--base", "base", "--out", "../out")
+    assert (code, err) == (0, "")
+    assert "new_default" in out
+
+
 def test_a_wrong_variant_fails(suite):
     times(suite, broken="flat_view")
     code, out, _ = bench("tiny.yaml", "--base", "base", "--out", "../out")
@@ -308,6 +316,15 @@ def test_a_side_that_cannot_run_is_no_verdict(suite):
     assert "continue with gate --resume ../out once the cause is fixed" in err
     assert "Traceback" not in err
     times(suite)
+
+
+def test_the_proof_of_the_side_that_ran_is_kept(suite):
+    times(suite, error="out of memory")
+    wrong = commit(suite)
+    code, out, _ = bench("tiny.yaml", "--base", wrong, "--head", "base", "--out", "../out")
+    assert code == 2
+    assert "running base-verified and head-verified" in out
+    assert read_run("../out/proof/head.jsonl").cells
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import itertools
 import re
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ import bench
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES
 from harness.runner.run import Runner
+from harness.runner.worker import RunError
 from tests.runnable import defective
 
 
@@ -127,14 +129,28 @@ def test_verify_without_a_configuration(arguments, words, config):
     assert words in " ".join(err.split())
 
 
-def test_an_interrupt_prints_what_is_known(config, monkeypatch):
+@pytest.mark.parametrize(
+    ("end", "code_of_end", "words"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (RunError("the worker could not start"), 2, "could not start")],
+    ids=["interrupt", "no worker"],
+)
+def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monkeypatch):
     def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
+        raise end
 
     monkeypatch.setattr(Runner, "run", interrupted)
     code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
-    assert code == 130
-    assert "interrupted" in err
+    assert code == code_of_end
+    assert words in err
     rows = [line.split() for line in out.splitlines() if line.startswith("decode_native/")]
     assert [row[0] for row in rows] == ["decode_native/chain_clamp", "decode_native/flat_view"]
     assert all(row[2] == "passed," for row in rows)
+
+
+def test_an_operator_without_defects(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
+    example = Path(__file__).parents[3] / "examples" / "cu_seqlens.py"
+    code, out, err = call("verify", path, "--variants", example, "--defects", "--device", "cpu", "--seed", 1)
+    assert (code, err) == (0, "")
+    assert "0 of 0 rejected" in out

@@ -117,6 +117,12 @@ def test_an_auditor_that_cannot_be_started_again_leaves_the_rest_unaudited():
     }
 
 
+def test_an_auditor_in_place_of_one_that_died_calibrates_too():
+    """It learns how often its traces wait, and so does not take its own waits for those of a variant."""
+    client = client_of(FakeWorkers(auditor(dies="a"), [AUDIT_READY, AuditReady({}, {}, "CUPTI delivers nothing")]))
+    assert audited(client)["b"].metrics.no_audit == "CUPTI delivers nothing"
+
+
 def test_an_answer_that_never_comes_is_no_endless_loop():
     found = audited(client_of(FakeWorkers(lambda task: iter([Heartbeat("a", "audit")]), [AUDIT_READY])))
     assert {one.metrics.no_audit for one in found.values()} == {"the second process did not answer"}
