@@ -99,6 +99,8 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.exit(2, "error: this tool times kernels on a GPU, and PyTorch sees none here\n")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
     true_us, by_timer = measure()
     print(f"{'true us':>34}", *(f"{us:9.3f}" for us in true_us), f"{'constant':>9} {'largest residual ns':>20}")
     for name, measured_us in by_timer.items():

@@ -88,3 +88,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty")]) == 2
     assert "no record here" in capsys.readouterr().err
+    assert main([*sides, "--only", "nothing"]) == 2
+    assert "have no gpu_us of one cell in common" in capsys.readouterr().err
+    assert main([*sides, "--json", str(file / "under a file.json")]) == 2
+    assert "cannot write to" in capsys.readouterr().err

@@ -178,6 +178,13 @@ def iter_then_interrupt(cases):
     raise KeyboardInterrupt
 
 
+def test_results_that_could_not_be_written_are_not_computed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mutate, "run_all", lambda *_: pytest.fail("it ran"))
+    (tmp_path / "file").touch()
+    assert main(["decode_native/flat_view", "--device", "cpu", "--out", str(tmp_path / "file" / "out.json")]) == 2
+    assert "cannot write to" in capsys.readouterr().err
+
+
 def test_the_list_runs_nothing(capsys):
     assert main(["decode_native/flat_view", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
