@@ -506,7 +506,6 @@ def tables(run: Run) -> list[str]:
     """
     if run.loops:
         itl, tpot, *_, against_model = found = loop_tables(run)
-        # Of a whole step only: no loop of parts has it.
         submitted = [table for table in found if table.title.startswith("Metadata of a step")]
         return [
             line

@@ -56,7 +56,8 @@ def loop_tables(run: Run) -> list[Table]:
         ),
     ]
     if not cpu:
-        tables.append(table.of("Metadata of a step: launches, and the host's time to submit them in µs", _submitted))
+        title = "Metadata of a step: launches, and the host's time to submit them in µs"
+        tables.append(table.of(title, _submitted, without=("model_step_us", "scheduling")))
         tables.append(
             table.of(
                 f"Change of ITL against {reference} in µs: measured, below it modelled from times outside the loop, "
@@ -102,11 +103,21 @@ class _Tables:
         shared = [f"{name}={_text(first[0][name])}" for name in names if name not in self._varying]
         self._notes = [", ".join(shared)] if shared else []
 
-    def of(self, title: str, entry: Callable[[Loop | None, Loop], Entry], notes: Sequence[str] = ()) -> Table:
-        footnotes = Footnotes()
-        rows = [(self._axes(loops), self._entries(loops, entry, footnotes)) for loops in self._points.values()]
+    def of(
+        self,
+        title: str,
+        entry: Callable[[Loop | None, Loop], Entry],
+        notes: Sequence[str] = (),
+        without: Sequence[str] = (),
+    ) -> Table:
+        """without: axes that the entries do not depend on; of the loops that differ in these the first has a row."""
+        footnotes, rows = Footnotes(), {}
+        axes = [name for name in self._varying if name not in without] or ["concurrency"]
+        for loops in self._points.values():
+            label = self._axes(loops, axes)
+            rows[label] = rows.get(label) or self._entries(loops, entry, footnotes)
         notes = (*self._notes, *notes, *self._limits, *footnotes.notes())
-        return Table(title, tuple(self._varying), self._stacks, tuple(rows), notes)
+        return Table(title, tuple(axes), self._stacks, tuple(rows.items()), notes)
 
     def by_percentile(self, title: str, figure: Figure) -> Table:
         """A row for each percentile of each loop."""
@@ -114,12 +125,13 @@ class _Tables:
         for loops in self._points.values():
             for name in PERCENTILES:
                 entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
-                rows.append(((*self._axes(loops), name), entries))
+                rows.append(((*self._axes(loops, self._varying), name), entries))
         notes = (*self._notes, *self._limits, *footnotes.notes())
         return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), notes)
 
-    def _axes(self, loops: Sequence[Loop]) -> tuple[str, ...]:
-        return tuple(_text(loops[0].axes.get(name)) for name in self._varying)
+    @staticmethod
+    def _axes(loops: Sequence[Loop], names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(_text(loops[0].axes.get(name)) for name in names)
 
     def _entries(
         self, loops: Sequence[Loop], entry: Callable[[Loop | None, Loop], Entry], footnotes: Footnotes

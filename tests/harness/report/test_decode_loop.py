@@ -36,6 +36,12 @@ def test_percentiles_have_their_intervals(run):
     assert all(entries[1].main.startswith("−") and "; " in entries[1].second for axes, entries in table.rows[:3])
 
 
+def test_launches_are_shown_once_for_loops_that_differ_in_the_model_step_alone(run):
+    table = next(table for table in loop_tables(run) if table.title.startswith("Metadata of a step"))
+    assert table.axes == ("concurrency",)
+    assert [axes for axes, _ in table.rows] == [("1",), ("8",)]
+
+
 def test_measured_beside_modelled(run):
     table = loop_tables(run)[-1]
     assert "modelled" in table.title
