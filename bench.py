@@ -459,6 +459,8 @@ def main(arguments: list[str] | None = None) -> int:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()
             print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
+        elif error.filename is None:  # no file: out of descriptors, or of processes
+            print(f"error: {error.strerror}; see the limits of this system with ulimit -a", file=sys.stderr)
         else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
             from harness.wording import printable
 

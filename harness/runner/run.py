@@ -124,14 +124,18 @@ class Runner:
         point.batches = self._batches(group, point.pending)
         while point.batches:
             batch = [name for name in point.batches.pop(0) if name in point.pending]
-            if batch:
-                try:
-                    self._ask_for(point, batch, budget_s * len(batch) / len(group.variants))
-                except WorkerDied as death:
-                    self._settle_blame(point, batch, death)
-                    self._restart(str(death))
-                self.wall_time.timing += self._worker.attribution.timing_s
-                self._audit_and_write(point)
+            if not batch:
+                continue
+            death = None
+            try:
+                self._ask_for(point, batch, budget_s * len(batch) / len(group.variants))
+            except WorkerDied as error:
+                death = error
+                self._settle_blame(point, batch, death)
+            self.wall_time.timing += self._worker.attribution.timing_s
+            self._audit_and_write(point)
+            if death is not None:
+                self._restart(str(death))  # after the cells of the process that died
         self.wall_time.verifying += time.monotonic() - began - (self.wall_time.total - wall_time)
 
     def ask(self, request: CheckRequest | RandomRequest) -> list[Any]:

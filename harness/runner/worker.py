@@ -129,10 +129,10 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._number = 0
-        self._connection, theirs = fork_server.CONTEXT.Pipe()
-        self._worker_output = WorkerOutput(fork_server.CONTEXT)
         process = None
         try:
+            self._connection, theirs = fork_server.CONTEXT.Pipe()
+            self._worker_output = WorkerOutput(fork_server.CONTEXT)
             process = fork_server.started(_serve, (theirs, self._worker_output.writer, job), "device worker")
             theirs.close()
             self._worker_output.listen()

@@ -282,6 +282,7 @@ def test_cells_that_were_measured_before_another_variant_died_are_audited_and_wr
         "b": "passed",
         "c": "failed",
     }
+    assert isinstance(lines[-1], Segment)  # they belong to the process that died
     assert auditors.asked == [("a", "b")]
 
 
