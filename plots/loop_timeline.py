@@ -1,4 +1,6 @@
-"""One decode step on the lanes of host and device, for two stacks side by side: where the time of a step goes."""
+"""The start of a decode step on the lanes of host and device, for two stacks side by side: what happens before the model
+step, which takes the rest.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     rows = _rows(panel)
     fig = new_figure(0.5 + ROW_IN * len(rows))
-    fig.suptitle("One decode step, traced", fontsize=TITLE_PT)
+    fig.suptitle("The start of a decode step, traced", fontsize=TITLE_PT)
     grid = fig.add_gridspec(len(rows), 2)
     for r, loops in enumerate(rows):
         spans = [_one_step(loop) for loop in loops]
-        longest = max(end - start for _, start, end in spans)
+        longest = max(_busy(*one) for one in spans)
         for c, (loop, (shown, start, end)) in enumerate(zip(loops, spans, strict=True)):
             ax = fig.add_subplot(grid[r, c])
             _draw(ax, shown, start, end, longest)
@@ -57,7 +59,10 @@ def figure(runs: Sequence[Run]) -> Figure | None:
             if r == len(rows) - 1:
                 ax.set_xlabel("ms since the end of the previous model step", fontsize=LABEL_PT)
     legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
-    text = "Traced with events that the measured steps do not have; the ITL is that of the measured steps."
+    text = (
+        "To the right only the model step goes on. Traced with events that the measured steps do not have; the ITL is "
+        "that of the measured steps."
+    )
     caption(fig, f"{text}\n{loop_caption([panel])}")
     mark_uncalibrated(fig, [panel.run])
     return fig
@@ -83,6 +88,12 @@ def _one_step(loop: Loop) -> tuple[list[LoopSpan], float, float]:
     """All spans, and from where to where the last complete step goes: between the ends of two model steps."""
     ends = sorted(span.end_us for span in loop.trace if (span.lane, span.name) == ("device", "model"))
     return loop.trace, ends[-3], ends[-2]
+
+
+def _busy(spans: Sequence[LoopSpan], start: float, end: float) -> float:
+    """Microseconds from the start of a step until only its model step is left."""
+    others = [span for span in spans if span.name != "wait" and (span.lane, span.name) != ("device", "model")]
+    return max((span.end_us for span in others if start <= span.start_us < end), default=end) - start
 
 
 def _draw(ax: Axes, spans: Sequence[LoopSpan], start: float, end: float, longest: float) -> None:
