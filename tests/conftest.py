@@ -2,11 +2,14 @@
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
 
 from harness import interpreter
+
+TESTS = Path(__file__).parent
 
 if not torch.cuda.is_available():
     interpreter.choose("cpu")
@@ -21,7 +24,29 @@ def pytest_configure(config):
         os.environ.setdefault("RANDOM_SEED", str(random.randrange(2**32)))
 
 
+#: The files that take longest. They come first, as pytest-xdist hands out files in this order: near the end of a run a
+#: long one would keep all processes but one waiting.
+LONGEST = (
+    "baselines/test_operators.py",
+    "harness/verify/test_capacity.py",
+    "kernels/test_triton_compiles.py",
+    "baselines/workloads/test_torch_compile.py",
+    "tools/test_mutate.py",
+    "plots/test_plots.py",
+    "baselines/test_mamba_state_machine.py",
+    "baselines/test_mamba_spec_metadata.py",
+    "harness/cli/test_cli.py",
+    "baselines/test_mamba_state_copy.py",
+    "baselines/test_decode_step.py",
+    "harness/cli/test_end_to_end.py",
+    "harness/cli/test_gate.py",
+    "tools/test_slurm_sweep.py",
+)
+
+
 def pytest_collection_modifyitems(items):
+    ranks = {TESTS / file: rank for rank, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
     if torch.cuda.is_available():
         return
     for item in items:

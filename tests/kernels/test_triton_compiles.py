@@ -8,10 +8,10 @@ from harness.discover import discover
 
 
 def test_triton_kernels_compile(tmp_path, monkeypatch):
-    """All hard points for Hopper, which the reference records are from; the first two for the others."""
+    """All hard points for Hopper, which the reference records are from; the first one for the others."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     names = sorted((arch.removeprefix("sm_") for arch in ARCHITECTURES), key=lambda arch: arch != "90")
-    command = [sys.executable, "-m", "tools.compile_triton", *names, "--most", "2"]
+    command = [sys.executable, "-m", "tools.compile_triton", *names, "--most", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     kernels = [v.id for v in discover().variants if v.origin.startswith("kernels.") and not v.requires]

@@ -141,9 +141,16 @@ def test_drawn_without_overlaps(name, case, tmp_path):
         assert not list(tmp_path.iterdir())
         return
     assert overlaps(fig) == []
-    written = _style.save(fig, tmp_path / "deep" / name)
-    assert [path.name for path in written] == [f"{name}.png", f"{name}.svg"]
-    assert 1100 <= imread(written[0]).shape[1] <= 1400
+    assert 1100 <= _style._bounds(fig).width * _style.DPI <= 1400
+
+
+def test_what_is_saved_has_the_width_that_was_laid_out(tmp_path):
+    fig = latency.figure(CASES["gpu"]())
+    fig.canvas.draw()
+    width = _style._bounds(fig).width * _style.DPI
+    written = _style.save(fig, tmp_path / "deep" / "latency")
+    assert [path.name for path in written] == ["latency.png", "latency.svg"]
+    assert imread(written[0]).shape[1] == pytest.approx(width, abs=2)
 
 
 @pytest.mark.parametrize(
