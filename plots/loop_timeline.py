@@ -1,4 +1,4 @@
-"""The start of a decode step on the lanes of host and device, for two stacks side by side: what happens before the model
+"""The start of a decode step on the lanes of host and device, for two stacks side by side: what comes before the model
 step, which takes the rest.
 """
 
