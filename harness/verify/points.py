@@ -114,14 +114,17 @@ class PointSearch:
     @cached_property
     def _elastic(self) -> list[Axis]:
         """Sizes that the bytes depend on."""
-        point = self.operator.complete({})
-        found = []
+        default = self.operator.complete({})
+        nbytes, found = self._all_bytes(default), []
         for axis in self.sizes:
-            halved = self.operator.complete({axis.name: point[axis.name] >> 1})
+            halved = self.operator.complete({axis.name: default[axis.name] >> 1})
             legal = self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None
-            if legal and self.nbytes(halved) < self.nbytes(point):
+            if legal and self._all_bytes(halved) < nbytes:
                 found.append(axis)
         return found
+
+    def _all_bytes(self, point: Point) -> int:
+        return tensor_bytes(self.operator.make_outputs(point)) + tensor_bytes(self.operator.make_inputs(point, 0))
 
     def nbytes(self, point: Point) -> int:
         """Of inputs and outputs, with what lies between the rows of a table. The inputs are made for it, unless the
