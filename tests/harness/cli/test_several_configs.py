@@ -1,11 +1,12 @@
 """One command for several configurations: a record for each, all planned before the first begins."""
 
+import itertools
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from harness.cli import commands
+from harness.cli import commands, recording
 from harness.runner import run
 from tests.harness.cli.test_cli import TINY
 from tests.harness.runner.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
@@ -44,6 +45,20 @@ def test_ctrl_c_begins_no_other(two):
     assert code == 130
     assert "complete them with --resume all/tiny/run.jsonl" in err
     assert not Path("all/other").exists()
+
+
+def test_a_file_that_changes_in_between_ends_the_command(two, monkeypatch):
+    hashes, calls = recording.source_hashes, itertools.count()
+
+    def changed_later(*of):
+        later = next(calls) > 0
+        return {name: "x" if later else known for name, known in hashes(*of).items()}
+
+    monkeypatch.setattr(recording, "source_hashes", changed_later)
+    code, _, err, _ = two("--out", "all")
+    assert code == 2
+    assert "was changed during the run, whose cells must all come from one version" in err
+    assert not Path("all/other/run.jsonl").exists()
 
 
 def test_the_plan_of_all(two):
