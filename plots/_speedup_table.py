@@ -20,7 +20,7 @@ STATUS_REASONS = {
     Status.SKIPPED: "skip",
     Status.UNAVAILABLE: "n/a",
 }
-#: Rows and columns with nothing but these are left out.
+#: A column with nothing but these is left out.
 NOT_THERE = {STATUS_REASONS[Status.SKIPPED], STATUS_REASONS[Status.UNAVAILABLE]}
 #: Reason in a box -> what it means, for the caption.
 MEANINGS = {
@@ -65,10 +65,10 @@ class SpeedupTable:
 
 
 def speedup_table(panel: Panel, max_rows: int) -> SpeedupTable:
-    """A row per point, or, where these are more than ``max_rows``, a row per batch size. Without the points and the
-    variants that would have nothing but NOT_THERE.
+    """A row per point, or, where these are more than ``max_rows``, a row per batch size. Without redundant points, and
+    without variants that run at none of the others.
     """
-    points = [point for point in panel.points if not _is_redundant(point)] or panel.points
+    points = [point for point in panel.points if not _is_redundant(point)]  # not empty: a panel has a timed cell
     axes = panel.varying() or [panel.x_axis() or next(iter(panel.points[0].axes), "")]
     widths = [max(len(point.text(axis)) for point in points) for axis in axes]
     labels = [

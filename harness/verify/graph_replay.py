@@ -131,7 +131,7 @@ def replay_sequence(
     """
     launches: list[BoundLaunch] = []
     for point in points:
-        bound = next((known for known in launches if known.fixture.point == point), None)
+        bound = next((earlier for earlier in launches if earlier.fixture.point == point), None)
         if bound is None:
             outputs = launches[0].fixture.outputs if launches else None
             more = {"outputs": outputs, "passed_checks": passed_checks, "known": known}
