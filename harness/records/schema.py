@@ -204,6 +204,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     no_audit:          why the second process did not look at this cell.
     cupti_launches:    operations of one call in a graph, by CUPTI; eager_launches: outside of one.
     allocations, synchronizations: of one eager call; memcpys: direction ("HtoD", "DtoH", "DtoD") -> count.
+    placements:        sets of buffers, of which each round takes the next.
     rounds, stopped:   number of rounds, and why there were no more: "settled", "budget" or "rounds".
     discarded:         reason -> samples that were repeated, because the GPU was throttled or below its clock.
     disturbed:         samples that were kept although that was still so after all repetitions.
@@ -223,6 +224,7 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     allocations: int | None = None
     synchronizations: int | None = None
     memcpys: dict[str, int] | None = None
+    placements: Count = 1
     rounds: int = 0
     stopped: str | None = None
     discarded: dict[str, Count] = {}

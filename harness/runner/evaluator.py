@@ -253,6 +253,7 @@ class Evaluator:
                     self._job.device,
                     self._job.seed,
                     batches=2 if at.at_capacity else 3,
+                    placement=0 if self.timer and at.kind == SWEEP else None,
                 )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory

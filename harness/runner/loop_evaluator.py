@@ -20,7 +20,7 @@ from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Cell, Metrics, Status
 from harness.runner.measure import check_context, rejection_of
 from harness.runner.protocol import Heartbeat, LoopTask, Rejection
-from harness.timing.rounds import CellTimings
+from harness.timing.rounds import CellTimings, Placed
 from harness.wording import first_line
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ class LoopEvaluator:
         if timer is None:
             return None
         if key not in self._alone:
-            timings = CellTimings(timer.stopwatch(loop.launch_alone(stack.name), stream_rounds=ALONE_ROUNDS))
+            alone = Placed(loop.launch_alone(stack.name))
+            timings = CellTimings(timer.stopwatch(alone, stream_rounds=ALONE_ROUNDS))
             for _ in range(ALONE_ROUNDS):
                 timings.add_sample()
             torch.cuda.synchronize()

@@ -12,14 +12,15 @@ import torch
 
 from harness.checks import Mismatch
 from harness.config.sweep import Group
+from harness.contract import Variant
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
 from harness.runner.protocol import Heartbeat, Job, Outputs, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.host_lock import lock_of
-from harness.timing.rounds import CellTimings, Stopwatch, interleave
+from harness.timing.rounds import CellTimings, Placed, Stopwatch, interleave
 from harness.verify.buffers import POISONS
-from harness.verify.fixture import Fixture
+from harness.verify.fixture import Fixture, synchronize
 from harness.verify.output_probe import OutputProbe
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds of full load before each point, and before a sample is taken again.
 RAMP_S = 0.02
+#: Sets of buffers on which a launch is timed: as many as take no more than these bytes.
+PLACEMENTS, PLACED_BYTES = (10, 5, 2, 1), 2**28
 
 
 class ContextLost(Exception):
@@ -60,6 +63,17 @@ def rejection_of(error: Exception) -> Rejection:
     return Rejection(Status.FAILED, first_line(error))
 
 
+def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
+    """The launch of a verified variant on other buffers. Raises Mismatch where it is not right there, too."""
+    launch = place.setup(variant)
+    place.outputs.poison(POISONS[0])
+    before = place.outputs.snapshot()
+    launch()
+    synchronize(place.device)
+    place.compare(0, before, place.outputs.buffers)
+    return launch
+
+
 @dataclass(frozen=True)
 class Measuring:
     """What one process times with; timer and clocks are None on a CPU."""
@@ -85,7 +99,8 @@ class Measuring:
             with nvtx_range("ramp", "ramp"):
                 self.timer.ramp(RAMP_S)
         readings = self._read_clocks()
-        stopwatches = yield from self._warm_up(group, fixture, launches)
+        places = self._places(fixture)
+        stopwatches = yield from self._warm_up(group, places, launches)
         if not stopwatches:
             return
         timings = yield from self._take_samples(group, stopwatches, budget_s)
@@ -99,12 +114,12 @@ class Measuring:
             if error is None:
                 try:
                     with self._watched(group, name, "verify"):
-                        outputs = self._outputs(name, fixture, new_inputs, launches[name], timing.stopwatch.replay)
+                        outputs = self._outputs(name, places, new_inputs, timing.stopwatch)
                 except Exception as raised:  # a variant may raise anything
                     error, when = raised, "after timing"
             if error is None:
                 yield from outputs
-                yield self._cell(group, name, fixture, timing, readings)
+                yield self._cell(group, name, places, timing, readings)
             else:
                 rejection = rejection_of(error)
                 yield group.cell(name, rejection.status, f"{when}: {rejection.reason}")
@@ -114,11 +129,17 @@ class Measuring:
         reading = self.clocks.read() if self.clocks else None
         return [reading] if reading else []
 
+    def _places(self, fixture: Fixture) -> list[Fixture]:
+        """The fixture, and others with the same contents elsewhere in a GPU's memory."""
+        count = next(n for n in PLACEMENTS if n * fixture.nbytes <= PLACED_BYTES or n == 1) if self.timer else 1
+        return [fixture, *map(fixture.elsewhere, range(1, count))]
+
     def _warm_up(
-        self, group: Group, fixture: Fixture, launches: Mapping[str, Callable[[], Any]]
+        self, group: Group, places: Sequence[Fixture], launches: Mapping[str, Callable[[], Any]]
     ) -> Generator[Heartbeat | Cell, None, dict[str, Stopwatch]]:
         """A stopwatch for each variant; one that cannot be prepared gets its cell here."""
-        output_probe = OutputProbe(fixture)
+        output_probes = [OutputProbe(place) for place in places]
+        variants = {variant.name: variant for variant in group.variants}
         # The cross-check of the estimators is part of the proof.
         rounds = {"stream_rounds": 0} if self.job.verified else {}
         stopwatches: dict[str, Stopwatch] = {}
@@ -126,10 +147,15 @@ class Measuring:
             yield Heartbeat(name, "measure")
             try:
                 with self._watched(group, name, "warmup"):
+                    launches_there = [launch, *(_set_up(place, variants[name]) for place in places[1:])]
+                    placed = [
+                        Placed(one, output_probe, place.rewrite_inputs)
+                        for one, output_probe, place in zip(launches_there, output_probes, places, strict=True)
+                    ]
                     stopwatches[name] = (
-                        self.timer.stopwatch(launch, output_probe, fixture.rewrite_inputs, **rounds)
+                        self.timer.stopwatch(*placed, **rounds)
                         if self.timer
-                        else CpuStopwatch(launch, output_probe, lock_of(self.job.host_lock))
+                        else CpuStopwatch(launch, output_probes[0], lock_of(self.job.host_lock))
                     )
             except Exception as error:  # a variant may raise anything
                 rejection = rejection_of(error)
@@ -161,32 +187,30 @@ class Measuring:
             yield Heartbeat(next(iter(timings)), "measure")
         return timings
 
-    def _outputs(
-        self,
-        name: str,
-        fixture: Fixture,
-        batch: int,
-        launch: Callable[[], Any],
-        replay: Callable[[], None] | None,
-    ) -> list[Outputs]:
+    def _outputs(self, name: str, places: Sequence[Fixture], batch: int, stopwatch: Stopwatch) -> list[Outputs]:
         """What the timed closure, and its largest graph, write for inputs that neither was timed on. Raises Mismatch
         where they write anywhere else.
         """
-        outputs = []
-        for what, run, poison in (("a call", launch, POISONS[0]), ("a replay of its graph", replay, POISONS[1])):
+        place = places[stopwatch.place]
+        replay, outputs = stopwatch.replay, []
+        for what, run, poison in (
+            ("a call", stopwatch.launch, POISONS[0]),
+            ("a replay of its graph", replay, POISONS[1]),
+        ):
             if run is not None:
-                fixture.run(run, batch, poison)
-                contents = fixture.contents(replayed=run is replay)
+                place.run(run, batch, poison)
+                contents = place.contents(replayed=run is replay)
                 outputs.append(Outputs(name, what, poison, contents))
-        fixture.fill(0)
+        place.fill(0)
         return outputs
 
     def _cell(
-        self, group: Group, name: str, fixture: Fixture, timing: CellTimings, readings: Sequence[Reading]
+        self, group: Group, name: str, places: Sequence[Fixture], timing: CellTimings, readings: Sequence[Reading]
     ) -> Cell:
         """The samples of one variant."""
         metrics = timing.metrics(
-            fixture.bytes_moved,
+            places[0].bytes_moved,
+            placements=len(places),
             sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
             power_w=[reading.power_w for reading in readings if reading.power_w is not None],
         )

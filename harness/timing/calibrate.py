@@ -5,7 +5,9 @@ Measured with every run and recorded raw; nothing of it is subtracted from a fig
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,7 +18,7 @@ from harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
 from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings
+from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, Placed
 
 ROUNDS = 20
 #: In a process that times what another run has verified, whose timer was calibrated in full. On record, no more
@@ -34,6 +36,8 @@ COPY_ROUNDS = 7
 #: Bytes read and written by the copies of the floor's curve, and rounds of each. Half steps where the curve may bend
 #: upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
 CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
+#: Where the buffers of the curve's copies start, as those of variants lie in several places, too.
+CURVE_OFFSETS = tuple(512 * offset for offset in random.Random(0).sample(range(4096), CURVE_ROUNDS))
 #: Bytes of an access of the copies.
 VECTOR_BYTES = 16
 
@@ -117,17 +121,21 @@ def copy_shapes(vectors: int, sms: int) -> dict[str, tuple[int, int]]:
 
 def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: int) -> dict[str, KernelTimes]:
     """Copies that read and write ``size`` bytes together, in the run's cache state: its inputs are the source."""
-    source, target, vectors = source[: size // 2], target[: size // 2], size // 2 // VECTOR_BYTES
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    contents = source.clone() if timer.cache.state.rewrite_inputs else source
+    vectors = size // 2 // VECTOR_BYTES
+    contents = source[: size // 2].clone() if timer.cache.state.rewrite_inputs else source
     found = {}
     for name, (blocks, threads) in copy_shapes(vectors, sms).items():
-        copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, source, target, vectors)
-        timings = CellTimings(timer.stopwatch(copy, None, lambda: source.copy_(contents), stream_rounds=0))
-        target.zero_()
-        copy()
-        if not torch.equal(source, target):
-            raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
+        placed = []
+        for offset in CURVE_OFFSETS:
+            read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
+            copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
+            placed.append(Placed(copy, rewrite_inputs=partial(read.copy_, contents)))
+            written.zero_()
+            copy()
+            if not torch.equal(read, written):
+                raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
+        timings = CellTimings(timer.stopwatch(*placed, stream_rounds=0))
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
         found[name] = KernelTimes(
@@ -140,7 +148,7 @@ def _timed(
     timer: CudaTimer, launch: Callable[[], None], rounds: int, taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
     """The samples of every estimator for one kernel, and the host times of its launch."""
-    timings = CellTimings(timer.stopwatch(launch, stream_rounds=rounds))
+    timings = CellTimings(timer.stopwatch(Placed(launch), stream_rounds=rounds))
     true_us: list[float] = []
     for _ in range(rounds):
         timings.add_sample()

@@ -22,16 +22,17 @@ OTHER_THREADS_SHARE, OTHER_THREADS_S = 0.5, 2e-3
 
 
 class CpuStopwatch:
-    """Times one launch on a CPU. A Stopwatch (harness/timing/rounds.py) without a graph."""
+    """Times one launch on a CPU. A Stopwatch (harness/timing/rounds.py) without a graph, on one set of buffers."""
 
     leading = "cpu_us"
+    place = 0
     replay = None
 
     def __init__(
         self, launch: Callable[[], Any], output_probe: OutputProbe | None = None, host_lock: Lock = nullcontext
     ) -> None:
         """host_lock: makes what is held while a sample is taken."""
-        self._launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
+        self.launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
         self._mine_s = self._others_s = 0.0
         # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
@@ -39,16 +40,16 @@ class CpuStopwatch:
 
     def _seconds(self) -> float:
         start = perf_counter()
-        self._launch()
+        self.launch()
         return perf_counter() - start
 
-    def sample(self) -> Mapping[str, float]:
+    def sample(self, round_number: int = 0) -> Mapping[str, float]:
         """Raises Mismatch where the timed calls did not do the work, or other threads did it."""
         with self._host_lock():
             return self._sample()
 
     def _sample(self) -> Mapping[str, float]:
-        launch, calls = self._launch, range(self._calls)
+        launch, calls = self.launch, range(self._calls)
         if self._output_probe is not None:
             self._output_probe.arm()
         mine, everyone = thread_time(), process_time()

@@ -10,6 +10,8 @@ graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu
            of the events. The graphs are captured anew in every round: replays of one graph repeat to a tenth of a per
            cent, but graphs of the same launches differ by several per cent, depending on where the driver puts them.
 state_us   the one-copy graph once more, in the run's cache state, if that is not hot.
+
+The rounds take several sets of buffers in turns, because the time of a small kernel depends on where its buffers lie.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -30,10 +32,8 @@ from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
+from harness.timing.rounds import Placed
 from harness.wording import first_line
-
-if TYPE_CHECKING:
-    from harness.verify.output_probe import OutputProbe
 
 WARMUP_CALLS = 3
 #: Launches per host sample: few, so that the queue of the device never fills up.
@@ -76,34 +76,24 @@ class CudaTimer:
             self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
         self._spins[steps]()
 
-    def stopwatch(
-        self,
-        launch: Callable[[], Any],
-        output_probe: OutputProbe | None = None,
-        rewrite_inputs: Callable[[], None] = lambda: None,
-        stream_rounds: int = STREAM_ROUNDS,
-    ) -> CudaStopwatch:
-        """output_probe: checks that timed calls write their outputs. rewrite_inputs: queues what writes the inputs, for
-        a cache state that needs it. stream_rounds: number of samples with stream_us.
-        """
-        return CudaStopwatch(self, launch, output_probe, rewrite_inputs, stream_rounds)
+    def stopwatch(self, *placed: Placed, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
+        """placed: one launch on each set of buffers. stream_rounds: number of samples with stream_us."""
+        return CudaStopwatch(self, placed, stream_rounds)
 
 
 class CudaStopwatch:
-    """Times one launch. Raises Mismatch where timed calls do not do the work that they are timed for."""
+    """Times one launch, on another set of buffers in every round. Raises Mismatch where timed calls do not do the work
+    that they are timed for.
 
-    def __init__(
-        self,
-        timer: CudaTimer,
-        launch: Callable[[], Any],
-        output_probe: OutputProbe | None,
-        rewrite_inputs: Callable[[], None],
-        stream_rounds: int,
-    ) -> None:
-        self._timer, self._launch, self._output_probe = timer, launch, output_probe
-        self._rewrite_inputs, self._stream_rounds = rewrite_inputs, stream_rounds
-        for _ in range(WARMUP_CALLS):
-            launch()
+    place, launch: index of the set that was timed last, and the launch on it.
+    """
+
+    def __init__(self, timer: CudaTimer, placed: Sequence[Placed], stream_rounds: int) -> None:
+        self._timer, self._placed, self._stream_rounds = timer, placed, stream_rounds
+        self.place = 0
+        for one in placed:
+            for _ in range(WARMUP_CALLS):
+                one.launch()
         torch.cuda.synchronize()
         self._events = QueuedEvents(timer.spin)
         self._graphs: dict[int, Graph] = {}
@@ -120,12 +110,16 @@ class CudaStopwatch:
             self._graphs, self.no_graph = {}, first_line(error)
         self.leading = "gpu_us" if self._graphs else "eager_us"
 
+    @property
+    def launch(self) -> Callable[[], Any]:
+        return self._placed[self.place].launch
+
     def _capture(self) -> None:
         """Capture a new set of graphs, in random order and before the old set is freed, so that they do not take its
         memory.
         """
         order = random.sample(self._copies, len(self._copies))
-        fresh = {copies: self._timer.recorder.graph(self._launch, copies) for copies in order}
+        fresh = {copies: self._timer.recorder.graph(self.launch, copies) for copies in order}
         check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
         if not self._graphs or random.random() < SIGNATURE_SHARE:
             check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
@@ -154,11 +148,11 @@ class CudaStopwatch:
         return {copies: taken[copies] for copies in self._graphs}
 
     def _state_us(self) -> float:
-        replay = self._graphs[min(self._graphs)].replay
-        return self._events.microseconds("state", replay, lambda: self._timer.cache.prepare(self._rewrite_inputs))
+        replay, rewrite_inputs = self._graphs[min(self._graphs)].replay, self._placed[self.place].rewrite_inputs
+        return self._events.microseconds("state", replay, lambda: self._timer.cache.prepare(rewrite_inputs))
 
     def _stream_us(self, calls: int) -> float:
-        launch = self._launch
+        launch = self.launch
 
         def work() -> None:
             for _ in range(calls):
@@ -171,7 +165,7 @@ class CudaStopwatch:
         return self._graphs[max(self._graphs)].replay if self._graphs else None
 
     def _host_us(self) -> float:
-        launch = self._launch
+        launch = self.launch
         torch.cuda.synchronize()
         start = perf_counter()
         for _ in range(HOST_CALLS):
@@ -183,20 +177,22 @@ class CudaStopwatch:
     def _eager_us(self) -> float:
         torch.cuda.synchronize()
         start = perf_counter()
-        self._launch()
+        self.launch()
         torch.cuda.synchronize()
         return (perf_counter() - start) * 1e6
 
     def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
         """What ``take`` returns. Raises Mismatch where its calls did not write the outputs."""
-        if self._output_probe is None:
+        output_probe = self._placed[self.place].output_probe
+        if output_probe is None:
             return take()
-        self._output_probe.arm(replayed)
+        output_probe.arm(replayed)
         taken = take()
-        self._output_probe.check(stage)
+        output_probe.check(stage)
         return taken
 
-    def sample(self) -> Mapping[str, Any]:
+    def sample(self, round_number: int = 0) -> Mapping[str, Any]:
+        self.place = round_number % len(self._placed)
         with self._timer.host_lock():
             figures: dict[str, Any] = {
                 "host_us": self._watched("host", self._host_us),

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.analysis.stats import median_interval, samples
 from harness.records.schema import Metrics
+
+if TYPE_CHECKING:
+    from harness.verify.output_probe import OutputProbe
 
 #: Relative half-width of its interval at which a median counts as settled.
 SETTLED = 0.01
@@ -26,18 +29,37 @@ RETRIES = 3
 CHECK_EVERY = 5
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A launch on one set of buffers.
+
+    output_probe:   checks that timed calls write their outputs.
+    rewrite_inputs: queues what writes the inputs, for a cache state that needs it.
+    """
+
+    launch: Callable[[], Any]
+    output_probe: OutputProbe | None = None
+    rewrite_inputs: Callable[[], None] = lambda: None
+
+
 class Stopwatch(Protocol):
     """One prepared launch, of which samples can be taken.
 
     leading: the figure that decides when the cell has settled.
+    launch:  what is timed; place: on which set of buffers it was timed last, by index.
     replay:  replays the largest graph that was timed, so that its result can be checked; None where there is no graph.
     """
 
     leading: str
+    launch: Callable[[], Any]
+    place: int
     replay: Callable[[], None] | None
 
-    def sample(self) -> Mapping[str, Any]:
-        """Figure of Metrics -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls."""
+    def sample(self, round_number: int = 0) -> Mapping[str, Any]:
+        """Figure of Metrics -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls.
+
+        round_number: determines on which set of buffers, if the stopwatch has several.
+        """
 
     def facts(self) -> Mapping[str, Any]:
         """Other fields of Metrics: ``launches`` and ``graph_nodes``, or ``no_graph``."""
@@ -65,7 +87,7 @@ class CellTimings:
     def add_sample(self, throttle_reason: Callable[[], str | None] = lambda: None) -> None:
         """Take one sample. throttle_reason: why the one just taken must be repeated, None where it counts."""
         for retries_left in range(RETRIES, -1, -1):
-            sample = self.stopwatch.sample()
+            sample = self.stopwatch.sample(self.rounds)
             reason = throttle_reason()
             if reason is None:
                 break

@@ -9,6 +9,7 @@ length, block id or slot.
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,9 @@ GUARD_BYTES = 16384
 CANARY = 0x7E
 #: Two patterns, used in turns: no correct value equals both.
 POISONS = (0x7F, 0x71)
+
+#: Of torch's allocator on a GPU; of the GPU's pages; between two buffers at most; and what an arena takes at a time.
+ALIGNMENT, PAGE_BYTES, MAX_GAP_BYTES, CHUNK_BYTES = 512, 2**21, 2**16, 2**23
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,16 +51,46 @@ def row_length(tensor: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in inner) + 1
 
 
+class Arena:
+    """Device memory for the buffers of a fixture, at offsets in their pages that depend on ``seed`` and their sizes
+    alone. The time of a small kernel depends on these offsets (docs/methodology.md#placements); those of torch's
+    allocator depend on all that the process allocated before.
+    """
+
+    def __init__(self, device: str, seed: int) -> None:
+        self._device, self._random = device, random.Random(seed)
+        self._free = torch.empty(0, dtype=torch.uint8, device=device)
+
+    def take(self, nbytes: int) -> Tensor:
+        """Bytes in a storage of their own, at an address that is aligned as torch's allocator aligns."""
+        gap = ALIGNMENT * self._random.randrange(MAX_GAP_BYTES // ALIGNMENT)
+        if gap + nbytes > len(self._free):
+            gap = ALIGNMENT * self._random.randrange(PAGE_BYTES // ALIGNMENT)
+            size = max(CHUNK_BYTES, gap + nbytes)
+            self._free = torch.empty(size + PAGE_BYTES, dtype=torch.uint8, device=self._device)
+            self._free = self._free[-self._free.data_ptr() % PAGE_BYTES :]
+        taken, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
+        # torch.compile treats the offset of a view in its storage like a size.
+        return torch.from_dlpack(taken)
+
+
 class Guarded:
     """One tensor in its own storage between canaries. ``tensor`` has shape, strides and content of ``source``.
 
     shift:  elements between an aligned address and its start, as for a view of a larger buffer.
     pinned: in page-locked host memory, as engines hold the host tensors that they copy to the device.
     row_stride: instead of that of ``source``, and no canaries, for rows that lie gigabytes apart.
+    arena:  whose memory to use, instead of torch's allocator.
     """
 
     def __init__(
-        self, source: Tensor, device: str, shift: int = 0, pinned: bool = False, row_stride: int | None = None
+        self,
+        source: Tensor,
+        device: str,
+        shift: int = 0,
+        pinned: bool = False,
+        row_stride: int | None = None,
+        arena: Arena | None = None,
     ) -> None:
         self._unguarded = row_stride is not None
         if row_stride is not None:
@@ -71,7 +105,10 @@ class Guarded:
         offset = GUARD_BYTES // source.element_size() + shift
         self._start = offset * source.element_size()
         size = (offset + span) * source.element_size() + GUARD_BYTES
-        storage = torch.full((size,), CANARY, dtype=torch.uint8, device=device, pin_memory=pinned)
+        if arena:
+            storage = arena.take(size).fill_(CANARY)
+        else:
+            storage = torch.full((size,), CANARY, dtype=torch.uint8, device=device, pin_memory=pinned)
         self._bytes = storage
         self.tensor = (
             storage[: storage.numel() // source.element_size() * source.element_size()]
@@ -122,10 +159,16 @@ class Guard:
     """A dataclass of tensors (inputs or outputs) on a device, each between canaries. ``view`` is of the same type.
 
     row_strides: of tensors whose rows are not to lie as in ``source``.
+    arena: for the tensors on the device.
     """
 
     def __init__(
-        self, source: Any, device: str, shift: int = 0, row_strides: Mapping[str, int] = MappingProxyType({})
+        self,
+        source: Any,
+        device: str,
+        shift: int = 0,
+        row_strides: Mapping[str, int] = MappingProxyType({}),
+        arena: Arena | None = None,
     ) -> None:
         self.buffers: dict[str, Guarded] = {}
         replaced = {}
@@ -135,7 +178,12 @@ class Guard:
                 host = bool(field.metadata.get("host"))
                 where = "cpu" if host else device
                 self.buffers[field.name] = Guarded(
-                    value, where, shift, pinned=host and device == "cuda", row_stride=row_strides.get(field.name)
+                    value,
+                    where,
+                    shift,
+                    pinned=host and device == "cuda",
+                    row_stride=row_strides.get(field.name),
+                    arena=None if host else arena,
                 )
                 replaced[field.name] = self.buffers[field.name].tensor
         self.view = dataclasses.replace(source, **replaced)

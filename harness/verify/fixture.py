@@ -25,7 +25,7 @@ from torch import Tensor
 
 from harness.checks import Mismatch
 from harness.contract import Expected, Operator, Point, Variant
-from harness.verify.buffers import POISONS, Guard, any_of, as_integers
+from harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from harness.verify.equality import compare, required, wrong_elements
 from harness.verify.mismatch import View, describe_differences
 from harness.verify.process_state import unchanged_process
@@ -70,6 +70,7 @@ class Fixture:
     row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
     passed_checks: collects the names of the checks that launches were put to and passed.
     known:   batches of earlier fixtures of this operator on this device, for this one to use and to add to.
+    placement: seed of where the buffers lie (see Arena); None leaves it to torch's allocator.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class Fixture:
         passed_checks: set[str] | None = None,
         row_strides: Mapping[str, int] = MappingProxyType({}),
         known: dict[Any, Batch] | None = None,
+        placement: int | None = None,
     ) -> None:
         self.operator, self.point, self.device = operator, point, device
         self.passed_checks = set() if passed_checks is None else passed_checks
-        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift)
+        arena = None if placement is None else Arena(device, placement)
+        self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, arena=arena)
         self.batches: list[Batch] = []
         known = {} if known is None else known
         for i in range(batches):
@@ -99,8 +102,15 @@ class Fixture:
                     edit(inputs)
                 known[key] = self._batch(inputs)
             self.batches.append(known[key])
-        self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides)
+        self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
         self._staged: dict[int, dict[str, Tensor]] = {}
+
+    def elsewhere(self, placement: int) -> Fixture:
+        """The same point and batches, those added later included, in other buffers."""
+        known = {(self.operator.spelt_out(self.point), None, 0): self.batches[0]}
+        other = Fixture(self.operator, self.point, self.device, 0, batches=1, known=known, placement=placement)
+        other.batches = self.batches
+        return other
 
     def _batch(self, inputs: Any) -> Batch:
         devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}

@@ -440,6 +440,8 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
             patch.setattr(torch.cuda, name, value)
         for name in ("start", "stop"):
             patch.setattr(torch.cuda.profiler, name, lambda: None)
+        from_dlpack = torch.from_dlpack
+        patch.setattr(torch, "from_dlpack", lambda tensor: gpu.memory.place(from_dlpack(tensor)))
         patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: gpu.stream, raising=False)
         patch.setattr(cuda, "compile_source", lambda path, arch: SimpleNamespace(get_kernel=lambda name: name))
         patch.setattr(cuda, "function_of", lambda name: name)

@@ -169,7 +169,7 @@ class Operations(TorchDispatchMode):
         from tests.simulated_gpu import KERNEL_NS, Operation
 
         blocks = -(-max((one.numel() for one in touched), default=1) // 128)
-        sizes = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in touched}
+        sizes = {one.data_ptr(): one.nbytes for one in touched}
         self._gpu.submit(
             Operation(
                 name,

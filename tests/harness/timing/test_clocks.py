@@ -57,11 +57,11 @@ class Throttled(FakeStopwatch):
         super().__init__(gpu, "a", 5.0, noise=0.001)
         self.nvml, self.throttled, self.bits, self.clock = nvml, throttled, bits, clock
 
-    def sample(self):
+    def sample(self, round_number=0):
         slow = self.throttled(self.calls)
         self.nvml.bits, self.nvml.clock = (self.bits, self.clock) if slow else (0, 1980)
         self.cost = 7.5 if slow else 5.0
-        return super().sample()
+        return super().sample(round_number)
 
 
 def measure(nvml, stopwatch, gpu):

@@ -30,7 +30,7 @@ class FakeStopwatch:
         self.gpu, self.name, self.cost, self.noise, self.fails_at = gpu, name, cost_us, noise, fails_at
         self.calls, self.rng = 0, np.random.default_rng(seed)
 
-    def sample(self):
+    def sample(self, round_number=0):
         self.calls += 1
         self.gpu.log.append(self.name)
         if self.calls == self.fails_at:
@@ -72,9 +72,9 @@ def test_a_drifting_clock_meets_all_variants_alike():
     drift = itertools.count()
 
     class Drifting(FakeStopwatch):
-        def sample(self):
+        def sample(self, round_number=0):
             self.cost = 5.0 * (1 + 0.2 * next(drift) / 80)
-            return super().sample()
+            return super().sample(round_number)
 
     timings = run(gpu, Drifting(gpu, "a", 5.0), Drifting(gpu, "b", 5.0), min_rounds=40, max_rounds=40)
     a, b = (np.median(slopes(t.metrics(1).graph_us)) for t in timings.values())
@@ -102,7 +102,7 @@ def test_a_median_is_settled_at_one_per_cent(spread, stopped):
     class Alternates(FakeStopwatch):
         leading = "host_us"
 
-        def sample(self):
+        def sample(self, round_number=0):
             self.calls += 1
             return {"host_us": 100 * (1 + (spread if self.calls % 2 else -spread))}
 
@@ -154,7 +154,7 @@ def test_a_variant_without_a_graph_is_settled_by_its_eager_time():
     class Eager(FakeStopwatch):
         leading = "eager_us"
 
-        def sample(self):
+        def sample(self, round_number=0):
             self.calls += 1
             return {"host_us": 1.0, "eager_us": 30.0}
 
