@@ -26,7 +26,7 @@ from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval
+from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval, slopes
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.decode_loop import Loop
 from harness.records.file import read_run
@@ -368,6 +368,21 @@ def agreement() -> list[str]:
 
 
 @cache
+def placements() -> list[str]:
+    """Fused variants at 128 requests x (gpu_us, the mean on the fastest and on the slowest set of buffers)."""
+    rows: dict[str, list[str]] = {}
+    for cell in (cell for name in ("full", "whole_step") for cell in record(f"{GPU}/{name}").in_order):
+        found, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+        name = f"`{cell.operator}/{cell.variant}`"
+        if found and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128:
+            times = slopes(cell.metrics.graph_us)
+            sets = [statistics.mean(times[first::count]) for first in range(count)]
+            spread = f"{100 * (max(sets) / min(sets) - 1):.1f}"
+            rows.setdefault(name, [name, *map(significant, (found.median, min(sets), max(sets))), spread])
+    head = ["variant", "gpu_us", "fastest set", "slowest set", "spread, %"]
+    return [*markdown_table(head, list(rows.values())), "", f"{gpu_and_versions(record(f'{GPU}/full'))}."]
+
+
 def read_json(name: str) -> Any:
     """name: a file in results/reference. Raises SpliceError."""
     path = REFERENCE / name
@@ -570,6 +585,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "gpus": gpus,
     "runs": runs,
     "agreement": agreement,
+    "placements": placements,
     "timers": timers,
     "mutants": mutants,
     "error-rates": error_rates_of_rules,
