@@ -8,14 +8,15 @@ longer once CUPTI is attached, until the process ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import cycle
 from typing import Any
 
 from harness.analysis.cache_states import HOT
 from harness.analysis.estimators import CUPTI
 from harness.checks import Mismatch
-from harness.contract import Operator, Point, Variant
+from harness.contract import Point, Variant
 from harness.cuda import launcher
 from harness.cuda_graph import Graph
 from harness.discover import discover
@@ -28,13 +29,15 @@ from harness.timing.cuda_timer import CudaTimer
 from harness.timing.cupti import Operation, trace
 from harness.timing.rounds import SAMPLE_DECIMALS
 from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
-from harness.verify.buffers import Guard
+from harness.verify.fixture import Fixture
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
 #: Graphs that are traced, one replay of each; eager calls that are traced; calls before either. Many graphs, because
 #: the times of two graphs of the same launch differ, while two replays of one graph hardly do.
 GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
+#: Sets of buffers on which they work, unless these are large.
+PLACEMENTS = 4
 #: For a long chain, whose launches average among themselves, there are fewer graphs: of about MAX_NODES nodes together.
 MAX_NODES, MIN_GRAPHS = 600, 4
 #: Calls in a traced graph, back to back as in the graphs of the timer. In a cache state other than hot it is one call,
@@ -83,11 +86,11 @@ class Auditor:
 
     def group(self, task: Task) -> Iterator[Heartbeat | Audited]:
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        inputs = operator.make_inputs(point, self._job.seed)
+        places = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0).places(PLACEMENTS)
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             yield Heartbeat(variant.name, "audit")
             try:
-                answer = Audited(variant.name, self._audit(operator, point, variant, inputs))
+                answer = Audited(variant.name, self._audit(places, variant))
             except Mismatch as mismatch:
                 answer = Audited(variant.name, rejection=Rejection(Status.MISMATCH, str(mismatch)))
             except Exception as error:  # a variant may raise anything
@@ -97,15 +100,17 @@ class Auditor:
             if answer.rejection is not None:
                 check_context(self._job.device)
 
-    def _audit(self, operator: Operator, point: Point, variant: Variant, inputs: Any) -> dict[str, Any]:
+    def _audit(self, places: list[Fixture], variant: Variant) -> dict[str, Any]:
         """Counts and samples, as fields of Metrics. Raises Mismatch where the launch fails a check that it does not
         waive, or does different work in a graph.
         """
-        given, out = Guard(inputs, self._job.device), Guard(operator.make_outputs(point), self._job.device)
-        staged = given.snapshot()
-        launch = variant.setup(point, given.view, out.view)
-        for _ in range(WARMUP_CALLS):
-            launch()
+        launches = []
+        for place in places:
+            place.fill(0)
+            launches.append(place.setup(variant))
+            for _ in range(WARMUP_CALLS):
+                launches[-1]()
+        launch = launches[0]
         allocations = check_allocations(variant, launch)
         eager = trace(lambda: [launch() for _ in range(CALLS)])
         waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
@@ -113,10 +118,10 @@ class Auditor:
             raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
         memcpys = Counter(one.direction for one in eager.operations if one.direction)
         try:
-            graphs = self._graphs(launch)
+            graphs = self._graphs(launches)
         except Exception:  # it cannot be captured, which the first process has recorded
             graphs = []
-        replays = self._replays(graphs, lambda: given.fill_some(staged))
+        replays = self._replays(graphs, [place.rewrite_inputs for place in places])
         self._check_same_work(eager.operations, replays)
         return {
             **self._samples(replays),
@@ -151,32 +156,37 @@ class Auditor:
     def _kernel_samples(self, launch: Callable[[], Any]) -> dict[str, list[float]]:
         """Samples of a calibration kernel, as fields of KernelTimes."""
         launch()
-        return self._samples(self._replays(self._graphs(launch), lambda: None))
+        return self._samples(self._replays(self._graphs([launch]), [lambda: None]))
 
     def _samples(self, replays: list[list[Operation]]) -> dict[str, list[float]]:
         """Samples of the estimators that this process takes, as fields of EstimatorSamples: one for each replay."""
         cupti_us = [sum(operation.us for operation in replay) / self._copies for replay in replays]
         return {CUPTI.field: [round(us, SAMPLE_DECIMALS) for us in cupti_us]}
 
-    def _graphs(self, launch: Callable[[], Any]) -> list[Graph]:
-        """Graphs of ``_copies`` calls, replayed once to upload them. Raises whatever the capture raises."""
-        capture = self._timer.recorder.graph
-        graphs = [capture(launch, self._copies)]
+    def _graphs(self, launches: Sequence[Callable[[], Any]]) -> list[Graph]:
+        """Graphs of ``_copies`` calls of one launch on several sets of buffers in turns, replayed once to upload them.
+        Raises whatever the capture raises.
+        """
+        capture, turns = self._timer.recorder.graph, cycle(launches)
+        graphs = [capture(next(turns), self._copies)]
         nodes = sum(graphs[0].nodes.values())
         wanted = min(GRAPHS, max(MIN_GRAPHS, MAX_NODES // max(nodes, 1)))
-        graphs += [capture(launch, self._copies) for _ in range(wanted - 1)]
+        graphs += [capture(next(turns), self._copies) for _ in range(wanted - 1)]
         for graph in graphs:
             graph.replay()
         return graphs
 
-    def _replays(self, graphs: list[Graph], rewrite_inputs: Callable[[], Any]) -> list[list[Operation]]:
-        """Operations of one replay of each graph, in the run's cache state."""
+    def _replays(self, graphs: list[Graph], rewrite_inputs: Sequence[Callable[[], Any]]) -> list[list[Operation]]:
+        """Operations of one replay of each graph, in the run's cache state.
+
+        rewrite_inputs: of each set of buffers, as in CudaTimer.
+        """
         if not graphs:
             return []
 
         def work() -> None:
-            for graph in graphs:
-                self._timer.cache.prepare(rewrite_inputs)
+            for graph, rewrite in zip(graphs, cycle(rewrite_inputs)):
+                self._timer.cache.prepare(rewrite)
                 self._begins()
                 graph.replay()
                 self._ends()

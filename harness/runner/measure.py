@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Seconds of full load before each point, and before a sample is taken again.
 RAMP_S = 0.02
-#: Sets of buffers on which a launch is timed: as many as take no more than these bytes.
-PLACEMENTS, PLACED_BYTES = (10, 5, 2, 1), 2**28
+#: Sets of buffers on which a launch is timed, unless they are large.
+PLACEMENTS = 10
 
 
 class ContextLost(Exception):
@@ -99,7 +99,7 @@ class Measuring:
             with nvtx_range("ramp", "ramp"):
                 self.timer.ramp(RAMP_S)
         readings = self._read_clocks()
-        places = self._places(fixture)
+        places = fixture.places(PLACEMENTS if self.timer else 1)
         stopwatches = yield from self._warm_up(group, places, launches)
         if not stopwatches:
             return
@@ -128,11 +128,6 @@ class Measuring:
     def _read_clocks(self) -> list[Reading]:
         reading = self.clocks.read() if self.clocks else None
         return [reading] if reading else []
-
-    def _places(self, fixture: Fixture) -> list[Fixture]:
-        """The fixture, and others with the same contents elsewhere in a GPU's memory."""
-        count = next(n for n in PLACEMENTS if n * fixture.nbytes <= PLACED_BYTES or n == 1) if self.timer else 1
-        return [fixture, *map(fixture.elsewhere, range(1, count))]
 
     def _warm_up(
         self, group: Group, places: Sequence[Fixture], launches: Mapping[str, Callable[[], Any]]

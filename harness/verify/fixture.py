@@ -16,6 +16,7 @@ unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -34,6 +35,8 @@ from harness.verify.process_state import unchanged_process
 STALE = "these are the answers to earlier inputs, which were replaced after set-up"
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
+#: Of the buffers of all places at most.
+PLACED_BYTES = 2**28
 
 
 class Batch:
@@ -105,12 +108,19 @@ class Fixture:
         self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
-    def elsewhere(self, placement: int) -> Fixture:
-        """The same point and batches, those added later included, in other buffers."""
+    def places(self, most: int) -> list[Fixture]:
+        """This fixture and others with the same point and batches, those added later included, elsewhere in memory:
+        ``most`` together, or 5, 2 or 1 where so many would take more than PLACED_BYTES or memory runs out.
+        """
+        count = next(n for n in (most, 5, 2, 1) if n == 1 or (n <= most and n * self.nbytes <= PLACED_BYTES))
         known = {(self.operator.spelt_out(self.point), None, 0): self.batches[0]}
-        other = Fixture(self.operator, self.point, self.device, 0, batches=1, known=known, placement=placement)
-        other.batches = self.batches
-        return other
+        places = [self]
+        with suppress(torch.OutOfMemoryError):
+            for i in range(1, count):
+                place = Fixture(self.operator, self.point, self.device, 0, batches=1, known=known, placement=i)
+                place.batches = self.batches
+                places.append(place)
+        return places
 
     def _batch(self, inputs: Any) -> Batch:
         devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
