@@ -39,8 +39,8 @@ def compiled(
 
     setup:    (point, x, out, chain) -> launch; the launch must run the chain it was given.
     examples: points of ``operator`` to compile for, in this order, before the function is returned. The first is
-              general: no two sizes are equal, none is 0 or 1, and rows are strided. The others cover what Dynamo
-              compiles separately anyway.
+              general: no two sizes are equal and none is 0 or 1. The others cover what is compiled separately anyway,
+              such as rows with and without space between them.
 
     Raises what Dynamo raises, also in a later call if more than RECOMPILE_LIMIT versions are needed.
     """
