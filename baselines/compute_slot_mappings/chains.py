@@ -74,7 +74,7 @@ _EXAMPLES = (
     _STEP,
     _STEP | {"cp_size": 2, "num_groups": 2},
     _STEP | {"num_groups": 4, "group_blocks": "mixed"},
-    {"batch_size": 1, "max_decode_len": 1},
+    {"batch_size": 1},
 )
 
 

@@ -93,10 +93,13 @@ def merged_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _launch_merged(point, x, out)
 
 
-#: Points that compiled_chain is compiled for: general sizes, with token padding, one request, one token.
+#: Points that compiled_chain is compiled for: a table with and without space between its rows, several padding tokens
+#: and one, indices, one request, one token.
 _EXAMPLES = (
-    {"batch_size": 24, "table_columns": 2600, "table_padding": 3},
-    {"batch_size": 24, "table_columns": 2600, "table_padding": 3, "token_padding": 5},
+    {"batch_size": 24, "table_padding": 3},
+    {"batch_size": 24},
+    {"batch_size": 24, "token_padding": 5},
+    {"batch_size": 24, "token_padding": 1},
     {"batch_size": 24, "indices": "yes", "token_padding": 5},
     {"batch_size": 1},
     {"batch_size": 1, "next_n": 1},

@@ -115,9 +115,10 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return all_states_chain(point, x, out) if point.cache_mode == "all" else window_chain(point, x, out)
 
 
-#: General batches first, without and with padding; then what Inductor compiles separately (see compiled).
-_FULL, _PADDED = {"batch_size": 24, "table_padding": 3}, {"batch_size": 24, "padding": 0.2, "table_padding": 3}
-_EXAMPLES_ALL = (_FULL, _PADDED, {"batch_size": 1})
+#: A general batch first; then what is compiled separately: a table without space between its rows, with and without
+#: padding requests, and one request.
+_FULL, _PADDED = {"batch_size": 24}, {"batch_size": 24, "padding": 0.2}
+_EXAMPLES_ALL = (_FULL | {"table_padding": 3}, _FULL, _PADDED, {"batch_size": 1})
 _EXAMPLES_WINDOW = tuple(example | {"cache_mode": mode} for mode in ("align", "none") for example in (_FULL, _PADDED))
 
 

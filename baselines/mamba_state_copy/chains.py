@@ -228,14 +228,7 @@ def masked_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 #: A general batch in each phase and layout, then one request, which Inductor compiles separately (see compiled).
-_GENERAL = {
-    "batch_size": 24,
-    "num_layers": 2,
-    "ssm_state_bytes": 40,
-    "conv_dim": 9,
-    "crossing": 0.5,
-    "table_padding": 3,
-}
+_GENERAL = {"batch_size": 24, "num_layers": 2, "ssm_state_bytes": 40, "conv_dim": 9, "crossing": 0.5}
 _KINDS = [
     {"phase": phase, "conv_layout": layout} for phase in ("before_forward", "after_sampling") for layout in ("SD", "DS")
 ]

@@ -61,9 +61,10 @@ def hoisted_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _once(point, x, out)
 
 
-#: A general batch first, then one request, which Inductor compiles separately (see compiled).
+#: A general batch first; then a table without space between its rows and one request, which are compiled separately.
 _EXAMPLES = (
     {"batch_size": 24, "table_padding": 3},
+    {"batch_size": 24},
     {"batch_size": 1},
 )
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
@@ -32,6 +34,9 @@ CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
 FAR_POINTS = 2
 #: Why a variant is not run at a point at capacity, or on a random batch.
 BEYOND = "beyond its declared limits"
+#: The stance with which torch.compile raises instead of compiling, and why a variant is then left out.
+NO_RECOMPILATION = "fail_on_recompile"
+RECOMPILES = "torch.compile would compile again; `verify` does"
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class Finding:
 
 
 class LeftOut(Exception):
-    """A launch was ended because this device takes too long for it. The message says how long it may take."""
+    """A launch was ended because it takes too long. The message says what would, or how long it may take."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ def check_variant(
 
     thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
               the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
-              in the first sequence only.
+              in the first sequence only. A torch.compile variant is then left out where it would compile again: such
+              code is of no use to the timed points, which compile what they need. Left out everywhere, it compiles.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the name of the only one to run, whether the variant declares a limit there or not.
     known:    of earlier variants of the operator, as in Fixture.
@@ -102,7 +108,8 @@ def check_variant(
     known = {} if known is None else known
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, known, only).findings()
+    compiles = thorough or COMPILER not in variant.requires
+    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, compiles, known, only).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only)
 
@@ -146,7 +153,11 @@ def judged_limit(finding: Finding) -> Finding:
 
 @dataclass(frozen=True)
 class _VariantChecks:
-    """The checks of one variant. bytes_at: hard point -> bytes of its inputs and outputs."""
+    """The checks of one variant.
+
+    compiles: False leaves out a launch for which torch.compile would compile.
+    bytes_at: hard point -> bytes of its inputs and outputs.
+    """
 
     operator: Operator
     variant: Variant
@@ -154,13 +165,23 @@ class _VariantChecks:
     seed: int
     device_checks: DeviceChecks | None
     thorough: bool
+    compiles: bool
     known: dict[Any, Batch]
     only: str | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
-        yield from self._hard_points()
-        yield from self._sequences()
+        left_out, ran = [], False
+        for finding in chain(self._hard_points(), self._sequences()):
+            if finding.message == RECOMPILES:
+                left_out.append(finding)
+            else:
+                yield finding
+                ran = ran or finding.outcome != "skipped"
+        if left_out and not ran:  # as of a variant that compiles in its launch only
+            yield from replace(self, compiles=True).findings()
+        else:
+            yield from left_out
 
     def _hard_points(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
@@ -176,10 +197,13 @@ class _VariantChecks:
                 yield found
                 continue
             first = not taken
-            taken.append((hard, point))
-            # Sequences replay graphs too, so unless thorough the first of them is enough.
-            replays = STEPS if first and (thorough or not operator.sequences) else few
-            yield self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
+            # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
+            sequences = operator.sequences and self.compiles
+            replays = STEPS if first and (thorough or not sequences) else few
+            finding = self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
+            yield finding
+            if finding.outcome != "skipped":
+                taken.append((hard, point))
         if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
@@ -196,8 +220,10 @@ class _VariantChecks:
             if found := skipped(name, self.variant, points):
                 yield found
             else:
-                yield self._through(name, points, replays)
-                replays = FEW_STEPS if self.thorough else 0
+                finding = self._through(name, points, replays)
+                yield finding
+                if finding.outcome != "skipped":
+                    replays = FEW_STEPS if self.thorough else 0
 
     def _is_wanted(self, name: str) -> bool:
         return self.variant.limit_at(name) is None if self.only is None else name == self.only
@@ -214,7 +240,7 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
-        return finding_of(name, check)
+        return self._finding(name, check)
 
     def _through(self, name: str, points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -224,11 +250,30 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     replay_sequence(*of, self.device_checks.capture, passed_checks, self.known, replays)
 
-        return finding_of(name, check)
+        return self._finding(name, check)
+
+    def _finding(self, name: str, check: Callable[[set[str]], None]) -> Finding:
+        def within(passed_checks: set[str]) -> None:
+            with nullcontext() if self.compiles else no_recompilation():
+                check(passed_checks)
+
+        return finding_of(name, within)
 
     @property
     def _has_graph(self) -> bool:
         return self.device_checks is not None and "graph_safe" not in self.variant.waives
+
+
+@contextmanager
+def no_recompilation() -> Iterator[None]:
+    """Raises LeftOut where torch.compile would compile."""
+    with torch.compiler.set_stance(NO_RECOMPILATION):
+        try:
+            yield
+        except RuntimeError as error:  # it has no class of its own
+            if NO_RECOMPILATION in str(error):
+                raise LeftOut(RECOMPILES) from None
+            raise
 
 
 def far_strides(inputs: Any) -> dict[str, int]:

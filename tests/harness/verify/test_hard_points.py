@@ -4,17 +4,21 @@ import dataclasses
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
-from baselines.decode_flatten.chains import merged_chain
+from baselines.decode_flatten import chains
+from baselines.decode_flatten.chains import compiled_chain, merged_chain
 from baselines.decode_flatten.operator import copied_columns
 from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
+from baselines.workloads import torch_compile
 from harness.checks import CHECKS, NAMES, Mismatch
-from harness.contract import Variant
+from harness.contract import COMPILER, Variant
 from harness.verify.graph_replay import FEW_STEPS, STEPS
 from harness.verify.hard_points import (
     FAR,
+    RECOMPILES,
     DeviceChecks,
     Finding,
     check_results,
@@ -26,7 +30,7 @@ from harness.verify.hard_points import (
 )
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
-from tests.harness.verify.test_fixture import right
+from tests.harness.verify.test_fixture import right, right_lens
 
 
 def as_variant(setup, waives=()):
@@ -246,3 +250,89 @@ def test_the_variants_of_an_operator_share_batches_and_answers():
     once = len(asked)
     assert list(check_variant(operator, variant, "cpu", 5, thorough=False, known=known)) == alone
     assert len(asked) == once > 0
+
+
+class CountingCompiler:
+    """torch for baselines/workloads/torch_compile.py, whose torch.compile counts graphs and runs eager operators."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    def compile(self, function, dynamic):
+        def counts(module, examples):
+            self.graphs += 1
+            return module.forward
+
+        return torch.compile(function, dynamic=dynamic, backend=aot_autograd(fw_compiler=counts))
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    compiler = CountingCompiler()
+    monkeypatch.setattr(torch_compile, "torch", compiler)
+    monkeypatch.setattr(torch_compile, "_functions", {})
+    torch._dynamo.reset()
+    yield compiler
+    torch._dynamo.reset()
+
+
+PADDING = "all requests are padding"
+
+
+def test_a_run_leaves_out_hard_points_that_torch_compile_has_no_code_for(compiler):
+    """But not ``verify``; and what is checked once is checked at the first hard point that ran."""
+    hard_points = [hard for hard in flatten.hard_points if hard.name in (PADDING, "B=1", "ragged")]
+    hard_points.sort(key=lambda hard: hard.name != PADDING)
+    operator = dataclasses.replace(
+        flatten, hard_points=hard_points, sequences={"one": flatten.sequences["big-small-big"]}
+    )
+    variant, replays = compiled_chain.__variant__, Replays()
+    checks = DeviceChecks(no_alloc_no_sync, replays)
+
+    run = {f.name: f for f in check_variant(operator, variant, "cpu", 5, thorough=False, checks=checks)}
+    from_examples = compiler.graphs
+    assert run.pop(PADDING) == Finding(PADDING, "skipped", message=RECOMPILES)
+    assert {finding.outcome for finding in run.values()} == {"passed"}
+    assert {"B=1", "ragged", "one", "B=1, unaligned buffers"} < run.keys()
+    assert [name for name, finding in run.items() if "no_sync" in finding.passed_checks] == ["B=1"]
+    assert "graph_safe" in run["B=1"].passed_checks
+    assert from_examples == len(chains._EXAMPLES)
+
+    (finding,) = check_variant(operator, variant, "cpu", 5, thorough=True, only=PADDING)
+    assert finding.outcome == "passed"
+    assert compiler.graphs > from_examples
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_variant_that_compiles_in_its_launch_runs_at_every_hard_point(compiler, off):
+    """Its code does not exist before the first of them."""
+    fill = compiler.compile(lambda target, lens: target.copy_(lens + off), dynamic=True)
+
+    def compiles_late(point, x, out):
+        def launch():
+            lens = right_lens(point, x).flatten()
+            fill(out.buffer[: lens.numel()], lens)
+
+        return launch
+
+    operator = dataclasses.replace(native, hard_points=native.hard_points[:4], sequences={})
+    variant = dataclasses.replace(as_variant(compiles_late), requires=(COMPILER,))
+    findings = list(check_variant(operator, variant, "cpu", 5, thorough=False))
+    assert {finding.outcome for finding in findings} == {"rejected" if off else "passed"}
+    assert {hard.name for hard in operator.hard_points} < {finding.name for finding in findings}
+
+
+def test_wrong_code_of_torch_compile_is_rejected_where_a_run_has_it(compiler, monkeypatch):
+    def too_long(x, out, indices, actual):
+        merged(x, out, indices, actual)
+        out.lens[1:actual] += 1  # which the first hard point, with one token, does not show
+
+    merged = chains._merged
+    monkeypatch.setattr(chains, "_merged", too_long)
+    findings = list(check_variant(flatten, chains.compiled_chain.__variant__, "cpu", 5, thorough=False))
+    outcomes = {finding.name: finding.outcome for finding in findings}
+    assert outcomes["ragged"] == "rejected"
+    assert outcomes[PADDING] == "skipped"
