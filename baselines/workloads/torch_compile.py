@@ -49,7 +49,7 @@ def compiled(
         torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         function = torch.compile(chain, dynamic=True)
-        with torch.compiler.set_stance("default"):  # a run may be at a hard point, where it leaves out what compiles
+        with torch.compiler.set_stance("default"):  # also where a run leaves out what would compile
             for example in examples:
                 point = operator.complete(example)
                 x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
