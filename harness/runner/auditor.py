@@ -186,6 +186,8 @@ class Auditor:
 
         def work() -> None:
             for graph, rewrite in zip(graphs, cycle(rewrite_inputs)):
+                if self._timer.cache.state is HOT:
+                    graph.replay()  # the one before was on other buffers
                 self._timer.cache.prepare(rewrite)
                 self._begins()
                 graph.replay()
