@@ -397,7 +397,7 @@ def draw(document: dict, stem: Path) -> list[Path]:
     figure = new_figure(3.6)
     alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))
     injected = [share * 100 for share in INJECTED]
-    for place, (rule, (name, colour)) in enumerate(DRAWN.items()):
+    for place, (rule, (_, colour)) in enumerate(DRAWN.items()):
         rows = [row for row in document["rows"] if row["rule"] == rule and row["kind"] == "recorded"]
         rows = [row for row in rows if row["processes"] == LOOKS_AT.get(rule, USUAL)]
         failed = float(np.mean([row["exit_1"] for row in rows]))
@@ -405,17 +405,18 @@ def draw(document: dict, stem: Path) -> list[Path]:
         alarms.text(failed + 0.015, place, f"{failed:.1%}", va="center", fontsize=SMALL_PT)
         found = [float(np.mean([row[f"found_{share:g}"] for row in rows])) for share in injected]
         width = 2.4 if rule == "suite" else 1.3
-        power.plot(injected, found, color=colour, marker="o", markersize=4, linewidth=width, label=name)
+        power.plot(injected, found, color=colour, marker="o", markersize=4, linewidth=width)
     alarms.set_yticks(range(len(DRAWN)), [name for name, _ in DRAWN.values()], fontsize=LABEL_PT)
+    for label, (_, colour) in zip(alarms.get_yticklabels(), DRAWN.values(), strict=True):
+        label.set_color(colour)
     alarms.invert_yaxis()
     alarms.set_xlim(0, 1.18)
     alarms.set_title("unchanged code: comparisons that fail", fontsize=TITLE_PT)
-    power.set_title("one cell slower: found", fontsize=TITLE_PT)
+    power.set_title("one cell slower: found (colours as on the left)", fontsize=TITLE_PT)
     power.set_xscale("log")
     power.set_xticks(injected, [f"+{share:g} %" for share in injected])
     power.set_xticks([], minor=True)
     power.set_ylim(-0.03, 1.05)
-    power.legend(fontsize=SMALL_PT, frameon=False, loc="lower right")
     for axes, axis in ((alarms, alarms.xaxis), (power, power.yaxis)):
         axis.set_major_formatter(PercentFormatter(1.0))
         axes.tick_params(labelsize=LABEL_PT)
