@@ -9,13 +9,13 @@ from torch import Tensor
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, operator, rank_of
 from baselines.workloads.request_slots import group_block_sizes, group_tables
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
 def slot_of_tokens(x: Inputs, tokens: Tensor) -> Tensor:
     """[A] int64: request slot of every token, -1 where it has none."""
-    rows = torch.searchsorted(x.query_start_loc[1 : len(x.idx) + 1], tokens, right=True)
+    rows = row_of(x.query_start_loc[1 : len(x.idx) + 1], tokens)
     last = len(x.idx) - 1
     return torch.where(rows <= last, x.idx[rows.clamp(max=last)], -1)
 

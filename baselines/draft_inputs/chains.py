@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from baselines.draft_inputs.operator import Inputs, Outputs, operator
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
@@ -18,7 +18,7 @@ def first_pass(x: Inputs, out: Outputs, tokens: Tensor, following: Tensor) -> No
     starts = x.query_start_loc[: rows + 1]
     kept = torch.diff(starts) - x.num_rejected
     end = (starts[:-1] + kept - 1).long()
-    row = torch.searchsorted(starts[1:], tokens, right=True).clamp(max=rows - 1)
+    row = row_of(starts[1:], tokens).clamp(max=rows - 1)
     left = kept[row] - (tokens - starts[:-1][row])  # kept tokens of the row from this one on
     out.ids[:count].copy_(torch.where(left > 1, x.target_ids[following], out.ids[:count]))
     out.ids[end] = torch.where(x.num_sampled > 0, x.last[x.idx], x.next_prefill[x.idx]).int()

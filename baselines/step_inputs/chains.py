@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from baselines.step_inputs.operator import Inputs, Outputs, operator
-from baselines.workloads.torch_compile import compiled
+from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
@@ -20,7 +20,7 @@ def fill(x: Inputs, out: Outputs, tokens: Tensor, logits: Tensor, ahead: Tensor,
     out.seq_lens[:rows].copy_(lens)
     out.seq_lens[rows:].zero_()
 
-    owner = torch.searchsorted(ends, tokens, right=True).clamp(max=rows - 1)
+    owner = row_of(ends, tokens).clamp(max=rows - 1)
     position = tokens + (computed - starts)[owner]
     out.positions[:count].copy_(position)
     row = tokens - (ends - num_logits)[owner]  # logit row of the request, negative before the first
@@ -43,7 +43,7 @@ def fill(x: Inputs, out: Outputs, tokens: Tensor, logits: Tensor, ahead: Tensor,
         out.next_prefill[:, slots] = torch.where(computed < prompt, token, out.next_prefill[:, slots])
 
     n = len(logits)
-    owner = torch.searchsorted(x.cu_num_logits[1:], logits, right=True).clamp(max=rows - 1)
+    owner = row_of(x.cu_num_logits[1:], logits).clamp(max=rows - 1)
     within = logits - x.cu_num_logits[:-1][owner]
     token = (ends - num_logits)[owner] + within
     out.logits_indices[:n].copy_(token)

@@ -58,6 +58,14 @@ def compiled(
     return _functions[key]
 
 
+def row_of(ends: Tensor, tokens: Tensor) -> Tensor:
+    """int64 with the shape of ``tokens``: the first row whose end lies behind the token. ends: [rows], may be a slice.
+
+    Inductor before torch 2.13 searches a slice from the start of its storage (pytorch #182343): there it is a copy.
+    """
+    return torch.searchsorted(ends.clone() if torch.compiler.is_compiling() else ends, tokens, right=True)
+
+
 def _placed(tensors: Any, device: torch.device) -> Any:
     """The dataclass with its tensors on the device, strides kept, each a view into a larger storage.
 
