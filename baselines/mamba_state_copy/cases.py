@@ -175,6 +175,7 @@ HARD_POINTS = [
     HardPoint("odd sizes", _SMALL | _ODD | {"conv_dim": 2051}),
     HardPoint("odd sizes, DS", _SMALL | _DS | _ODD | {"conv_dim": 517}),
     HardPoint("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),  # noqa: E501
+    HardPoint("a state shared by two blocks", _SMALL | {"ssm_state_bytes": 12288, "num_layers": 1, "batch_size": 2}),
     HardPoint("last block of max_model_len", _SMALL | {"context_len": 256}),
     HardPoint("after sampling", _AFTER),
     HardPoint("after sampling, DS", _AFTER | _DS),

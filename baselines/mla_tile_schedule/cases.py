@@ -49,6 +49,17 @@ def _last_two_longer(x: Inputs) -> None:
     x.seq_lens[-2:] = 640
 
 
+def _far_ends(x: Inputs) -> None:
+    """Costs 10, 10, 22, 10, 22, ..., 1, 1, ..., 273 and 33 parts of cost 32.
+
+    First 36 ends that no part reaches, later 33 ends up to the last one within a part's reach.
+    """
+    blocks = [9, *[9, 21] * 17, 9]
+    x.seq_lens.zero_()
+    x.seq_lens[:36] = x.seq_lens.new_tensor(blocks) * 64
+    x.seq_lens[-1] = 272 * 64
+
+
 def _specified(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([1000, 64, 0, 5000]))
 
@@ -80,6 +91,11 @@ HARD_POINTS = [
         "100 parts of one long row among stretched ones",
         {"batch_size": 128, "num_sm_parts": 132, "context_len": 4},
         _one_long_row,
+    ),
+    HardPoint(
+        "stretched parts more than 32 requests apart",
+        {"batch_size": 256, "num_sm_parts": 33, "overhead": 1, "max_decode_len": 1, "context_len": 64} | _OLD,
+        _far_ends,
     ),
     HardPoint("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
     *_both("long row last, zeros before", {"batch_size": 17, "context_len": 4}, _long_row_last),

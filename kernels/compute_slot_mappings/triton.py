@@ -20,11 +20,12 @@ from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
-LANES = 32
-#: Rows of a program, and tokens of a row that it takes, LANES at a time.
+#: Tokens of a row that a program takes at a time, where no row is longer than the first number, and where one is.
+LANES, LONG_LANES = 16, 32
+#: Rows of a program, and tokens of a row that it takes.
 ROWS, TOKENS = 4, 64
 #: Entries of the tail that a program clears.
-TAIL = 512
+TAIL = 256
 
 
 @triton.jit
@@ -161,7 +162,8 @@ def _map(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: four rows and a strip of the tail per program and group."""
     rows, capacity = len(x.idx), out.slots.shape[1]
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, cdiv(longest_row(point), TOKENS))
+    longest = longest_row(point)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, cdiv(longest, TOKENS))
 
     return fixed_launch(
         _map,
@@ -182,6 +184,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         RANK=rank_of(point),
         INTERLEAVE=point.cp_interleave,
         ROWS=ROWS,
-        LANES=LANES,
+        LANES=LANES if longest <= LANES else LONG_LANES,
         TAIL=TAIL,
+        num_warps=2,
     )

@@ -12,7 +12,8 @@
 //
 // Two loads in sequence, slot, then count and columns. With four groups and windows the engine's kernel is faster: 2.16
 // against 2.84, Triton 2.30. Why was not found out.
-// No earlier version of this kernel was measured.
+// Not taken: a single strip per row. 1.85 against 1.88 in the same run, Triton with 128 columns 1.94 against 1.98, since all
+// rows end in the first strip there. But a row of more than 512 blocks (Triton: 128) then takes turns, each a trip to memory.
 
 #include "gather_block_tables.cuh"
 

@@ -9,9 +9,11 @@
 //   a kernel per launch of vLLM 0.33                         6 and 2 launches   7.52   2.57
 //   all from the state by slot                               1 launch           2.02   1.31
 //                                                            Triton             1.98   1.34
+//   loads by slot together, table entries before stores      1 launch           1.88
+//   a warp per program instead of two                        Triton             1.79
 //
+// In the run of the last two the versions before took 1.99 and Triton 1.90; Triton with entries before stores, two warps: 1.86.
 // Before the forward pass three loads in sequence, slot, count, table entries; after sampling two, without the table.
-// No earlier version of this kernel was measured.
 
 #include "mamba_align_step.cuh"
 

@@ -26,15 +26,20 @@ __device__ __forceinline__ void before_forward(
     const long long s = idx[b];
     const int start = query_start_loc[b], end = query_start_loc[b + 1];
     const bool live = s >= 0;
-    int new_column = 0;
-    if (live) new_column = (num_computed[s] + end - start - 1) / block_size;
+    int new_column = 0, old = -1, count = 1, entry = 0;
+    if (live) {
+        const int computed = num_computed[s];
+        old = columns_before[s];
+        count = accepted_before[s];
+        new_column = (computed + end - start - 1) / block_size;
+    }
+    // The first entry is loaded before anything is stored.
+    const int first = max(new_column, 0);
+    if (live && lane < groups * slots_per_row)
+        entry = slot_tables[((long long)(lane / slots_per_row) * capacity + s) * width + first + lane % slots_per_row];
     if (lane == 0) {
-        bool crosses = false;
-        int old = -1, count = 1;
+        const bool crosses = old >= 0 && old != new_column;
         if (live) {
-            old = columns_before[s];
-            count = accepted_before[s];
-            crosses = old >= 0 && old != new_column;
             source_columns[s] = old;
             source_offsets[s] = max(count - 1, 0);
             columns[s] = new_column;
@@ -47,11 +52,10 @@ __device__ __forceinline__ void before_forward(
         starts[b] = start;
         if (b == rows - 1) starts[rows] = end;
     }
-    const int first = max(new_column, 0);
     for (int i = lane; i < groups * slots_per_row; i += LANES) {
         const int g = i / slots_per_row, j = i % slots_per_row;
         state_slots[((long long)g * capacity + b) * slots_per_row + j] =
-            live ? slot_tables[((long long)g * capacity + s) * width + first + j] : 0;
+            i == lane ? entry : live ? slot_tables[((long long)g * capacity + s) * width + first + j] : 0;
     }
 }
 

@@ -222,5 +222,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.mamba_block_size,
         ROWS=tile_rows,
         SLOTS=slots,
-        num_warps=2,
+        num_warps=1,
     )

@@ -15,7 +15,7 @@ from harness.cuda import launcher
 from kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
 
 SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
-#: As in the source: threads of a block, and accesses that a thread has in flight.
+#: As in the source: threads of a block, and accesses of an SSM state that a thread has in flight at most.
 THREADS, ACCESSES = 256, 4
 
 
@@ -31,7 +31,10 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     time_stride, channel_stride = time_first(point, x.conv_states).stride()[2:]
     ssm_vector = _vector(words, 4, x.ssm_states, out.ssm_states)
     conv_vector = _vector(point.conv_dim, 8, x.conv_states, out.conv_states) if sd else 1
-    ssm_pieces = cdiv(words, THREADS * ACCESSES * ssm_vector)
+    span = THREADS * ACCESSES
+    if words <= span * ssm_vector:  # a state that would be one piece: two blocks share it
+        span //= 2
+    ssm_pieces = cdiv(words, span * ssm_vector)
     pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
     multiplier, shift = reciprocal(point.mamba_block_size)
     more = ()
@@ -71,5 +74,8 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.conv_dim // conv_vector,
         time_stride // conv_vector,
         channel_stride,
+        span,
+        *reciprocal(pieces),
+        *reciprocal(point.num_layers),
         *more,
     )

@@ -1,18 +1,20 @@
 // mamba_state_copy in one launch: decides on the device which requests cross a block boundary, and copies.
 //
-// Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot and the counts of the
-// warps before it give each crossing request its place in the list, so the list is the same in all blocks. Then block i takes
-// the pieces i, i + gridDim.x, ... of list x layers x (pieces of an SSM state and of a convolution).
+// Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot gives each crossing
+// request its place in the list of its warp, so the lists are the same in all blocks. Then block i takes the pieces
+// i, i + gridDim.x, ... of requests x layers x (pieces of an SSM state and of a convolution), and finds its request by the
+// lengths of the eight lists. That takes one barrier; places in a common list would take two.
 //
 // Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution shifted inside
 // its slot is moved by threads that own channels, from the first column to the last: a thread reads before it overwrites.
-// All blocks read accepted and state_columns, the first one writes accepted_out and columns_out, and no barrier orders the two:
-// each must be a separate array.
+// All blocks read accepted and state_columns, the last one, which rarely has a piece, writes accepted_out and columns_out, and no
+// barrier orders the two: each must be a separate array.
 //
 // BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers / layers_per_group
 // tables. The list then holds columns, and a piece looks up the slots of its group.
 //
-// n / block_size is (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses of the type.
+// Divisions by block_size, pieces and num_layers are (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses
+// of the type, and so is span, the size of a piece of an SSM state: at most THREADS * ACCESSES.
 //
 // Versions, us on an H200 at B = 128, four layers, one request in ten crosses (record mamba_copy). Predicted: 1.55, the
 // floor:
@@ -20,14 +22,23 @@
 //   decided on the device, operators over whole batches      44 launches        136?
 //   the same, compiled by Inductor                           6 launches         63.9
 //   every block builds the list, pieces in turn              1 launch           3.02, Triton 3.19
+//   loads of counts together, all columns in flight          1 launch           2.83 (predicted 2.5)
+//   one barrier, no division behind it                       1 launch           2.74 (predicted 2.4)
+//   a state of one piece cut into two                        1 launch           2.64 (predicted 2.35)
 //
-// Nsight Compute: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no byte is to be saved. Three loads
-// in sequence, lengths, table entries, states, where the floor has one; where all requests cross it is at the floor. The
-// first version has not changed its time since; no other was measured.
+// At B = 32: 2.56 in the first version of one launch, then 2.48, 2.39 and 2.21. States of 64 KB, all requests cross at B = 32:
+// 4.97, 4.74 and 4.55, but 5.10 with pieces of 8 KB, so larger states keep pieces of 16 KB. In these measurements the size of a
+// piece was a constant of the source; now the launch sets it.
+//
+// The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table entries,
+// a state, and the columns of a convolution beyond the fourth. Three are left, where the floor has one.
+// Nsight Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no byte is to be saved.
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int ACCESSES = 4;
+// Columns of a convolution that a thread has in flight: all of them for up to five speculative blocks.
+constexpr int COLUMNS_IN_FLIGHT = 8;
 
 struct Move {
     int conv_from, ssm_from, to, shift;
@@ -41,11 +52,13 @@ __device__ __forceinline__ int divide(int n, int multiplier, int shift) { return
         const Conv *conv_in, const Ssm *ssm_in, Conv *conv_out, Ssm *ssm_out, int *__restrict__ accepted_out,         \
         int *__restrict__ columns_out, int num_reqs, int table_stride, int after, int block_size, int multiplier,     \
         int division_shift, int num_layers, int slots_in, int slots_out, int words, int ssm_pieces, int pieces,       \
-        int columns, int channels, int time_stride, int channel_stride
+        int columns, int channels, int time_stride, int channel_stride, int span, int pieces_multiplier,          \
+        int pieces_shift, int layers_multiplier, int layers_shift
 #define ARGUMENTS                                                                                                     \
     seq_lens, query_start_loc, accepted, state_columns, drafts, table, conv_in, ssm_in, conv_out, ssm_out,            \
         accepted_out, columns_out, num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, \
-        slots_in, slots_out, words, ssm_pieces, pieces, columns, channels, time_stride, channel_stride
+        slots_in, slots_out, words, ssm_pieces, pieces, columns, channels, time_stride, channel_stride, span,            \
+        pieces_multiplier, pieces_shift, layers_multiplier, layers_shift
 
 #define BY_SLOT_PARAMETERS                                                                                            \
     const long long *__restrict__ idx, const int *__restrict__ num_computed, long long group_stride, int layers_per_group
@@ -55,7 +68,7 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
                                      long long group_stride = 0, int layers_per_group = 1) {
     __shared__ Move moves[THREADS];
     __shared__ int owners[BY_SLOT ? THREADS : 1];
-    __shared__ int crossing_in_warp[WARPS];
+    __shared__ __align__(16) int crossing_in_warp[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 
 #pragma unroll 1
@@ -69,54 +82,44 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
         const bool request = b < num_reqs && slot >= 0;
 
         const int last = seq_len > 0 && request ? divide(seq_len - 1, multiplier, division_shift) : -1;
+        // Both phases without a branch: the compiler would load start and end behind it, and it waits for the lengths.
+        const int running = BY_SLOT ? seq_len - count + 1 : seq_len - num_drafts, computed = seq_len - (end - start);
+        const int blocks = divide(running + count - 1, multiplier, division_shift), block_before = divide(computed - 1, multiplier, division_shift);
+        const int source = after || BY_SLOT || known >= 0 ? known : computed > 0 ? block_before : -1, target = after ? blocks - 1 : last;
         Move move;
-        int source, target;
-        bool crosses;
-        if (after) {
-            const int running = BY_SLOT ? seq_len - count + 1 : seq_len - num_drafts;
-            const int blocks = request ? divide(running + count - 1, multiplier, division_shift) : 0;
-            source = known;
-            target = blocks - 1;
-            move.shift = blocks * block_size - running;
-            crosses = move.shift >= 0;
-        } else {
-            const int computed = seq_len - (end - start);
-            source = known >= 0 || BY_SLOT ? known : computed > 0 ? divide(computed - 1, multiplier, division_shift) : -1;
-            target = last;
-            move.shift = count - 1;
-            crosses = source >= 0 && source != target;
-        }
-        crosses = crosses && seq_len > 0 && request;
+        move.shift = after ? blocks * block_size - running : count - 1;
+        const bool crosses = (after ? move.shift >= 0 : source >= 0 && source != target) && seq_len > 0 && request;
         if (crosses) {
             const int* slots = table + (long long)row * table_stride;
             move.conv_from = BY_SLOT ? source : slots[source];
             move.ssm_from = BY_SLOT ? source + move.shift : slots[source + move.shift];
             move.to = BY_SLOT ? target : slots[target];
         }
-        if (blockIdx.x == 0 && request) {
+        if (blockIdx.x == gridDim.x - 1 && request) {
             accepted_out[owner] = crosses && (!after || move.conv_from == move.to) ? 1 : count;
             if (!after) columns_out[owner] = last;
         }
 
         const unsigned crossing = __ballot_sync(0xffffffffu, crosses);
         if (lane == 0) crossing_in_warp[warp] = __popc(crossing);
+        const int own = warp * 32 + __popc(crossing & ((1u << lane) - 1));
+        if (crosses) moves[own] = move;
+        if (BY_SLOT && crosses) owners[own] = owner;
         __syncthreads();
-        int place = __popc(crossing & ((1u << lane) - 1)), total = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            if (w < warp) place += crossing_in_warp[w];
-            total += crossing_in_warp[w];
-        }
-        if (crosses) moves[place] = move;
-        if (BY_SLOT && crosses) owners[place] = owner;
-        // The next tile writes the counts after this barrier, and the moves after its own first one, which no thread passes
-        // before all of them have left the loop below.
-        __syncthreads();
+        const int4 few = reinterpret_cast<const int4*>(crossing_in_warp)[0], more = reinterpret_cast<const int4*>(crossing_in_warp)[1];
+        const int lengths[WARPS] = {few.x, few.y, few.z, few.w, more.x, more.y, more.z, more.w};
 
 #pragma unroll 1
-        for (int piece = blockIdx.x; piece < total * num_layers * pieces; piece += gridDim.x) {
-            const int item = piece / pieces, part = piece - item * pieces;
-            const int place_of_item = item / num_layers, layer = item - place_of_item * num_layers;
+        for (int piece = blockIdx.x;; piece += gridDim.x) {
+            const int item = divide(piece, pieces_multiplier, pieces_shift), part = piece - item * pieces;
+            const int place = divide(item, layers_multiplier, layers_shift), layer = item - place * num_layers;
+            int place_of_item = place, total = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) {
+                total += lengths[w];
+                if (place >= total) place_of_item += 32 - lengths[w];
+            }
+            if (place >= total) break;
             Move moved = moves[place_of_item];
             if (BY_SLOT) {
                 const int* slots = table + layer / layers_per_group * group_stride + (long long)owners[place_of_item] * table_stride;
@@ -128,34 +131,33 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
                 if (moved.ssm_from == moved.to) continue;
                 const Ssm* read = ssm_in + ((long long)layer * slots_in + moved.ssm_from) * words;
                 Ssm* written = ssm_out + ((long long)layer * slots_out + moved.to) * words;
-                const int begin = part * THREADS * ACCESSES + threadIdx.x;
+                const int begin = part * span + threadIdx.x, end = min(part * span + span, words);
                 Ssm values[ACCESSES];
 #pragma unroll
                 for (int i = 0; i < ACCESSES; ++i)
-                    if (begin + i * THREADS < words) values[i] = read[begin + i * THREADS];
+                    if (begin + i * THREADS < end) values[i] = read[begin + i * THREADS];
 #pragma unroll
                 for (int i = 0; i < ACCESSES; ++i)
-                    if (begin + i * THREADS < words) written[begin + i * THREADS] = values[i];
+                    if (begin + i * THREADS < end) written[begin + i * THREADS] = values[i];
             } else {
                 const int channel = (part - ssm_pieces) * THREADS + threadIdx.x;
                 if (channel >= channels || (moved.conv_from == moved.to && moved.shift == 0)) continue;
-                const long long state = (long long)columns * channels;
-                const Conv* read = conv_in + ((long long)layer * slots_in + moved.conv_from) * state + (long long)channel * channel_stride +
-                                   moved.shift * time_stride;
-                Conv* written = conv_out + ((long long)layer * slots_out + moved.to) * state + (long long)channel * channel_stride;
-                const int kept = columns - moved.shift;
+                const long long state = (long long)columns * channels, place_in_state = (long long)channel * channel_stride, step = time_stride;
+                const Conv* read = conv_in + ((long long)layer * slots_in + moved.conv_from) * state + place_in_state + moved.shift * step;
+                Conv* written = conv_out + ((long long)layer * slots_out + moved.to) * state + place_in_state;
 #pragma unroll 1
-                for (int time = 0; time < kept; time += ACCESSES) {
-                    Conv values[ACCESSES];
+                for (int kept = columns - moved.shift; kept > 0; kept -= COLUMNS_IN_FLIGHT) {
+                    Conv values[COLUMNS_IN_FLIGHT];
 #pragma unroll
-                    for (int i = 0; i < ACCESSES; ++i)
-                        if (time + i < kept) values[i] = read[(time + i) * time_stride];
+                    for (int i = 0; i < COLUMNS_IN_FLIGHT; ++i, read += step)
+                        if (i < kept) values[i] = *read;
 #pragma unroll
-                    for (int i = 0; i < ACCESSES; ++i)
-                        if (time + i < kept) written[(time + i) * time_stride] = values[i];
+                    for (int i = 0; i < COLUMNS_IN_FLIGHT; ++i, written += step)
+                        if (i < kept) *written = values[i];
                 }
             }
         }
+        if (tile + THREADS < num_reqs) __syncthreads();  // the next tile overwrites the lists
     }
 }
 

@@ -8,13 +8,11 @@ and ends.
 A convolution may be shifted inside its slot. A lane owns channels and moves them from the first column to the last, and
 reads what it is about to overwrite before it writes, so no lane overwrites what another one still has to read.
 
-All blocks read num_accepted_tokens and state_columns, the first block writes those of the next step, and nothing orders
+All blocks read num_accepted_tokens and state_columns, one block writes those of the next step, and nothing orders
 the two. So neither may share an array with its output.
 
-On an H200 Triton and CUDA C++ are close where few requests cross; CUDA C++ is a sixth faster where a hundred do. Both
-take about twice the floor (1.4 times if no request crosses). The floor includes one trip to memory; the kernel needs
-three in sequence: lengths, the table entries they point to, the states those point to. The scan that builds the list
-comes between the first two.
+The floor includes one trip to memory; the kernel needs three in sequence: lengths, the table entries they point to, the
+states those point to. The scan that builds the list comes between the first two.
 
 mamba_state_copy.cu has the versions with their times.
 """

@@ -19,6 +19,7 @@
 //
 //   eight warps, rounds             2.11    6.75
 //   one warp; doubling              1.62    5.84
+//   doubling; ends by pairs                 4.29 (predicted 4.9; the one before 6.06 in the same run)
 //
 // Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come first;
 // no stall on memory is near. Before, with eight warps: barriers.
@@ -226,6 +227,22 @@ __device__ __forceinline__ int ends_within(const int* ends, int capacity, int re
     return ends[found] <= reach ? found + 1 : found;
 }
 
+// A part that starts at the end before request `from` is followed by the first part that reaches ends[to]: the k-th, which would
+// start at most `overhead` before it. It is stretched to it unless it would start behind it. k << 16 | ~(to + 1) & 0xffff where it
+// is, else NO_SNAP. The least of these is the next stretched part and the last end that it reaches: k grows with `to`.
+// parts_per_cost: 2^32 / stride or little less, so that the quotient is at most one too small.
+__device__ __forceinline__ unsigned stretched_by(
+    const int* ends, int from, int to, int batch_size, int num_parts, int overhead, int stride, unsigned parts_per_cost) {
+    const unsigned distance = ends[to] - (from ? ends[from - 1] : 0);
+    const unsigned n = max((int)distance - overhead, 1) + stride - 1u;
+    unsigned k = __umulhi(n, parts_per_cost), place = k * stride;
+    if (n - place >= (unsigned)stride) {
+        ++k;
+        place += stride;
+    }
+    return to < batch_size && place <= distance && k < (unsigned)num_parts ? k << 16 | (0xfffe - to) : NO_SNAP;
+}
+
 // Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what follows
 // depends on that end alone: `jumps` leads from each end to the end of the next stretched part, with the number of parts
 // between (in the upper 16 bits), and doubled, to the 2nd, 4th, 8th ... next. A thread per part descends from the first
@@ -234,26 +251,35 @@ __device__ __forceinline__ void jump_schedule(
     const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride, int capacity) {
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, levels = 32 - __clz(num_parts - 1);
     const int width = batch_size + 1;
-    unsigned jump = FAR << 16 | batch_size;
-    if (thread < batch_size) {
-        int y = (thread ? ends[thread - 1] : 0) + stride;
-        int found = thread, end = y - stride, next = ends[found];
+    // A warp per end: each lane looks at one of the ends that follow, and at the first part that reaches it.
+    const unsigned parts_per_cost = (unsigned)__fdividef(4294965248.0f, (float)stride);
 #pragma unroll 1
-        for (int k = 1; k < num_parts; ++k, y += stride) {
-            while (next <= y + overhead) {
-                end = next;
-                next = ends[++found];
-            }
-            if (end >= y) {
-                jump = k << 16 | found;
-                break;
-            }
-            if (found == batch_size) break;
+    for (int first = warp * ITEMS; first < batch_size; first += WARPS * ITEMS) {
+        unsigned best[ITEMS];
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) best[i] = stretched_by(ends, first + i, first + i + lane, batch_size, num_parts, overhead, stride, parts_per_cost);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) best[i] = __reduce_min_sync(ALL, best[i]);
+        unsigned mine = NO_SNAP;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) mine = lane == i ? best[i] : mine;
+        // Rare: none of 32 ends is reached, or the last of them is.
+        const int further = first + lane + 32;
+        unsigned open = __ballot_sync(ALL, lane < ITEMS && further < batch_size && (mine == NO_SNAP || (int)(~mine & 0xffff) == further));
+#pragma unroll 1
+        for (; open; open &= open - 1) {
+            const int i = __ffs(open) - 1;
+            unsigned least = NO_SNAP;
+#pragma unroll 1
+            for (int next = first + i; next < batch_size && (least == NO_SNAP || (int)(~least & 0xffff) == next); next += 32)
+                least = min(least, __reduce_min_sync(ALL, stretched_by(ends, first + i, next + lane, batch_size, num_parts, overhead, stride, parts_per_cost)));
+            if (lane == i) mine = least;
         }
-        jumps[thread] = jump;
+        if (lane < ITEMS && first + lane < batch_size) jumps[first + lane] = mine == NO_SNAP ? FAR << 16 | batch_size : mine ^ 0xffff;
     }
     if (thread < levels) jumps[thread * width + batch_size] = FAR << 16 | batch_size;
     __syncthreads();
+    unsigned jump = thread < batch_size ? jumps[thread] : FAR << 16 | batch_size;
 #pragma unroll 1
     for (int level = 1; level < levels; ++level) {
         if (thread < batch_size) {

@@ -4,6 +4,9 @@
     cuda_fused      one packed host-to-device copy before the kernel in CUDA C++
     cuda_mapped     the same kernel without the copy
 
+Most requests of a running batch keep their row. triton_fused loads what belongs to row b together with the former row
+of b, and uses it if that is b: one trip over the bus instead of two and one to memory in sequence.
+
 prev_num_computed and num_computed are two buffers, so requests may change rows and blocks need no order. By slot they
 may be one, because a slot is read and written by one request alone.
 
@@ -63,7 +66,7 @@ def bound_writer(x: Inputs, out: Outputs) -> Callable[[], None]:
     return write
 
 
-@triton.jit(do_not_specialize=["rows", "capacity"])
+@triton.jit(do_not_specialize=["rows", "capacity", "previous"])
 def _update(
     host,
     before,
@@ -75,6 +78,7 @@ def _update(
     positions,
     rows,
     capacity,
+    previous,
     BY_SLOT: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
@@ -94,10 +98,17 @@ def _update(
     if BY_SLOT:
         own = p
         drafts = tl.load(host + 2 * rows + b, mask=inside, other=0)
+        old = tl.load(before + p, mask=p >= 0, other=0)
+        produced = tl.load(valid + p, mask=p >= 0, other=0)
     else:
-        drafts = tl.load(host + 2 * rows + p, mask=p >= 0, other=0)
-    old = tl.load(before + p, mask=p >= 0, other=0)
-    produced = tl.load(valid + p, mask=p >= 0, other=0)
+        # Most requests of a running batch keep their row: what belongs to row b is loaded together with p.
+        stayed, moved = p == b, (p >= 0) & (p != b)
+        drafts = tl.load(host + 2 * rows + b, mask=inside & (b < previous), other=0)
+        old = tl.load(before + b, mask=inside, other=0)
+        produced = tl.load(valid + b, mask=inside, other=0)
+        drafts = tl.where(stayed, drafts, tl.load(host + 2 * rows + p, mask=moved, other=0))
+        old = tl.where(stayed, old, tl.load(before + p, mask=moved, other=0))
+        produced = tl.where(stayed, produced, tl.load(valid + p, mask=moved, other=0))
     corrected = drafts > 0
     computed = tl.where(corrected, old + produced, believed)
     if BY_SLOT:
@@ -130,6 +141,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         out.positions,
         rows,
         capacity,
+        len(x.to_device) - 2 * rows,
         BY_SLOT=by_slot(point),
         ROWS=ROWS_PER_BLOCK,
         LANES=32,
