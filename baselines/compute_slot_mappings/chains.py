@@ -15,7 +15,7 @@ from harness.contract import COMPILER, Point, variant
 
 def slot_of_tokens(x: Inputs, tokens: Tensor) -> Tensor:
     """[A] int64: request slot of every token, -1 where it has none."""
-    rows = row_of(x.query_start_loc[1 : len(x.idx) + 1], tokens)
+    rows = row_of(x.query_start_loc[: len(x.idx) + 1], tokens)
     last = len(x.idx) - 1
     return torch.where(rows <= last, x.idx[rows.clamp(max=last)], -1)
 

@@ -18,7 +18,7 @@ def first_pass(x: Inputs, out: Outputs, tokens: Tensor, following: Tensor) -> No
     starts = x.query_start_loc[: rows + 1]
     kept = torch.diff(starts) - x.num_rejected
     end = (starts[:-1] + kept - 1).long()
-    row = row_of(starts[1:], tokens).clamp(max=rows - 1)
+    row = row_of(starts, tokens).clamp(max=rows - 1)
     left = kept[row] - (tokens - starts[:-1][row])  # kept tokens of the row from this one on
     out.ids[:count].copy_(torch.where(left > 1, x.target_ids[following], out.ids[:count]))
     out.ids[end] = torch.where(x.num_sampled > 0, x.last[x.idx], x.next_prefill[x.idx]).int()

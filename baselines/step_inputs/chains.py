@@ -20,7 +20,7 @@ def fill(x: Inputs, out: Outputs, tokens: Tensor, logits: Tensor, ahead: Tensor,
     out.seq_lens[:rows].copy_(lens)
     out.seq_lens[rows:].zero_()
 
-    owner = row_of(ends, tokens).clamp(max=rows - 1)
+    owner = row_of(x.query_start_loc[: rows + 1], tokens).clamp(max=rows - 1)
     position = tokens + (computed - starts)[owner]
     out.positions[:count].copy_(position)
     row = tokens - (ends - num_logits)[owner]  # logit row of the request, negative before the first
@@ -43,7 +43,7 @@ def fill(x: Inputs, out: Outputs, tokens: Tensor, logits: Tensor, ahead: Tensor,
         out.next_prefill[:, slots] = torch.where(computed < prompt, token, out.next_prefill[:, slots])
 
     n = len(logits)
-    owner = row_of(x.cu_num_logits[1:], logits).clamp(max=rows - 1)
+    owner = row_of(x.cu_num_logits, logits).clamp(max=rows - 1)
     within = logits - x.cu_num_logits[:-1][owner]
     token = (ends - num_logits)[owner] + within
     out.logits_indices[:n].copy_(token)

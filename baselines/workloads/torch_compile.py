@@ -58,12 +58,16 @@ def compiled(
     return _functions[key]
 
 
-def row_of(ends: Tensor, tokens: Tensor) -> Tensor:
-    """int64 with the shape of ``tokens``: the first row whose end lies behind the token. ends: [rows], may be a slice.
+def row_of(starts: Tensor, tokens: Tensor) -> Tensor:
+    """int64 with the shape of ``tokens``: the row that each lies in, or the number of rows for one behind the last.
 
-    Inductor before torch 2.13 searches a slice from the start of its storage (pytorch #182343): there it is a copy.
+    starts: [rows + 1], where each row starts and the last one ends; no token lies before the first.
+
+    Inductor before torch 2.13 searches a slice from the start of its storage (pytorch #182343), and removes a copy.
     """
-    return torch.searchsorted(ends.clone() if torch.compiler.is_compiling() else ends, tokens, right=True)
+    if torch.compiler.is_compiling():
+        return torch.searchsorted(starts, tokens, right=True) - 1
+    return torch.searchsorted(starts[1:], tokens, right=True)
 
 
 def _placed(tensors: Any, device: torch.device) -> Any:
