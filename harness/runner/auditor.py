@@ -86,10 +86,13 @@ class Auditor:
 
     def group(self, task: Task) -> Iterator[Heartbeat | Audited]:
         operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        places = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0).places(PLACEMENTS)
+        places: list[Fixture] = []
         for variant in (self._catalog.find(task.operator, name) for name in task.variants):
             yield Heartbeat(variant.name, "audit")
             try:
+                if not places:
+                    first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
+                    places = first.places(PLACEMENTS)
                 answer = Audited(variant.name, self._audit(places, variant))
             except Mismatch as mismatch:
                 answer = Audited(variant.name, rejection=Rejection(Status.MISMATCH, str(mismatch)))

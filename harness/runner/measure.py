@@ -70,7 +70,10 @@ def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
     before = place.outputs.snapshot()
     launch()
     synchronize(place.device)
-    place.compare(0, before, place.outputs.buffers)
+    try:
+        place.compare(0, before, place.outputs.buffers)
+    except Mismatch as mismatch:
+        raise Mismatch(mismatch.check, f"set up again on other buffers: {mismatch.message}") from None
     return launch
 
 
