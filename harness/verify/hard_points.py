@@ -57,7 +57,7 @@ class Finding:
 
 
 class LeftOut(Exception):
-    """A launch was ended because it takes too long. The message says what would, or how long it may take."""
+    """A launch was ended, or not made, because it takes too long. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def check_variant(
 
     thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
               the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
-              in the first sequence only. A torch.compile variant is then left out where it would compile again: such
-              code is of no use to the timed points, which compile what they need. Left out everywhere, it compiles.
+              in the first sequence only. A torch.compile variant is then left out where it would compile again, as
+              timed points compile what they need; one that would be left out everywhere compiles after all.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
     only:     the name of the only one to run, whether the variant declares a limit there or not.
     known:    of earlier variants of the operator, as in Fixture.
