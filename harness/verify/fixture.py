@@ -68,6 +68,7 @@ class Fixture:
     """Inputs and outputs of one operator at one point, between canaries, and batches to put into the inputs.
 
     edit:    changes the inputs of every batch in place (see HardPoint).
+    batches: how many to make, or those of another fixture of this point, to share.
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
     shift:   elements between an aligned address and the start of every buffer.
     row_strides: of inputs whose rows are to lie elsewhere than in the operator's.
@@ -83,7 +84,7 @@ class Fixture:
         device: str,
         seed: int,
         edit: Callable[[Any], None] | None = None,
-        batches: int = 3,
+        batches: int | list[Batch] = 3,
         outputs: Guard | None = None,
         shift: int = 0,
         passed_checks: set[str] | None = None,
@@ -95,16 +96,10 @@ class Fixture:
         self.passed_checks = set() if passed_checks is None else passed_checks
         arena = None if placement is None else Arena(device, placement)
         self.outputs = outputs or Guard(operator.make_outputs(point), device, shift, arena=arena)
-        self.batches: list[Batch] = []
         known = {} if known is None else known
-        for i in range(batches):
-            key = operator.spelt_out(point), edit, seed + i
-            if key not in known:
-                inputs = operator.make_inputs(point, seed + i)
-                if edit is not None:
-                    edit(inputs)
-                known[key] = self._batch(inputs)
-            self.batches.append(known[key])
+        if isinstance(batches, int):
+            batches = [self._made(seed + i, edit, known) for i in range(batches)]
+        self.batches = batches
         self.inputs = Guard(self.batches[0].inputs, device, shift, row_strides, arena)
         self._staged: dict[int, dict[str, Tensor]] = {}
 
@@ -113,14 +108,20 @@ class Fixture:
         ``most`` together, or 5, 2 or 1 where so many would take more than PLACED_BYTES or memory runs out.
         """
         count = next(n for n in (most, 5, 2, 1) if n == 1 or (n <= most and n * self.nbytes <= PLACED_BYTES))
-        known = {(self.operator.spelt_out(self.point), None, 0): self.batches[0]}
         places = [self]
         with suppress(torch.OutOfMemoryError):
             for i in range(1, count):
-                place = Fixture(self.operator, self.point, self.device, 0, batches=1, known=known, placement=i)
-                place.batches = self.batches
-                places.append(place)
+                places.append(Fixture(self.operator, self.point, self.device, 0, batches=self.batches, placement=i))
         return places
+
+    def _made(self, seed: int, edit: Callable[[Any], None] | None, known: dict[Any, Batch]) -> Batch:
+        key = self.operator.spelt_out(self.point), edit, seed
+        if key not in known:
+            inputs = self.operator.make_inputs(self.point, seed)
+            if edit is not None:
+                edit(inputs)
+            known[key] = self._batch(inputs)
+        return known[key]
 
     def _batch(self, inputs: Any) -> Batch:
         devices = {name: buffer.tensor.device for name, buffer in self.outputs.buffers.items()}
