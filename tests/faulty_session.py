@@ -53,6 +53,8 @@ class Evaluator:
             raise Unprintable
         if self._start == "dies on start":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._start == "hangs on start":
+            time.sleep(60)
 
     def ready(self) -> Ready:
         if self._start == "raises when it calibrates":

@@ -155,4 +155,4 @@ def test_a_worker_that_dies_while_it_starts_is_dead(start):
 def test_a_worker_that_never_gets_ready_is_not_blamed_on_the_timeout_of_variants(start, monkeypatch):
     monkeypatch.setattr(worker, "START_LIMIT_S", 0.01)
     with pytest.raises(WorkerSilent, match=r"no sign of life for 0\.01 s \(it should have been ready by then\)"):
-        _ = start().ready
+        _ = start("hangs on start").ready
