@@ -6,9 +6,6 @@ import os
 from contextlib import suppress
 from importlib import import_module
 
-from harness.runner.fork_server import die_with_parent
-
-die_with_parent()
 os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
 with suppress(Exception):  # a worker meets it again, and reports it
     for _name in ("auditor", "evaluator", "output_comparer"):

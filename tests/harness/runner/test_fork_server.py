@@ -41,6 +41,18 @@ def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
     assert "PYTHONSAFEPATH" not in os.environ
 
 
+def test_the_server_outlives_the_thread_that_started_it():
+    """PR_SET_PDEATHSIG is about the thread, not about its process."""
+    program = (
+        "import os, threading; from harness.runner import fork_server; "
+        "ends = lambda: fork_server.started(os._exit, (5,), 'test').join(60); "
+        "thread = threading.Thread(target=ends); thread.start(); thread.join(); "
+        "process = fork_server.started(os._exit, (5,), 'test'); process.join(60); print(process.exitcode)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
 def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
     """Nor may it look for a GPU, as the driver does not survive a fork."""
     program = (
