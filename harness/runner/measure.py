@@ -18,7 +18,7 @@ from harness.records.schema import Cell, Status
 from harness.runner.protocol import Heartbeat, Job, Outputs, Rejection
 from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.host_lock import lock_of
-from harness.timing.rounds import CellTimings, Placed, Stopwatch, interleave
+from harness.timing.rounds import PLACEMENTS, CellTimings, Placed, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture, synchronize
 from harness.verify.output_probe import OutputProbe
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: Seconds of full load before each point, and before a sample is taken again.
 RAMP_S = 0.02
-#: Sets of buffers on which a launch is timed, unless they are large.
-PLACEMENTS = 10
 
 
 class ContextLost(Exception):

@@ -25,8 +25,9 @@ SETTLED = 0.01
 SAMPLE_DECIMALS = 4
 #: How often a sample is repeated while the GPU is throttled; the last one is kept and counted as disturbed.
 RETRIES = 3
-#: Rounds between two checks whether a median has settled; a check takes about as long as a round.
-CHECK_EVERY = 5
+#: Sets of buffers that the rounds take in turns, unless they are large. It is also the number of rounds between two checks
+#: whether a median has settled, so that a median weighs the sets alike.
+PLACEMENTS = 10
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def interleave(
                 timing.error, timing.stopped = error, "error"
         if round_number >= min_rounds:
             spent = now_s() - start > budget_s
-            check = round_number % CHECK_EVERY == 0 or spent
+            check = (round_number - min_rounds) % PLACEMENTS == 0 or spent
             for timing in timings.values():
                 if timing.stopped is None and check and timing.settled():
                     timing.stopped = "settled"

@@ -50,7 +50,7 @@ def test_a_run_without_the_flag_takes_no_lock_and_notes_nothing(bench):  # noqa:
     assert bench("--out", "out")[3].started[0].host_lock is False
     content = Path("out/run.jsonl").read_text()
     assert '"worker"' not in content
-    assert "lock" not in content
+    assert several_gpus.LOCK_NOTE not in content
 
 
 @pytest.mark.parametrize(
