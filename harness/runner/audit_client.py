@@ -1,4 +1,4 @@
-"""The parent's side of the audit: asks the second process about the cells of a point and joins its answers to them."""
+"""The parent's side of the audit: asks the auditor about the cells of a point and joins its answers to them."""
 
 from __future__ import annotations
 

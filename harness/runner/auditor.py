@@ -1,7 +1,7 @@
-"""The second process's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
+"""The auditor's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
 
 It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
-results are joined to the first process's times cell by cell. It is a separate process because launches take the host
+results are joined to the worker's times cell by cell. It is a separate process because launches take the host
 longer once CUPTI is attached, until the process ends.
 """
 

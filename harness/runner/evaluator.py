@@ -1,4 +1,4 @@
-"""The first process's side of a run: it owns the device, checks variants, and times those that pass.
+"""The worker's side of a run: it owns the device, checks variants, and times those that pass.
 
 Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
 outcome at the point is settled. The path of a group of variants through this file: ``group`` checks one variant after

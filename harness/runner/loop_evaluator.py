@@ -1,4 +1,4 @@
-"""The first process's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
+"""The worker's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
 
 A stack that fails in verification, in set-up or in a block is left out; the others go on.
 """

