@@ -1,6 +1,6 @@
 """What `bench.py profile` writes: session.json by the process that is profiled, profile.json when it is attributed.
 
-Times here were taken under a profiler. They say where time goes; they are no results. Never imports torch.
+Times here were taken under a profiler. They say where time goes; they are not results. Never imports torch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from harness.report.tables import Entry, Table
 from harness.wording import counted, significant
 
 _NOTHING = Entry("", muted=True)
-_UNDER = "times under a profiler are no results, as launches are slower; counts, order and shares are right"
+_UNDER = "times under a profiler are not results, as launches are slower; counts, order and shares are right"
 
 _NOTES = (
     "of one call; kernels, copies and API calls are means, times medians. copies: memcpys and memsets",
