@@ -1,7 +1,5 @@
 """bench.py with a decode loop, in miniature on the CPU: what a user sees, keeps and can resume."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,8 +89,7 @@ def config(tmp_path, monkeypatch):
 
 
 def test_the_whole_path_without_a_gpu(config, tmp_path):
-    command = [sys.executable, str(ROOT / "bench.py"), str(config()), "--device", "cpu", "--out", "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = bench(config(), "--device", "cpu", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "CPU miniature, no GPU time: ITL of chains in ms" in done.stdout
     assert "4 passed" in done.stdout
