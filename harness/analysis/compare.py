@@ -366,8 +366,6 @@ def check_rule(rule: Rule) -> None:
         )
     if not 0 <= rule.floor_us < math.inf:
         raise CompareError(f"floor {rule.floor_us:g} must not be negative")
-    if not 0 < rule.rate < 1:
-        raise CompareError(f"rate {rule.rate:g} must lie between 0 and 1")
 
 
 def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired: bool = False) -> None:
