@@ -145,7 +145,7 @@ def written(
 ) -> tuple[Run, Outcome]:
     """Measure into a record, and report what is on disk. Raises RunError, RecordError and KeyboardInterrupt.
 
-    measure: from what keeps a line of the record. show: prints a run whose record is gone.
+    measure: takes the function that keeps a line of the record. show: prints a run whose record is gone.
     """
     writer = Writer(path, resume=resumed is not None)
     lines = lines_of(resumed) if resumed else []
@@ -201,8 +201,8 @@ def measured(
     """Keep the first line and a line for everything that is measured, however the run ends. Raises RunError and
     KeyboardInterrupt where it cannot begin.
 
-    total: lines to come. make_runner: from what keeps a line, and what is told of progress. groups: what it has to run.
-    known: cells that need no measuring.
+    total: lines to come. make_runner: takes the functions that keep a line and show progress. groups: what it has to
+    run. known: cells that need no measuring.
     """
     outcome, runner = Outcome(), None
     finished = False

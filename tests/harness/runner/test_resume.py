@@ -138,10 +138,9 @@ def test_another_sweep_is_refused(arguments, sentence, bench):
     assert (code, err, workers.started) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
 
 
-@pytest.mark.parametrize("arguments", [[], ["--seed", "5"]], ids=["left out", "given again"])
-def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
+def test_the_seed_may_be_given_again(bench):
     bench("--out", "out", "--seed", "5", dies_after=1)
-    code, _, err, workers = bench("--resume", "out", *arguments)
+    code, _, err, workers = bench("--resume", "out", "--seed", "5")
     assert (code, err) == (0, "")
     assert workers.started[0].seed == 5
 
@@ -150,11 +149,9 @@ def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
     ("changed", "before", "now"),
     [
         ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
-        ({"driver": "590.2"}, "driver None", "590.2"),
         ({"commit": "fffaaa"}, "commit None", "fffaaa"),
-        ({"dirty": True}, "dirty False", "True"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+    ids=["torch", "commit"],
 )
 def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
@@ -316,15 +313,7 @@ def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path)
     assert (code, err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "kernels/decode_native/cuda.py",
-        "kernels/decode_native/decode_native.cuh",
-        "baselines/workloads/axes.py",
-        "harness/",
-    ],
-)
+@pytest.mark.parametrize("path", ["kernels/decode_native/decode_native.cuh", "harness/"])
 def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
     """As it would be with an untracked kernel or outside of git: the commit is the same."""
     bench("--out", "out", dies_after=1)
