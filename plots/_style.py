@@ -79,13 +79,13 @@ def group_by_generation(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def device_name(environment: Environment) -> str:
     """``NVIDIA H200``, or the CPU's name."""
-    return environment.processor if environment.device == "cpu" else environment.gpu or "unnamed GPU"
+    return environment.processor if environment.device == "cpu" else environment.gpu
 
 
 def machine(environment: Environment) -> str:
     if environment.device == "cpu":
         return f"CPU: {environment.processor}"
-    return f"{environment.gpu or 'unnamed GPU'} · driver {environment.driver or 'unknown'}"
+    return f"{environment.gpu} · driver {environment.driver or 'unknown'}"
 
 
 def commit(environment: Environment) -> str:

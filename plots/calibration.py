@@ -42,7 +42,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     rows = fig.subplots(len(calibrated), 2, squeeze=False, width_ratios=(2, 1))
     handles: dict[str, object] = {}
     for (left, right), run in zip(rows, calibrated, strict=True):
-        name = f"{run.header.environment.gpu or 'unnamed GPU'}, {run.header.name}"
+        name = f"{run.header.environment.gpu}, {run.header.name}"
         handles |= _draw_residuals(left, run.header.calibration, name)
         _draw_chases(right, run.header.calibration)
     legend_below(fig, handles)

@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Verdict
+from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Summary, Verdict
 from harness.analysis.stats import Interval
 from harness.records.schema import Run, axis_texts, label_parts
 from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
@@ -26,8 +26,6 @@ from plots._style import DPI, caption, commit, machine, mark_uncalibrated, save
 WIDTH_IN = 7.8
 #: Rows at most, and the height: two screens of 900 px at a width of 880 px.
 MAX_CELLS, MAX_MEANS, MAX_IN = 40, 30, 15.0
-#: A larger change comes from a damaged record and would make the axis useless for the others.
-MAX_RATIO = 1e6
 LABEL_CHARACTERS = 50
 LINE_IN, GAP_IN, AROUND_IN = 0.135, 0.06, 1.15
 TEXT_PT, NOTE_PT, TITLE_PT = 7.5, 6.5, 9.5
@@ -69,13 +67,13 @@ class Line:
 
 
 def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
-    """Write the plot as PNG and SVG; [] where no gating figure has a ratio to draw, as when every cell broke."""
-    cells = [cell for cell in comparison.gating_cells if 1 / MAX_RATIO <= cell.ratio.median <= MAX_RATIO]
+    """Write the plot as PNG and SVG; [] where there is nothing to compare, as when every cell broke."""
+    cells = comparison.gating_cells
     if not cells:
         return []
     several = len(comparison.gating) > 1
     means = _summary_lines(comparison, several)
-    urgent = sorted(cells, key=lambda cell: (URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))))
+    urgent = sorted(cells, key=_urgency)
     drawn = _that_fit([cell for cell in urgent if cell.verdict != "same"], means, several)
     lines = [*means, *_lines(drawn, several)]
     height_in = sum(line.lines * LINE_IN + GAP_IN for line in lines)
@@ -103,11 +101,14 @@ def draw(comparison: Comparison, path_stem: Path) -> list[Path]:
     return save(figure, path_stem)
 
 
+def _urgency(one: CellComparison | Summary) -> tuple[int, float]:
+    return URGENCY.index(one.verdict), -abs(math.log(one.ratio.median))
+
+
 def _summary_lines(comparison: Comparison, several: bool) -> list[Line]:
     """A row for each variant, grouped by operator as the record has them; the larger changes where not all fit."""
     found = [one for one in comparison.summaries if one.figure in comparison.gating]
-    found = [one for one in found if 1 / MAX_RATIO <= one.ratio.median <= MAX_RATIO]
-    kept = sorted(found, key=lambda one: (URGENCY.index(one.verdict), -abs(math.log(one.ratio.median))))[:MAX_MEANS]
+    kept = sorted(found, key=_urgency)[:MAX_MEANS]
     more = f" ({len(found) - len(kept)} more variants changed less)" if len(found) > len(kept) else ""
     lines = [Line(f"geometric mean of a variant{more}", 1)]
     for one in found:
@@ -137,12 +138,8 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
     """Operators by their most urgent cell, and their cells likewise. Axis values that all cells of an operator share
     are in its heading. several: whether labels name the figure.
     """
-
-    def urgency(cell: CellComparison) -> tuple[int, float]:
-        return URGENCY.index(cell.verdict), -abs(math.log(cell.ratio.median))
-
     operators: dict[str, list[CellComparison]] = {}
-    for cell in sorted(cells, key=urgency):
+    for cell in sorted(cells, key=_urgency):
         operators.setdefault(cell.operator, []).append(cell)
     lines = []
     for operator, members in operators.items():
@@ -259,7 +256,6 @@ def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Seque
     cannot_be_drawn = {
         "broken": len(comparison.broken),
         "no longer timed": len(comparison.untimed),
-        "without a ratio that can be drawn": len(comparison.gating_cells) - len(cells),
     }
     not_drawn = [f"{number} more {verdict}" for verdict, number in left_out.items()]
     not_drawn += [f"{number} {what}" for what, number in cannot_be_drawn.items() if number]

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.stats import floor_us
+from harness.analysis.stats import floor_us, geometric_mean
 from harness.records.schema import Calibration, Run
 from harness.wording import significant
 from plots._axes import log_y, panel_grid, title_panel
@@ -97,7 +97,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
 
 
 def _list_ratios(ax: Axes, ratios: Mapping[str, Sequence[float]]) -> None:
-    means = {name: math.exp(sum(map(math.log, values)) / len(values)) for name, values in ratios.items()}
+    means = {name: geometric_mean(values) for name, values in ratios.items()}
     best = sorted(means, key=means.get)
     lines = [f"{significant(means[name])}× {name}" for name in best[:LISTED]]
     lines += [f"{len(best) - LISTED} more above"] if len(best) > LISTED else []

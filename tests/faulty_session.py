@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from types import ModuleType
 
 from harness.records.schema import Cell, Status
@@ -79,9 +78,6 @@ class Evaluator:
     def segfaults(self, task, name):
         ctypes.string_at(0)
 
-    def is_killed_by_a_signal_without_a_name(self, task, name):
-        os.kill(os.getpid(), signal.SIGRTMIN + 3)
-
     def exits(self, task, name):
         sys.exit(3)
 
@@ -112,19 +108,9 @@ class Evaluator:
                     os.write(descriptor, b"\0\0\0\5junk!")
         time.sleep(600)
 
-    def returns_a_huge_cell(self, task, name):
-        return self.cell(task, name, reason="x" * 50_000_000)
-
     def forks(self, task, name):
         """Both processes go on as the worker."""
         os.fork()
-        return self.cell(task, name)
-
-    def answers_an_older_message(self, task, name):
-        for descriptor in range(3, 64):
-            with suppress(OSError):
-                if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                    Connection(os.dup(descriptor)).send((0, self.cell(task, name)))
         return self.cell(task, name)
 
     def floods(self, task, name):

@@ -69,4 +69,4 @@ def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
 
 
 def gpu_name(run: Run) -> str:
-    return run.header.environment.gpu or "unnamed GPU"
+    return run.header.environment.gpu

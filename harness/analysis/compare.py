@@ -36,7 +36,7 @@ Verdict = Literal["slower", "faster", "same", "unsure"]
 VERDICTS: tuple[Verdict, ...] = ("slower", "faster", "same", "unsure")
 #: Significant digits of a time that is shown beside another.
 DIGITS = 4
-#: Processes a side with which a verdict is possible: of two, both can be in the rarer one of a kernel's two states.
+#: Fewest processes a side for a verdict. Some kernels have two speeds, and two processes can both get the rarer one.
 MIN_PROCESSES = 3
 #: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells that are not
 #: noisy.
@@ -44,7 +44,7 @@ POWER = 0.95
 #: Device -> the figures that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
 GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
-#: What two GPUs of one model differ by where their calibration kernels do not show more.
+#: Assumed difference between two GPUs of one model, unless their calibration kernels differ by more.
 MACHINE_SPREAD = 0.03
 
 
@@ -111,8 +111,8 @@ class CellComparison:
     The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
     sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
-    noisy:        whether processes differ more here than in other cells of this time. It can be slower, and fail; that
-                  it could not be seen to be does not count.
+    noisy:        whether processes differ more here than in other cells of similar time. Such a cell can fail, but is
+                  left out of Comparison.power.
     below_floor:  whether the change is smaller than Rule.floor_us.
     """
 
@@ -167,7 +167,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Machines:
-    """The GPUs of the two sides. band: what is added to the threshold on their account, a share; why: a sentence."""
+    """The GPUs of the two sides. band: share added to the threshold because they differ; why: a sentence."""
 
     base: tuple[str, ...]
     head: tuple[str, ...]
@@ -206,12 +206,12 @@ class Comparison:
 
     @property
     def threshold(self) -> float:
-        """The relative change that matters here: the rule's, and the band of the machines."""
+        """The relative change that matters here: the threshold of the rule, widened by the band of the machines."""
         return (1 + self.rule.threshold) * (1 + self.machines.band) - 1
 
     @property
     def detect(self) -> float:
-        """The slow-down that must be visible here, with the band of the machines as the threshold."""
+        """The slow-down that must be visible here, widened as the threshold is."""
         return (1 + self.rule.detect) * (1 + self.machines.band) - 1
 
     @property
@@ -366,8 +366,6 @@ def check_rule(rule: Rule) -> None:
         )
     if not 0 <= rule.floor_us < math.inf:
         raise CompareError(f"floor {rule.floor_us:g} must not be negative")
-    if not 0 < rule.rate < 1:
-        raise CompareError(f"rate {rule.rate:g} must lie between 0 and 1")
 
 
 def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired: bool = False) -> None:
@@ -431,8 +429,8 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 
 def _configuration(run: Run) -> dict[str, Any]:
-    """What decides which cells are measured and how. Not the seed, which the header holds, the model of ITL, and what
-    ratios within a record refer to; nor what is not set, which an older record may not name.
+    """The settings that decide which cells are measured and how. Left out: the seed (the header holds it), the name,
+    the baseline, the model of ITL, and settings that are None, which an older record may lack.
     """
     config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name", "baseline")}
     leaves = _leaves("config", config)
@@ -467,8 +465,8 @@ def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
 
 
 def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
-    """The greatest relative difference of a calibration kernel's graph slope between the sides: none depends on the
-    code that is compared.
+    """The greatest relative difference between the sides in the time of a calibration kernel, which does not depend on
+    the code that is compared.
     """
 
     def slope_of(runs: tuple[Run, ...], name: str) -> float:
@@ -553,7 +551,7 @@ def _pairs(result: Comparison) -> list[_Row]:
                 continue
             if result.unit == "process":
                 base = [float(np.median(base)) for base, _ in by_process]
-                # What the ratio of a process is, is decided by its pairs; its base median only sets the scale.
+                # The pairs give the ratio of a process; its base median only sets the scale.
                 head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
             else:
                 base, head = (list(map(float, side)) for side in by_process[0])
@@ -583,7 +581,7 @@ def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
 
 
 def _state(cells: Sequence[Cell]) -> str:
-    """Of the first cell that is bad, else of the first; with the number of processes where not all agree."""
+    """Status and reason of the first bad cell, else of the first; with the number of processes where not all agree."""
     if not cells:
         return "absent"
     cell = next((one for one in cells if one.status.is_bad), cells[0])
@@ -719,7 +717,7 @@ def _ratio(judged: _Judged) -> Interval:
 
 
 def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
-    """Of one figure. A process counts with the geometric mean over the cells that every process timed."""
+    """A summary of each variant, for one figure. A process counts with its mean over the cells that all timed."""
     groups: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
         groups.setdefault((row.cell.operator, row.cell.variant), []).append(row)

@@ -100,8 +100,8 @@ class Gate:
     """Measures both sides into a folder, and compares them.
 
     config:  content of the configuration of a new gate; None for one that goes on.
-    seconds: of every process of a pair, in this call.
-    _held:   a process that has loaded, and waits to be the next one.
+    seconds: how long each compared process took, in this call.
+    _held:   the next process, which has loaded and waits for its turn.
     _running: every process that has not ended.
     """
 

@@ -16,12 +16,11 @@ from msgspec import structs
 
 from harness.records.decode_loop import Loop
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
-from harness.records.valid import check
 from harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
-#: What decoding a line may raise; the last comes from brackets nested too deep.
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: What decoding a line may raise.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 _DECODER = msgspec.json.Decoder(Line)
 _REMEDY = "record the run again, or read it with the version that wrote it"
 #: The last field of a line: CRC-32 of all bytes before it.
@@ -136,7 +135,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
         return
     try:
         _decoded(content[start:])
-    except (*UNREADABLE, ValueError):
+    except UNREADABLE:
         os.truncate(path, start)
     else:
         file.write(b"\n")
@@ -190,13 +189,10 @@ def read_run(path: str | Path) -> Run:
 
 
 def _decoded(line: bytes) -> Line:
-    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
+    """Raises one of UNREADABLE."""
     if _NOT_PLAIN.search(line) is None:
-        found = _DECODER.decode(line)
-    else:
-        found = msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
-    check(found)
-    return found
+        return _DECODER.decode(line)
+    return msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
 
 
 def _check_sum(line: bytes, required: bool) -> None:

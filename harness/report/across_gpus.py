@@ -64,7 +64,7 @@ def _notes(found: AcrossGpus) -> tuple[str, ...]:
     for gpu in found.gpus:
         for run in found.runs:
             environment = run.header.environment
-            if (environment.gpu or "unnamed GPU") == gpu:
+            if environment.gpu == gpu:
                 warning = f"; UNCALIBRATED: {run.uncalibrated[0]}" if run.uncalibrated else ""
                 notes.append(
                     f"{gpu}: record {run.header.name}, driver {environment.driver}, torch {environment.torch}, Triton "

@@ -521,5 +521,5 @@ def device(runs: Sequence[Run]) -> str:
         if environment.device == "cpu":
             found.append(environment.processor)
         else:
-            found.append(f"{environment.gpu or 'unnamed GPU'}, driver {environment.driver or 'unknown'}")
+            found.append(f"{environment.gpu}, driver {environment.driver or 'unknown'}")
     return "; ".join(dict.fromkeys(found))

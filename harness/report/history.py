@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.history import Change, History, Series
+from harness.analysis.stats import geometric_mean
 from harness.report.console import print_rows
 from harness.report.escape import as_code, as_text
 from harness.wording import counted, significant
@@ -34,7 +35,7 @@ class Row:
     @property
     def texts(self) -> tuple[str, str, str]:
         """Geometric mean of the changes, the least and the greatest of several, cells."""
-        middle = math.exp(sum(map(math.log, self.ratios)) / len(self.ratios))
+        middle = geometric_mean(self.ratios)
         between = f"{percent(min(self.ratios))} … {percent(max(self.ratios))}" if len(self.ratios) > 1 else ""
         return percent(middle), between, f"{self.changed} of {self.cells}"
 

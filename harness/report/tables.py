@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
 from harness.analysis.stats import (
     FIGURES,
-    MAX_PLAUSIBLE_US,
     Interval,
     floor_in_words,
     floor_us,
@@ -220,8 +219,7 @@ def _time_entry(
     second += [f"·{NBSP}{launches}"] if launches is not None else []
     marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
     marks += LIMITED * bool(cell.limits)
-    shown = significant(mine.median) if abs(mine.median) <= MAX_PLAUSIBLE_US else f"{mine.median:.0e}"
-    return Entry(f"{shown}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
+    return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
 
 
 def _floor_entry(run: Run, row: Mapping[str, Cell]) -> Entry:

@@ -33,8 +33,8 @@ from harness.verify.fixture import Fixture
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
-#: Graphs that are traced, one replay of each; eager calls that are traced; calls before either. Many graphs, because
-#: the times of two graphs of the same launch differ, while two replays of one graph hardly do.
+#: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
+#: two graphs of the same launch differ in time, while two replays of one graph hardly do.
 GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
 #: Sets of buffers on which they work, unless these are large.
 PLACEMENTS = 4

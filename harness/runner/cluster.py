@@ -210,7 +210,7 @@ class ClusterGpu:
         return self._placed()
 
     def _placed(self) -> Ready:
-        """The answer of a new actor, which is gone again where there is none."""
+        """Start an actor and wait until it is ready; if it does not get ready, end it. Raises RunError."""
         import ray
 
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.

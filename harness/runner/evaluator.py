@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 #: Seconds of full load when the device is brought up, and again before the first sample of a run and after IDLE_S.
 RAMP_S, RAMP_AGAIN_S, IDLE_S = 1.0, 0.2, 1.0
 INTERPRETED = "verified through Triton's interpreter, which says nothing about time"
-#: What has a budget of its own on a CPU, for each variant.
+#: On a CPU each variant has a time budget for each of these.
 SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
-#: A point at capacity, or a random batch, may take one of so many shares of it.
+#: One point at capacity, or one random batch, may take 1/SHARES of the budget.
 SHARES = 8
 
 

@@ -1,5 +1,5 @@
-"""Workers that go on from one run to the next of the same command, which begins at once then: they are calibrated, and
-know which variants passed their hard points.
+"""Keeps the workers of one run for the next run of the same command. They are calibrated already, and know which
+variants passed their hard points.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptWorkers:
 
 
 class _KeptWorker(Worker):
-    """A worker that its run closes without ending it. Where the run does not wait, as after an error, it ends."""
+    """A worker that goes on when its run closes it, unless ``wait_s`` is 0, as after an error."""
 
     def __init__(self, job: Job, keep: Callable[[_KeptWorker], None]) -> None:
         super().__init__(job)
@@ -55,7 +55,7 @@ class _KeptWorker(Worker):
 
 
 def _same(one: Job, other: Job) -> bool:
-    """What differs is not used by a worker on a GPU: the parent divides the time budget, and compiles nothing ahead."""
+    """Whether two jobs differ only in what a worker on a GPU does not use: time budget and sources to compile."""
     ours, theirs = (
         replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (one, other)
     )

@@ -17,8 +17,8 @@ from harness.verify.hard_points import Finding, judged_limit, limited_names
 
 
 def check_limits(job: Job, operator: Operator, variant: Variant) -> list[Finding]:
-    """A finding with outcome "limited" for each hard point and sequence with a limit that was run there, with what was
-    found. Empty where the variant is unavailable or declares no limits. Raises RunError.
+    """Run a variant at each hard point and sequence with a declared limit; a finding with outcome "limited" for each.
+    Empty where the variant is unavailable or declares no limits. Raises RunError.
     """
     names = limited_names(operator, variant) if unavailable(variant, job.device) is None else []
     if not names:
@@ -41,6 +41,6 @@ def check_limits(job: Job, operator: Operator, variant: Variant) -> list[Finding
 
 
 def _worst(name: str, findings: list[Finding]) -> Finding:
-    """The one that fails, of several; with far rows there is one for each input, and none where memory is short."""
+    """The finding that fails, else the first. Far rows have a finding for each input, or none where memory is short."""
     failing = [finding for finding in findings if finding.outcome in ("rejected", "failed")]
     return next(iter([*failing, *findings]), Finding(name, "skipped", message="too little memory"))

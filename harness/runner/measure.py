@@ -62,7 +62,7 @@ def rejection_of(error: Exception) -> Rejection:
 
 
 def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
-    """The launch of a verified variant on other buffers. Raises Mismatch where it is not right there, too."""
+    """The launch of a verified variant on other buffers. Raises Mismatch if it is wrong there."""
     launch = place.setup(variant)
     place.outputs.poison(POISONS[0])
     before = place.outputs.snapshot()

@@ -24,8 +24,8 @@ from harness.runner.run import Progress, Runner, WallTime, calibration_errors, s
 from harness.runner.worker import RunError, Worker
 from harness.wording import counted
 
-#: A GPU is given no more points after one of which it kept so many samples, as a share, although it was throttled.
-#: With fewer they are kept and marked, as in a run on one GPU.
+#: A GPU gets no more points once this share of a point's samples was taken while it was throttled. Below it the samples
+#: are kept and marked, as in a run on one GPU.
 THROTTLED_SHARE = 0.1
 #: In the notes of a record.
 LOCK_NOTE = "host times are taken under a lock: while one worker measures host time, no other one of its machine does"

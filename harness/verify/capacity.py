@@ -83,7 +83,7 @@ def _fitting(
     """
     for _ in range(ATTEMPTS):
         picks = _picks(search, chosen, pinned or {})
-        fitting = search.fitting(sizes, picks, frozenset({keep}), 0)
+        fitting = search.fitting(sizes, picks, frozenset({keep}))
         if fitting is None:
             return None
         point = search.complete(fitting, picks)

@@ -104,8 +104,8 @@ class Fixture:
         self._staged: dict[int, dict[str, Tensor]] = {}
 
     def places(self, most: int) -> list[Fixture]:
-        """This fixture and others with the same point and batches, those added later included, elsewhere in memory:
-        ``most`` together, or 5, 2 or 1 where so many would take more than PLACED_BYTES or memory runs out.
+        """This fixture and copies of it elsewhere in memory, which share its batches: ``most`` in all, or 5, 2 or 1
+        where more would take over PLACED_BYTES, and fewer where memory runs out.
         """
         count = next(n for n in (most, 5, 2, 1) if n == 1 or (n <= most and n * self.nbytes <= PLACED_BYTES))
         places = [self]

@@ -32,7 +32,7 @@ class PointSearch:
         default = operator.complete({})
         self.words = [axis for axis in operator.axes if axis.examples_at(default)]
         self.sizes = [axis for axis in operator.axes if axis not in self.words and type(default[axis.name]) is int]
-        self._bytes: dict[Point, int] = {}
+        self._bytes: dict[str, int] = {}
 
     def complete(self, values: Mapping[str, int], picks: Mapping[str, int]) -> Point:
         """The point with these sizes. picks: axis -> number of its example, counted over their end."""
@@ -89,17 +89,16 @@ class PointSearch:
                         yield {axis.name: moved}
 
     def fitting(
-        self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str], first: int = 0
+        self, values: Mapping[str, int], picks: Mapping[str, int], keep: frozenset[str]
     ) -> dict[str, int] | None:
         """``values``, made legal, with at most ``most_bytes`` of inputs and outputs; None where that takes too much.
 
-        Other sizes are halved in turns, beginning with number ``first``, until the bytes are few enough.
+        Other sizes are halved in turns until the bytes are few enough.
         """
         values = self.legal(values, picks, keep)
         if values is None:
             return None
         turns = [axis for axis in self._elastic if axis.name not in keep]
-        turns = [*turns[first % len(turns) :], *turns[: first % len(turns)]] if turns else []
         while (excess := self.nbytes(self.complete(values, picks)) / self.most_bytes) > 1 and turns:
             # As many at once as it takes at least: making inputs only to count their bytes is slow.
             for axis in [turns.pop(0) for _ in range(min(math.ceil(math.log2(excess)), len(turns)))]:

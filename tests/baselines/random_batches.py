@@ -22,8 +22,10 @@ from harness.verify.fixture import verify_cell
 from harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy
 
-#: Random batches per operator; the environment variable RANDOM_BATCHES overrides it.
-EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "300"))
+#: Random batches per operator; the environment variable RANDOM_BATCHES overrides it. Every session draws others.
+EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "300" if DEVICE == "cuda" else "100"))
+#: The same for operators whose scalar reference takes long.
+FEW_EXAMPLES = max(EXAMPLES // 10, 30)
 #: The seed of all draws; on a GPU tests/conftest.py chooses one. None: hypothesis decides, and remembers failures
 #: between sessions.
 SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.compute_slot_mappings.operator import operator
-from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples
 
 
 def int32(*values):
@@ -73,7 +73,7 @@ random_steps = st.integers(1, 12).flatmap(
 )
 
 
-@run_examples(EXAMPLES // 10)
+@run_examples(FEW_EXAMPLES)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
     check_random(operator, SMALL | axes, seed, seldom=("engine",))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from baselines.gather_block_tables.operator import operator
 from baselines.workloads.request_slots import group_tables
-from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
 
 
 def test_worked_example():
@@ -45,7 +45,7 @@ random_steps = st.fixed_dictionaries(
 )
 
 
-@run_examples(EXAMPLES // 10)
+@run_examples(FEW_EXAMPLES)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
     check_random(operator, SMALL | axes, seed, seldom=("engine",))

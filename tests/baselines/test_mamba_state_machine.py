@@ -324,7 +324,7 @@ def check_align(copy_variant, metadata, block_size: int, steps: int, layers: int
 @each(healthy("mamba_state_copy"))
 def test_every_read_of_mode_align_finds_its_state(variant, block_size):
     # Where each block is one token long every request moves in every step.
-    steps = steps_of(variant, 100 if block_size == 1 else 250)
+    steps = steps_of(variant, 60 if block_size == 1 else 120)
     check_align(variant, CHAIN, block_size, steps, layers=2 if steps == STEPS else 1)
 
 

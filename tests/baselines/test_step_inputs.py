@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines.step_inputs.operator import operator
 from harness.discover import discover
 from harness.verify.hard_points import check_variant
-from tests.baselines.random_batches import EXAMPLES, check_random, compiled_values, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def end_prompts_around_the_step(x):
     x.prompt_lens[x.idx] = (lens - 6 + torch.arange(len(x.idx), dtype=torch.int32)).clamp(min=1, max=205)
 
 
-@run_examples(EXAMPLES // 10)
+@run_examples(FEW_EXAMPLES)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1), edited=st.booleans())
 def test_variants_equal_the_reference_on_random_steps(axes, seed, edited):
     edit = end_prompts_around_the_step if edited else None

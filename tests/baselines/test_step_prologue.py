@@ -10,7 +10,7 @@ from baselines.workloads.request_slots import group_tables
 from harness.discover import discover
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture, verify_cell
-from tests.baselines.random_batches import EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
 
 CATALOG = discover()
 SMALL = {
@@ -48,7 +48,7 @@ random_steps = st.integers(1, 7).flatmap(
 )
 
 
-@run_examples(EXAMPLES // 10)
+@run_examples(FEW_EXAMPLES)
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
     check_random(operator, SMALL | axes, seed, seldom=("engine",))

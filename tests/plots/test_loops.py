@@ -33,11 +33,9 @@ def texts(figure) -> str:
 
 
 @pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)
-def test_every_figure_is_drawn_and_repeatable(module, h200, tmp_path):
-    name = module.__name__.removeprefix("plots.")
-    first, second = (draw_all([h200], tmp_path / folder, figures=[name]) for folder in ("a", "b"))
-    assert [path.suffix for path in first] == [".png", ".svg"]
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+def test_every_figure_is_drawn(module, h200, tmp_path):
+    drawn = draw_all([h200], tmp_path, figures=[module.__name__.removeprefix("plots.")])
+    assert [path.suffix for path in drawn] == [".png", ".svg"]
 
 
 @pytest.mark.parametrize("module", FIGURES, ids=lambda module: module.__name__)

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from matplotlib.text import Text
 
-import plots
 from harness.analysis.compare import VERDICTS, CellComparison, Comparison, Machines, Rule, compare
 from harness.analysis.stats import Interval
 from harness.records.schema import Metrics
@@ -198,25 +197,6 @@ def test_a_variant_that_a_run_left_out_has_a_reason_and_its_meaning():
     assert [row.reasons for row in speedup_table(panel, 60).rows] == [{}, {"merged_chain": "not run"}]
     assert speedup_table(panel, 1).rows[1].reasons == {"merged_chain": "not run"}
     assert any("not run: not part of the run" in text.get_text() for text in speedup.figure([run]).findobj(Text))
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e308])
-@pytest.mark.parametrize("damaged", ["op_chain", "merged_chain"])
-def test_a_damaged_record_is_drawn_without_the_damaged_point(value, damaged, tmp_path):
-    cells = [
-        factory.cell("decode_flatten", name, {"batch_size": size}, cpu=40.0)
-        for size in (1, 8)
-        for name in ("op_chain", "merged_chain")
-    ]
-    sound = factory.run(factory.cpu_environment(), cells)
-    i = next(i for i, cell in enumerate(cells) if cell.variant == damaged)
-    broken = msgspec.structs.replace(cells[i], metrics=msgspec.structs.replace(cells[i].metrics, cpu_us=[value] * 20))
-    run = factory.run(factory.cpu_environment(), [*cells[:i], broken, *cells[i + 1 :]])
-    (panel,) = panels([run])
-    assert [len(point.timed("cpu_us")) for point in panel.points] == [1, 2]
-    assert speedup_table(panel, 60).rows[0].reasons[damaged] == "no time"
-    assert len(plots.draw_all([run], tmp_path)) == 4
-    assert len(regression.draw(compare([sound], [run]), tmp_path / "regression")) == 2
 
 
 def test_tables_stand_side_by_side_where_their_boxes_stay_wide_enough():

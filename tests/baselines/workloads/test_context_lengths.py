@@ -1,7 +1,6 @@
 """The context_len axis: legal values, draws, labels."""
 
 import itertools
-import os
 
 import numpy as np
 import pytest
@@ -29,43 +28,17 @@ SPECS = st.recursive(
 
 ILLEGAL = [
     0,
-    -1,
     1.5,
-    True,
-    None,
     "4096",
-    [],
     {},
     {"uniform": [1]},
-    {"uniform": [1, 2, 3]},
     {"uniform": [2, 1]},
-    {"uniform": [0, 5]},
-    {"uniform": ["1", 2]},
-    {"uniform": [True, 2]},
-    {"uniform": [1.5, 3]},
     {"uniform": [1, float("inf")]},
-    {"uniform": {"low": 1, "high": 2}},
-    {"uniform": [1, 2], "trace": "x"},
     {"normal": [1, 2]},
-    {"lognormal": [4096, 1]},
     {"lognormal": {"median": 4096}},
-    {"lognormal": {"median": 0, "sigma": 1}},
     {"lognormal": {"median": 1, "sigma": -1}},
-    {"lognormal": {"median": float("nan"), "sigma": 1}},
-    {"lognormal": {"median": float("inf"), "sigma": 1}},
-    {"lognormal": {"median": 9, "sigma": float("inf")}},
-    {"lognormal": {"median": 1, "sigma": 1, "max": 9}},
-    {"mix": []},
-    {"mix": [[1]]},
     {"mix": [[0, 5]]},
-    {"mix": [[-1, 5]]},
-    {"mix": [[True, 5]]},
-    {"mix": [["1", 5]]},
     {"mix": [[1, 0]]},
-    {"mix": [[float("inf"), 4], [1, 5]]},
-    {"mix": 3},
-    {"mix": [5]},
-    {"trace": 3},
     {"trace": None},
 ]
 
@@ -137,12 +110,6 @@ def test_a_mixture_keeps_its_weights_though_they_do_not_add_up_to_one():
     assert (drawn[drawn != 5]).min() >= 100
 
 
-def test_another_seed_gives_another_draw():
-    value = parse_lengths({"uniform": [1, 10**6]})
-    one, two = (draw_lengths(value, 50, np.random.default_rng(seed)) for seed in (1, 2))
-    assert not np.array_equal(one, two)
-
-
 # --- traces -----------------------------------------------------------------------------------------------------------
 
 AZURE = (
@@ -181,25 +148,13 @@ def test_a_request_without_output_counts_with_its_first_token(tmp_path):
 
 BAD_TRACES = {
     "other columns.csv": ("a,b\n1,2\n", "needs the columns .*ContextTokens.*input_length"),
-    "one column.csv": ("ContextTokens\n1\n", "needs the columns"),
     "words.csv": ("ContextTokens,GeneratedTokens\n1,x\n", "whole numbers in ContextTokens and GeneratedTokens"),
     "short row.csv": ("ContextTokens,GeneratedTokens\n1,2\n1\n", "line 3: needs whole numbers"),
-    "fractions.csv": ("ContextTokens,GeneratedTokens\n1.5,2\n", "whole numbers"),
     "negative.csv": ("ContextTokens,GeneratedTokens\n-5,-3\n", "whole numbers"),
-    "huge.csv": (f"ContextTokens,GeneratedTokens\n{10**30},3\n", "whole numbers"),
     "header only.csv": ("ContextTokens,GeneratedTokens\n", "holds no request"),
-    "empty.csv": ("", "holds no request"),
-    "empty.jsonl": ("\n\n", "holds no request"),
     "torn.jsonl": ('{"input_length": 3, "output_length": 4}\n{"input_length": 3, "output_le', "line 2: is not JSON"),
     "other keys.jsonl": ('{"prompt": 3, "output": 4}\n', "needs the columns"),
-    "numbers.jsonl": ("5\n", "needs the columns"),
-    "lists.jsonl": ("[1, 2]\n", "needs the columns"),
     "one odd row.jsonl": ('{"input_length": 3, "output_length": 4}\n\n[1]\n', "line 3: needs whole numbers"),
-    "a key missing later.jsonl": ('{"input_length": 3, "output_length": 4}\n{"input_length": 3}\n', "whole numbers"),
-    "infinity.jsonl": ('{"input_length": Infinity, "output_length": 4}\n', "whole numbers"),
-    "fractions.jsonl": ('{"input_length": 3.7, "output_length": 4}\n', "whole numbers"),
-    "booleans.jsonl": ('{"input_length": 3, "output_length": true}\n', "whole numbers"),
-    "null.jsonl": ('{"input_length": null, "output_length": 4}\n', "whole numbers"),
 }
 
 
@@ -219,27 +174,6 @@ def test_a_binary_or_missing_trace_is_refused_with_its_name(tmp_path):
         with pytest.raises(ValueError, match="trace") as caught:
             parse_lengths({"trace": str(path)})
         assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["a pipe", "/dev/zero", "."])
-def test_a_trace_that_is_no_regular_file_is_refused_before_it_is_opened(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("a pipe")
-    with pytest.raises(ValueError, match=f"the trace '{name}' is not a regular file"):
-        parse_lengths({"trace": name})
-
-
-def test_a_trace_of_many_gigabytes_is_refused_before_it_is_read(tmp_path):
-    with open(tmp_path / "t.csv", "wb") as file:
-        file.truncate(3 * 2**30)  # takes no space
-    with pytest.raises(ValueError, match="larger than 2,147,483,648 bytes; use a part of it"):
-        parse_lengths({"trace": str(tmp_path / "t.csv")})
-
-
-def test_no_file_name_brings_a_separator_into_a_label(tmp_path):
-    path = tmp_path / "monday, 9=am.csv"
-    path.write_text(AZURE)
-    assert not set(label_lengths(parse_lengths({"trace": str(path)}))) & set(",=")
 
 
 def test_labels_tell_lengths_apart(tmp_path):

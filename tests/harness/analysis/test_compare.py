@@ -3,10 +3,10 @@
 import json
 import math
 import struct
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from harness.report.comparison import (
 )
 from plots.regression import MAX_CELLS, draw
 from tests import factory
+from tests.harness.cli.test_cli import call
 from tests.sides import side, write_side
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
@@ -535,9 +536,9 @@ def test_nothing_to_draw_writes_nothing(tmp_path):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def bench(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, "bench.py", "compare", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def bench(*arguments) -> SimpleNamespace:
+    code, out, err = call("compare", *arguments)
+    return SimpleNamespace(returncode=code, stdout=out, stderr=err)
 
 
 ENDINGS = {

@@ -1,5 +1,7 @@
 """--baseline and baseline: what ratios, deltas and pictures refer to."""
 
+from pathlib import Path
+
 import pytest
 
 import bench
@@ -11,37 +13,26 @@ from tests.harness.cli.test_verification import call
 YAML = "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def in_a_folder_with_a_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def one(*flags, yaml=""):
-        (tmp_path / "one.yaml").write_text(YAML + yaml)
-        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        arguments = ["one.yaml", "--device", "cpu", "--out", str(out), "--no-plots", *flags]
-        assert bench.main(arguments) == 0
-        return read_run(out / "run.jsonl"), (out / "table.md").read_text(encoding="utf-8")
-
-    return one
+    (tmp_path / "one.yaml").write_text(YAML)
 
 
-def test_ratios_refer_to_it(run):
-    recorded, table = run("--baseline", "flat_view")
+def test_ratios_refer_to_it():
+    arguments = ["one.yaml", "--device", "cpu", "--out", "out", "--no-plots", "--baseline", "flat_view"]
+    assert bench.main(arguments) == 0
+    recorded, table = read_run("out/run.jsonl"), Path("out/table.md").read_text(encoding="utf-8")
     assert {cell.baseline for cell in recorded.cells} == {"flat_view"}
     assert "times faster than flat" in table
     assert recorded.header.config["baseline"] == "flat_view"
-    recorded, _ = run(yaml="baseline: {decode_native: flat_view}\n")
-    assert {cell.baseline for cell in recorded.cells} == {"flat_view"}
-    recorded, _ = run()
-    again = with_baseline([recorded], "flat_view")
-    assert {cell.baseline for cell in recorded.cells} == {"chain_clamp"}
-    assert {cell.baseline for cell in again[0].cells} == {"flat_view"}
+    again = with_baseline([recorded], "chain_clamp")
+    assert {cell.baseline for cell in again[0].cells} == {"chain_clamp"}
     with pytest.raises(RecordError, match="no variant of these records has this name; did you mean flat_view"):
         with_baseline([recorded], "flat_veiw")
 
 
-def test_an_unknown_one_is_refused(run, tmp_path):
-    (tmp_path / "one.yaml").write_text(YAML)
+def test_an_unknown_one_is_refused():
     code, _, err = call("one.yaml", "--device", "cpu", "--baseline", "flat_veiw", "--plan")
     assert code == 2
     assert "--baseline flat_veiw: no variant of this run is called 'flat_veiw'; did you mean flat_view?" in err

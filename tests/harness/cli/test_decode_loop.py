@@ -1,14 +1,11 @@
 """bench.py with a decode loop, in miniature on the CPU: what a user sees, keeps and can resume."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from harness.records.decode_loop import Loop
-from harness.records.file import Writer, read_run
+from harness.records.file import read_run
 from harness.records.schema import Segment
 from tests.harness.cli.test_cli import call
 
@@ -91,8 +88,7 @@ def config(tmp_path, monkeypatch):
 
 
 def test_the_whole_path_without_a_gpu(config, tmp_path):
-    command = [sys.executable, str(ROOT / "bench.py"), str(config()), "--device", "cpu", "--out", "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = bench(config(), "--device", "cpu", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "CPU miniature, no GPU time: ITL of chains in ms" in done.stdout
     assert "4 passed" in done.stdout
@@ -156,21 +152,6 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
     changed = bench(config("chain_clamp"), "--device", "cpu", "--resume", "out")
     assert changed.returncode == 2
     assert "it was recorded with another decode_loop.stacks" in changed.stderr
-
-
-def test_a_record_that_went_away_still_shows_its_tables(config, monkeypatch):
-    def write(self, line):
-        real(self, line)
-        if isinstance(line, Loop):
-            self.path.unlink()
-            self.check_place()
-
-    real = Writer.write
-    monkeypatch.setattr(Writer, "write", write)
-    done = bench(config(), "--device", "cpu", "--out", "out", "--no-plots", "--only", "*scheduling=sync*")
-    assert done.returncode == 2
-    assert "the measured times are only in the tables above" in done.stderr
-    assert "ITL of chains in ms" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 def smoke(tmp_path_factory):
     out = tmp_path_factory.mktemp("smoke") / "run"
     command = [sys.executable, "bench.py", "configs/smoke.yaml", "--seed", "7", "--out", str(out)]
+    command += ["--set", "measure.interpreter_budget_s=0.2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return out, done.stdout, read_run(out / "run.jsonl")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.verify import capacity
 from tests.harness.cli.test_verification import call
 
 CONFIG = """\
@@ -29,6 +30,7 @@ def wrong_at_777(point, x, out):
 @pytest.fixture
 def verify(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(capacity, "MOST_BYTES", 1 << 16)  # whose reference is computed in a moment
 
     def run(variant, *arguments, text=VARIANT):
         (tmp_path / "one.yaml").write_text(CONFIG.replace("VARIANT", variant))

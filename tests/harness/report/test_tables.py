@@ -53,11 +53,6 @@ def numbers(text: str) -> set[str]:
     return set(re.findall(r"\d+(?:[.,]\d+)*", text))
 
 
-def test_the_check_for_cut_numbers_sees_one():
-    assert numbers("context_len=1310\n72") - numbers("context_len=131072") == {"1310", "72"}
-    assert numbers("0.\n1") - numbers("0.1") == {"0", "1"}
-
-
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 300])
 def test_no_terminal_cuts_a_number_of_a_table(width):
     tables = result_tables(long_run())
@@ -160,18 +155,6 @@ def test_gpu_runs_without_a_time_have_no_floor_and_no_modelled_table():
     assert len(result_tables(long_run())) == 2
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e308])
-@pytest.mark.parametrize("damaged", [0, 1])
-def test_what_is_no_time_has_no_ratio(value, damaged):
-    cells = [factory.cell("decode_flatten", name, {"batch_size": 8}, cpu=40.0) for name in ("op_chain", "merged_chain")]
-    metrics = msgspec.structs.replace(cells[damaged].metrics, cpu_us=[value] * 20)
-    cells[damaged] = msgspec.structs.replace(cells[damaged], metrics=metrics)
-    (table,) = result_tables(factory.run(CPU, cells))
-    ((_, entries),) = table.rows
-    assert not any("×" in entry.main for entry in entries)
-    assert max(len(entry.main) for entry in entries) < 10
-
-
 def test_markdown_of_a_table_is_text_and_tables_alone():
     tables = result_tables(long_run())
     reason = msgspec.structs.replace(
@@ -201,10 +184,3 @@ def test_markdown_of_a_table_is_text_and_tables_alone():
     assert "\n* fastest of its row." in html
     starred = sum(entry.main.endswith("*") for table in tables for _, entries in table.rows for entry in entries)
     assert starred == len(re.findall(r"×\*</strong>", html)) > 0
-
-
-@pytest.mark.parametrize("mark", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
-def test_characters_that_split_lines_elsewhere_end_no_width(mark):
-    """str.splitlines breaks at each of them, a column does not."""
-    assert columns.widths([["a" + mark + "bb", f"{mark}{mark}"], ["c"]], 100) == [4, 1]
-    shown(100, lambda console: print_rows(console, ("name", "value"), [(f"x{mark}y", "1")]))

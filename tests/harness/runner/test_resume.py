@@ -1,6 +1,5 @@
 """Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -139,10 +138,9 @@ def test_another_sweep_is_refused(arguments, sentence, bench):
     assert (code, err, workers.started) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
 
 
-@pytest.mark.parametrize("arguments", [[], ["--seed", "5"]], ids=["left out", "given again"])
-def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
+def test_the_seed_may_be_given_again(bench):
     bench("--out", "out", "--seed", "5", dies_after=1)
-    code, _, err, workers = bench("--resume", "out", *arguments)
+    code, _, err, workers = bench("--resume", "out", "--seed", "5")
     assert (code, err) == (0, "")
     assert workers.started[0].seed == 5
 
@@ -151,11 +149,9 @@ def test_the_seed_may_be_left_out_or_given_again(arguments, bench):
     ("changed", "before", "now"),
     [
         ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
-        ({"driver": "590.2"}, "driver None", "590.2"),
         ({"commit": "fffaaa"}, "commit None", "fffaaa"),
-        ({"dirty": True}, "dirty False", "True"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+    ids=["torch", "commit"],
 )
 def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
@@ -192,16 +188,10 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     assert keys() == KEYS[:1]
 
 
-@pytest.mark.parametrize("how", ["unlinked", "replaced", "folder deleted"])
-def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench, tmp_path, monkeypatch):
+def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(bench, monkeypatch):
     def write(self, line):
         if isinstance(line, Cell) and line.key == KEYS[2]:
-            if how == "folder deleted":
-                shutil.rmtree("out")
-            else:
-                os.unlink("out/run.jsonl")
-            if how == "replaced":
-                Path("out/run.jsonl").write_text("another file")
+            shutil.rmtree("out")
         real(self, line)
 
     real = Writer.write
@@ -215,17 +205,6 @@ def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench
     assert "3 passed" in out
     assert "decode_native: CPU wall time" in out
     assert workers.closed
-    assert how != "replaced" or Path("out/run.jsonl").read_text() == "another file"
-
-
-def test_a_record_deleted_after_its_last_line_still_shows_its_table(bench, monkeypatch):
-    def close(self, wait_s=30):
-        os.unlink("out/run.jsonl")
-
-    monkeypatch.setattr(run.Runner, "close", close)
-    code, out, err, _ = bench("--out", "out")
-    assert (code, "4 passed" in out) == (2, True)
-    assert "was deleted or replaced" in err
 
 
 def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
@@ -239,22 +218,6 @@ def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
         f"stopped: 1 planned cell not measured, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; "
         "complete them with --resume out/run.jsonl"
     )
-
-
-def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
-    table = tmp_path / "out" / "table.md"
-    table.parent.mkdir()
-    table.write_text("# my notes\n")
-    code, _, err, workers = bench("--out", "out")
-    assert (code, workers.started, table.read_text()) == (2, [], "# my notes\n")
-    assert err == (
-        "error: out/table.md was not written by a run and would be overwritten; choose another folder with --out"
-    )
-    assert list(table.parent.iterdir()) == [table]
-    table.unlink()
-    for _ in range(2):  # the table of an earlier run, whose record was removed
-        assert bench("--out", "out")[0] == 0
-        (tmp_path / "out" / "run.jsonl").unlink()
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -350,15 +313,7 @@ def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path)
     assert (code, err) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "kernels/decode_native/cuda.py",
-        "kernels/decode_native/decode_native.cuh",
-        "baselines/workloads/axes.py",
-        "harness/",
-    ],
-)
+@pytest.mark.parametrize("path", ["kernels/decode_native/decode_native.cuh", "harness/"])
 def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
     """As it would be with an untracked kernel or outside of git: the commit is the same."""
     bench("--out", "out", dies_after=1)

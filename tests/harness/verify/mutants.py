@@ -14,10 +14,7 @@ from torch import Tensor
 from baselines.decode_flatten.chains import merged_chain
 from baselines.decode_native.chains import chain_clamp
 from baselines.k_quant_gather.chains import op_chain as k_quant_chain
-from baselines.mamba_spec_metadata.chains import op_chain as metadata_chain
 from baselines.mamba_state_copy.chains import masked_chain
-from baselines.mamba_state_copy.operator import time_first
-from baselines.mamba_state_gather.chains import hoisted_chain
 from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
 from baselines.seq_lens_update.chains import op_chain as update_chain
 from baselines.workloads.integers import cdiv
@@ -95,14 +92,6 @@ def _lost_strip(point: Point, out: Any) -> list[Tensor]:
     return [out.block_table[:, (strips - 1) * COLUMNS_PER_PROGRAM :]] if few else []
 
 
-def _padding_past(rows: int) -> Callable[[Point, Any], list[Tensor]]:
-    def parts(point: Point, out: Any) -> list[Tensor]:
-        real = point.batch_size - min(-(-point.padding * point.batch_size // 1), point.batch_size - 1)
-        return [out.input_slots[int(real) + rows : point.batch_size]]
-
-    return parts
-
-
 def _first(requests: int) -> Callable[[Point, Tensor], Tensor]:
     """Lengths of which only the first ones count."""
 
@@ -134,11 +123,8 @@ MUTANTS = [
         k_quant_chain,
         lambda p, out: [out.scale[1 : p.chunk_tokens]] if p.head_dim == p.quant_block_size == 16 else [],
     ),
-    misread("columns_past_1023_wrap", hoisted_chain, "state_indices", _wrapped(1024)),
     unwritten("layers_past_4", masked_chain, lambda p, out: [out.ssm_states[4:]]),
     unwritten("requests_past_1024", masked_chain, lambda p, out: [out.num_accepted_tokens[1024 : p.batch_size]]),
-    unwritten("columns_past_12", masked_chain, lambda p, out: [time_first(p, out.conv_states)[:, :, 12:]]),
-    unwritten("padding_past_64", metadata_chain, _padding_past(64)),
     misread("requests_past_8192", schedule_chain, "context_lens", _first(8192)),
     unwritten("tokens_past_4096", update_chain, lambda p, out: [out.positions[4096:]]),
 ]
