@@ -25,10 +25,28 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+#: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
+#: few enough that aliases of aliases do not hang the loader.
+MAX_VALUES = 100_000
+#: Bytes and nesting of a configuration: read and parsed within seconds.
+MAX_BYTES, MAX_DEPTH = 2**18, 32
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON."""
+    """YAML 1.1 reads 1e4 as text; here it is a number, as in YAML 1.2 and JSON. A value that its tag or its form does
+    not allow, such as ``!!int x`` or 2024-02-31, is an error with its line.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # PyYAML's constructors raise whatever their conversion raises
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                problem=f"{node.value!r} is no {kind}", problem_mark=node.start_mark
+            ) from None
 
 
 _Loader.add_implicit_resolver(
@@ -126,6 +144,10 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
         _override(path, data, lines, key, value)
     _check_names(path, lines, data, Config, "")
     _check_kind(path, lines, data)
+    for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
+        for name in grid if isinstance(grid, dict) else []:
+            if not isinstance(name, str):
+                raise located(path, lines, f"sweep[{i}].{name}", "an axis is a name, not a number")
     try:
         config = msgspec.convert(data, Config)
     except msgspec.ValidationError as error:
@@ -185,31 +207,46 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: expected KEY=VALUE, for example --set batch_size=[1,8]")
         try:
             overrides[key] = yaml.load(value, Loader=_Loader)
-        except (yaml.YAMLError, ValueError) as error:  # the latter from a date such as 2024-02-31
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
             raise ConfigError(f"--set {text}: the value is not YAML ({_yaml_problem(error)})") from None
     return overrides
 
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes, too much for a configuration")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
+        _check_depth(path, text)
         loader = _Loader(text)
         node = loader.get_single_node()
-        _note_lines(path, node, "", lines)
+        _note_lines(path, node, "", lines, ())
         data = loader.construct_document(node) if node is not None else None
-    except (yaml.YAMLError, ValueError) as error:  # the latter from a date such as 2024-02-31
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines
+
+
+def _check_depth(path: str, text: str) -> None:
+    """Raises ConfigError where values nest too deeply for the recursive functions that come after."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{path}:{event.start_mark.line + 1}: nested more than {MAX_DEPTH} deep")
 
 
 def _nearest_file(path: Path) -> str:
@@ -224,11 +261,20 @@ def _nearest_file(path: Path) -> str:
 
 
 def _yaml_problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
     return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
-def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str]) -> None:
+def _note_lines(
+    path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str], above: tuple[yaml.Node, ...]
+) -> None:
     """Line numbers by key path. A key given twice is an error; YAML would let it pass."""
+    if len(lines) > MAX_VALUES:
+        raise ConfigError(f"{path}: more than {MAX_VALUES:,} values; aliases of aliases?")
+    if any(node is outer for outer in above):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             inner = f"{key}.{name.value}" if key else str(name.value)
@@ -237,11 +283,11 @@ def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, in
                     f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first on line {lines[inner]}"
                 )
             lines[inner] = name.start_mark.line + 1
-            _note_lines(path, value, inner, lines)
+            _note_lines(path, value, inner, lines, above)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             lines[f"{key}[{i}]"] = value.start_mark.line + 1
-            _note_lines(path, value, f"{key}[{i}]", lines)
+            _note_lines(path, value, f"{key}[{i}]", lines, above)
 
 
 def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key: str, value: Any) -> None:

@@ -2,9 +2,15 @@
 2.
 """
 
+import json
 import re
+import signal
+from contextlib import contextmanager
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bench
 import harness.config.load
@@ -23,12 +29,29 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "2000")
 
 
+@contextmanager
+def at_most(seconds):
+    """Turns an endless loop into a failure."""
+
+    def give_up(*_):
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def refused(capsys, text, *flags):
     """What the command line says of a configuration that it must not accept."""
     if text is not None:
         with open("c.yaml", "wb") as file:
             file.write(text if isinstance(text, bytes) else text.encode())
-    code = bench.main(["c.yaml", "--plan", *flags])
+    with at_most(5):
+        code = bench.main(["c.yaml", "--plan", *flags])
     out, err = capsys.readouterr()
     assert code == 2, f"exit code {code}, stdout: {out}"
     assert out == ""
@@ -70,15 +93,35 @@ LOCATED = {
         GRID + "table_columns: 3\n",
         "c.yaml:5: sweep[0].table_columns: no operator of this sweep has an axis",
     ),
+    "a number as key": (GOOD + "1: 3\n", "c.yaml:5: 1: unknown key; valid are name, operators"),
+    "a number as axis": (GRID + "1: 3\n", "c.yaml:5: sweep[0]"),
     "bool for an integer": (
         GOOD.replace("2]", "true]"),
         "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got True",
     ),
+    "string for an integer": (
+        GOOD.replace("2]", "'2']"),
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got '2'",
+    ),
+    "float for an integer": (
+        GOOD.replace("2]", "2.5]"),
+        "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 2.5",
+    ),
+    "null for an integer": (GOOD.replace("[1, 2]", ""), "c.yaml:4: sweep[0].batch_size: must be an integer >= 1"),
+    "list in a list": (
+        GOOD.replace("[1, 2]", "[[1, 2]]"),
+        "c.yaml:4: sweep[0].batch_size[0]: must be an integer >= 1, got [1, 2]",
+    ),
+    "zero": (GOOD.replace("2]", "0]"), "c.yaml:4: sweep[0].batch_size[1]: must be an integer >= 1, got 0"),
     "item of a list over several lines": (
         GOOD.replace("[1, 2]", "\n    - 1\n    - x\n"),
         "c.yaml:6: sweep[0].batch_size[1]: must be an integer",
     ),
     "padding of one": (GRID + "padding: 1\n", "c.yaml:5: sweep[0].padding: must be a number in [0, 1), got 1"),
+    "padding that is not a number": (
+        GRID + "padding: .nan\n",
+        "c.yaml:5: sweep[0].padding: must be a number in [0, 1)",
+    ),
     "unknown choice": (
         GRID + "decode_len: [uniform, raged]\n",
         "c.yaml:5: sweep[0].decode_len[1]: must be one of uniform, ragged, mixed",
@@ -91,15 +134,36 @@ LOCATED = {
         GRID + "context_len: {uniform: [9, 2]}\n",
         "c.yaml:5: sweep[0].context_len: must be",
     ),
+    "lengths without end": (GRID + "context_len: {uniform: [1, .inf]}\n", "c.yaml:5: sweep[0].context_len: must be"),
+    "median without end": (
+        GRID + "context_len: {lognormal: {median: .inf, sigma: 1}}\n",
+        "c.yaml:5: sweep[0].context_len: must be",
+    ),
+    "weight without end": (
+        GRID + "context_len: {mix: [[.inf, 4], [1, 5]]}\n",
+        "c.yaml:5: sweep[0].context_len: must be",
+    ),
+    "half a token": (GRID + "context_len: {uniform: [1.5, 3]}\n", "c.yaml:5: sweep[0].context_len: must be"),
     "empty list": (GOOD.replace("[1, 2]", "[]"), "c.yaml:4: sweep[0].batch_size: is empty"),
     "empty sweep": ("name: t\noperators: [decode_native]\nsweep: []\n", "c.yaml:3: sweep: "),
+    "null sweep": ("name: t\noperators: [decode_native]\nsweep:\n", "c.yaml:3: sweep: "),
     "empty grid": ("name: t\noperators: [decode_native]\nsweep: [{}]\n", "c.yaml:3: sweep[0]: is empty"),
+    "a mapping as sweep": ("name: t\noperators: [decode_native]\nsweep: {batch_size: 1}\n", "c.yaml:3: sweep: "),
+    "a list as grid": ("name: t\noperators: [decode_native]\nsweep: [[1]]\n", "c.yaml:3: sweep[0]: "),
     "row longer than configured": (
         GRID + "next_n: 2\n    max_decode_len: [1, 3]\n",
         "c.yaml:6: sweep[0].max_decode_len: decode_native: max_decode_len (3) must not exceed next_n (2)",
     ),
     "context longer than the model's": (
         GRID + "context_len: 5000\n    max_model_len: 4096\n",
+        "c.yaml:5: sweep[0].context_len: decode_native: context_len",
+    ),
+    "context longer than the default": (
+        GRID + "context_len: 999999\n",
+        "c.yaml:5: sweep[0].context_len: decode_native: context_len",
+    ),
+    "uniform context longer than the model's": (
+        GRID + "context_len: {uniform: [1, 5000]}\n    max_model_len: 4096\n",
         "c.yaml:5: sweep[0].context_len: decode_native: context_len",
     ),
     "batch over capacity": (
@@ -115,25 +179,39 @@ LOCATED = {
         "c.yaml:2: operators: Expected a list, got text",
     ),
     "no operators": (GOOD.replace("[decode_native]", "[]"), "c.yaml:2: operators: "),
+    "operators null": (GOOD.replace("[decode_native]", ""), "c.yaml:2: operators: "),
     "variants match nothing": (
         GOOD + "variants: [flat*, chian]\n",
         "c.yaml:5: variants[1]: no variant matches 'chian'; did you mean chain?",
     ),
+    "one pattern matches nothing": (
+        GOOD + "variants: flat_vew\n",
+        "c.yaml:5: variants: no variant matches 'flat_vew'; did you mean flat_view?",
+    ),
+    "variants a number": (GOOD + "variants: 3\n", "c.yaml:5: variants: "),
+    "variants empty": (GOOD + "variants: []\n", "c.yaml:5: variants: "),
+    "variants null": (GOOD + "variants:\n", "c.yaml:5: variants: "),
     "a defect is not timed": (
         GOOD + "variants: [missing_clamp]\n",
         "c.yaml:5: variants[0]: no variant matches 'missing_clamp'",
     ),
     "measure a list": (GOOD + "measure: [1]\n", "c.yaml:5: measure: "),
+    "measure null": (GOOD + "measure:\n", "c.yaml:5: measure: "),
     "seed bool": (
         GOOD + "measure: {seed: true}\n",
         "c.yaml:5: measure.seed: Expected a whole number or nothing, got bool",
     ),
+    "seed string": (GOOD + "measure: {seed: '1'}\n", "c.yaml:5: measure.seed: "),
+    "seed negative": (GOOD + "measure: {seed: -1}\n", "c.yaml:5: measure.seed: "),
     "too few rounds": (GOOD + "measure: {min_rounds: 2}\n", "c.yaml:5: measure.min_rounds: "),
     "least above most": (
         GOOD + "measure:\n  min_rounds: 50\n",
         "c.yaml:6: measure.min_rounds: must not exceed measure.max_rounds",
     ),
+    "budget not a number": (GOOD + "measure: {time_budget_s: .nan}\n", "c.yaml:5: measure.time_budget_s: "),
+    "copies of a string": (GOOD + "measure: {graph_copies: [1, x]}\n", "c.yaml:5: measure.graph_copies[1]: "),
     "a slope through one point": (GOOD + "measure: {graph_copies: [2, 2]}\n", "c.yaml:5: measure.graph_copies"),
+    "itl_tpot a string": (GOOD + "itl_tpot: yes please\n", "c.yaml:5: itl_tpot: "),
     "itl_tpot incomplete": (
         GOOD + "itl_tpot: {model_step_us: 1}\n",
         "c.yaml:5: itl_tpot: the key itl_tpot.acceptance is missing",
@@ -142,21 +220,55 @@ LOCATED = {
         GOOD + "itl_tpot: {model_step_us: 1, acceptance: 1.5}\n",
         "c.yaml:5: itl_tpot.acceptance: ",
     ),
+    "impossible date": (
+        GOOD.replace("tiny", "2024-13-01"),
+        "c.yaml:1: not readable as YAML: '2024-13-01' is no timestamp",
+    ),
+    "nested without end": ("name: " + "[" * 5000, "c.yaml:1: nested more than 32 deep"),
+    "keys nested without end": ("".join(f"{' ' * i}a:\n" for i in range(600)), "c.yaml:33: nested more than 32 deep"),
+    "megabytes": (GOOD + "#" * 2**20, "c.yaml: larger than 262,144 bytes"),
+    "tag without its value": (GOOD + "measure: {seed: !!int ''}\n", "c.yaml:5: not readable as YAML: '' is no int"),
+    "tag of another value": (GOOD + "measure:\n  audit: !!bool x\n", "c.yaml:6: not readable as YAML: 'x' is no bool"),
     "more points than anyone measures": (
         GRID + "".join(f"{axis}: {list(range(1, 41))}\n    " for axis in ("next_n", "compress_ratio", "max_model_len")),
         "c.yaml:4: sweep[0]: makes 128,000 points; a sweep may have 100,000",
     ),
+    "aliases of aliases": (
+        "a0: &a0 [1, 1]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 8)),
+        "c.yaml: more than 100,000 values",
+    ),
+    "name with a line end": (GOOD.replace("tiny", '"tiny\\n"'), "c.yaml:1: name: Expected text of letters, digits"),
+    "never hangs": (
+        GOOD + "measure: {timeout_s: .inf}\n",
+        "c.yaml:5: measure.timeout_s: Expected a number <= 1000000.0",
+    ),
+    "seed past what a generator takes": (GOOD + "measure: {seed: 99999999999999999999}\n", "c.yaml:5: measure.seed: "),
+    "name a number": (GOOD.replace("tiny", "3"), "c.yaml:1: name: Expected text, got a whole number"),
     "name with a slash": (GOOD.replace("tiny", "a/b"), "c.yaml:1: name: "),
     "key given twice": (GOOD + "name: other\n", "c.yaml:5: name: given twice, first on line 1"),
+    "key of measure given twice": (
+        GOOD + "measure:\n  seed: 1\n  seed: 2\n",
+        "c.yaml:7: measure.seed: given twice, first on line 6",
+    ),
     "axis given twice": (GRID + "batch_size: 3\n", "c.yaml:5: sweep[0].batch_size: given twice, first on line 4"),
     "tabs": ("name: t\noperators:\n\t- decode_native\n", "c.yaml:3: not readable as YAML: "),
     "unclosed bracket": (
         "name: t\noperators: [decode_native\nsweep: [{batch_size: 1}]\n",
         "c.yaml:3: not readable as YAML: ",
     ),
+    "undefined alias": (GOOD + "measure: *x\n", "c.yaml:5: not readable as YAML: "),
+    "code in a tag": (GOOD + "measure: !!python/object/apply:os.abort []\n", "c.yaml:5: not readable as YAML: "),
+    "two documents": (GOOD + "---\n" + GOOD, "c.yaml:5: not readable as YAML: "),
+    "contains itself": ("name: t\noperators: [decode_native]\nsweep: &a [*a]\n", "c.yaml"),
     "binary file": (bytes(range(256)), "c.yaml: not a text file"),
+    "null byte": ("name: t\0\n", "c.yaml: not readable as YAML: "),
+    "a list": ("- 1\n- 2\n", "c.yaml: expected a mapping"),
+    "a word": ("hello\n", "c.yaml: expected a mapping"),
     "an empty file": ("", "c.yaml: expected a mapping"),
+    "only a comment": ("# later\n", "c.yaml: expected a mapping"),
     "no name": (GOOD.replace("name: tiny\n", ""), "c.yaml: the key name is missing"),
+    "no operators at all": (GOOD.replace("operators: [decode_native]\n", ""), "c.yaml: the key operators is missing"),
+    "no sweep at all": ("name: t\noperators: [decode_native]\n", "c.yaml: the key sweep is missing"),
 }
 
 
@@ -171,11 +283,24 @@ OVERRIDDEN = {
     "no value": ("batch_size", "--set batch_size: expected KEY=VALUE"),
     "no key": ("=3", "--set =3: expected KEY=VALUE"),
     "value no YAML": ("batch_size=[", "--set batch_size=[: the value is not YAML"),
+    "empty value": ("batch_size=", "--set batch_size: must be an integer >= 1, got None"),
     "empty list": ("batch_size=[]", "--set batch_size: is empty"),
     "unknown axis": ("bach_size=3", "no operator of this sweep has an axis 'bach_size'; did you mean batch_size?"),
     "wrong type": ("batch_size=[1, true]", "--set batch_size: must be an integer >= 1, got True"),
+    "impossible date": (
+        "batch_size=2020-13-01",
+        "--set batch_size=2020-13-01: the value is not YAML ('2020-13-01' is no timestamp)",
+    ),
+    "misspelt axis": (
+        "batchsize=3",
+        "--set batchsize: no operator of this sweep has an axis 'batchsize'; did you mean batch_size?",
+    ),
+    "wrong type in measure": ("measure.seed=x", "--set measure.seed: Expected a whole number or nothing, got text"),
     "unknown key of measure": ("measure.sed=3", "measure.sed: unknown key; did you mean seed?"),
     "misspelt section": ("mesure.seed=3", "did you mean measure.seed?"),
+    "dot too many": ("measure..seed=3", "measure..seed"),
+    "dot at the end": ("measure.=3", "measure."),
+    "not a section": ("name.x=3", "name is not a mapping"),
     "part of a section": ("itl_tpot.acceptance=0.5", "the key itl_tpot.model_step_us is missing"),
     "unknown operator": ("operators=[decode_nativ]", "unknown operator 'decode_nativ'; did you mean decode_native?"),
     "breaks a rule": ("max_decode_len=9", "max_decode_len (9) must not exceed next_n (4)"),
@@ -245,3 +370,169 @@ def test_an_override_of_an_axis_reaches_every_grid_and_a_dotted_key_its_section(
     assert config.sweep == [{"b": [8, 9]}, {"c": 2, "b": [8, 9]}]
     assert config.measure.seed == 4
     assert config.variants == "x*"
+
+
+# --- generated configurations -----------------------------------------------------------------------------------------
+
+NAMES = st.from_regex(r"[a-z][a-z_]{0,12}", fullmatch=True).filter(
+    lambda name: not isinstance(yaml.safe_load(name), bool | None)
+)
+NUMBERS = st.integers(1, 10**6) | st.sampled_from([0.25, 0.5, 12.5])
+VALUES = st.one_of(NUMBERS, NAMES, st.lists(NUMBERS, min_size=1, max_size=3))
+
+CONFIGS = st.fixed_dictionaries(
+    {
+        "name": NAMES,
+        "operators": st.lists(NAMES, min_size=1, max_size=3),
+        "sweep": st.lists(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), min_size=1, max_size=3),
+    },
+    optional={
+        "variants": st.just("all") | st.lists(NAMES, min_size=1, max_size=3),
+        "measure": st.fixed_dictionaries(
+            {},
+            optional={
+                "seed": st.none() | st.integers(0, 2**31),
+                "time_budget_s": st.integers(1, 100) | st.just(2.5),
+                "min_rounds": st.integers(3, 10),
+                "max_rounds": st.integers(20, 50),
+                "graph_copies": st.lists(st.integers(1, 64), min_size=2, max_size=4, unique=True),
+            },
+        ).filter(bool),
+        "itl_tpot": st.fixed_dictionaries(
+            {"model_step_us": st.integers(1, 20000) | st.just(0.5), "acceptance": st.sampled_from([0, 0.75, 1])},
+            optional={"calls_per_step": st.integers(1, 90), "scheduling": st.sampled_from(["sync", "async"])},
+        ),
+    },
+)
+WRONG = {
+    "name": [True, 3, None, ["x"], "a b", ""],
+    "operators": ["x", 3, None, {"a": 1}, []],
+    "operators[0]": [3, True, None, ["x"]],
+    "sweep": ["x", None, {"b": 1}, 3, []],
+    "sweep[0]": ["x", None, [1], 3],
+    "variants": [3, None, {"a": 1}, []],
+    "measure": ["x", None, [1], 3],
+    "measure.seed": ["1", True, 1.5, -1, [1]],
+    "measure.time_budget_s": ["60", True, None, [1], 0, -1],
+    "measure.min_rounds": ["10", True, None, 3.5, 2],
+    "measure.max_rounds": ["10", True, None, 3.5, 0],
+    "measure.graph_copies": [4, "x", None, [1]],
+    "itl_tpot": ["x", [1], 3],
+    "itl_tpot.model_step_us": ["1", True, None, 0, -5],
+    "itl_tpot.acceptance": ["1", True, None, 1.5, -0.1],
+    "itl_tpot.scheduling": ["both", 3, None],
+}
+
+
+def render(data, blank):
+    """Block YAML with every key and item on its own line, and comments in between where ``blank()`` says so."""
+    text, lines = [], {}
+
+    def put(key, value, indent, lead):
+        if blank():
+            text.append(" " * indent + "# a: comment")
+        lines[key] = len(text) + 1
+        nested = isinstance(value, dict | list) and value
+        text.append(" " * indent + lead + ("" if nested else json.dumps(value)))
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                put(f"{key}.{name}", inner, indent + 2, f"{name}: ")
+        elif isinstance(value, list):
+            for i, inner in enumerate(value):
+                put(f"{key}[{i}]", inner, indent + 2, "- ")
+        if nested and lead == "- ":  # an item begins where its first key stands
+            lines[key] = min(line for known, line in lines.items() if known.startswith((f"{key}.", f"{key}[")))
+
+    for name, value in data.items():
+        put(name, value, 0, f"{name}: ")
+    return "\n".join(text) + "\n", lines
+
+
+def refused_by_load(data, key, draw, tmp):
+    """The message for ``data``, whose fault is at ``key``; it must start with file, line and key path."""
+    text, lines = render(data, lambda: draw(st.booleans()))
+    path = tmp / "generated.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{lines[key]}: {key}: "), f"{caught.value}\n{text}"
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def tmp(tmp_path_factory):
+    """One folder for all generated examples."""
+    return tmp_path_factory.mktemp("generated")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), config=CONFIGS)
+def test_a_legal_configuration_is_read_back(data, config, tmp):
+    text, lines = render(config, lambda: data.draw(st.booleans()))
+    (tmp / "legal.yaml").write_text(text)
+    source = load(tmp / "legal.yaml")
+    assert source.config.sweep == config["sweep"]
+    assert source.config.operators == config["operators"]
+    assert {key: source.lines[key] for key in lines} == lines
+    for key, value in config.get("measure", {}).items():
+        assert getattr(source.config.measure, key) == (tuple(value) if isinstance(value, list) else value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), config=CONFIGS, name=NAMES.map(lambda name: f"{name}_x"))
+def test_one_unknown_key_is_found_where_it_stands(data, config, name, tmp):
+    section = data.draw(st.sampled_from(["", *(s for s in ("measure", "itl_tpot") if s in config)]))
+    target = config[section] if section else config
+    position = data.draw(st.integers(0, len(target)))
+    items = list(target.items())
+    target.clear()
+    target.update([*items[:position], (name, 3), *items[position:]])
+    key = f"{section}.{name}" if section else name
+    assert f"{key}: unknown key" in refused_by_load(config, key, data.draw, tmp)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), config=CONFIGS, key=st.sampled_from(list(WRONG)))
+def test_one_wrong_value_is_found_where_it_stands(data, config, key, tmp):
+    wrong = data.draw(st.sampled_from(WRONG[key]))
+    section, _, name = key.partition(".")
+    if name:
+        full = {"itl_tpot": {"model_step_us": 1, "acceptance": 0.5}, "measure": {}}[section]
+        config[section] = full | config.get(section, {}) | {name: wrong}
+    elif key.endswith("]"):
+        config[key[:-3]][0] = wrong
+    else:
+        config[key] = wrong
+    refused_by_load(config, key, data.draw, tmp)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.sampled_from([0.25, -1.5, 1e9])
+    | st.text(st.characters(codec="ascii", categories=["L", "N", "P"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(values=st.dictionaries(st.from_regex(r"[a-z_]+(\.[a-z_]+)?", fullmatch=True), JSON, max_size=4))
+def test_overrides_survive_the_command_line(values):
+    texts = [f"{key}={json.dumps(value)}" for key, value in values.items()]  # JSON is YAML, and quotes every text
+    assert parse_overrides(texts) == values
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), config=CONFIGS)
+def test_an_override_equals_the_same_value_in_the_file(data, config, tmp):
+    axis, value = data.draw(NAMES.map(lambda name: f"{name}_x")), data.draw(VALUES)
+    seed = data.draw(st.integers(0, 99))
+    (tmp / "plain.yaml").write_text(render(config, bool)[0])
+    changed = config | {
+        "sweep": [grid | {axis: value} for grid in config["sweep"]],
+        "measure": config.get("measure", {}) | {"seed": seed},
+    }
+    (tmp / "changed.yaml").write_text(render(changed, bool)[0])
+    overrides = parse_overrides([f"{axis}={json.dumps(value)}", f"measure.seed={seed}"])
+    assert load(tmp / "plain.yaml", overrides).config == load(tmp / "changed.yaml").config
