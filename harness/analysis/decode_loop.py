@@ -96,7 +96,9 @@ class Delta:
 
 
 def delta(reference: Loop, loop: Loop, figure: Figure, statistic: str = "mean") -> Delta | None:
-    """Over the blocks that both have; None for fewer than two."""
+    """Over the blocks that both have; None for fewer than two. Raises ValueError for stacks of different loops."""
+    if reference.point != loop.point:
+        raise ValueError(f"{loop.key} and {reference.key} are not of the same loop")
     ours, theirs = ({block.number: block for block in one.blocks} for one in (loop, reference))
     shared = sorted(ours.keys() & theirs.keys())
     if len(shared) < 2:

@@ -36,7 +36,10 @@ from msgspec import Meta
 
 from harness.analysis import stats
 from harness.analysis.stats import Interval
-from harness.records.schema import Cell, Header, Status
+from harness.records.schema import Cell, Header, RecordError, Status
+
+#: More tokens per step than any draft has; a larger value comes from a damaged record.
+MAX_DECODE_LEN = 2**20
 
 
 class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,8 +86,14 @@ class Delta:
 
 
 def decode_len(axes: Mapping[str, Any]) -> int:
-    """Tokens per request and step of a point: the drafts and one more. 1 for an operator without such an axis."""
-    return axes.get("max_decode_len", axes.get("next_n", 1))
+    """Tokens per request and step of a point: the drafts and one more. 1 for an operator without such an axis.
+
+    Raises RecordError where the axis holds anything else.
+    """
+    found = axes.get("max_decode_len", axes.get("next_n", 1))
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MAX_DECODE_LEN:
+        raise RecordError(f"max_decode_len or next_n of a cell is {found!r}, which is not a number of tokens")
+    return found
 
 
 def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
@@ -92,8 +101,10 @@ def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
 
     None where either cell did not pass, was timed on a CPU or lacks the figure that delays a step, and for an operator
     of the prefill, which delays no decode step. Intervals: percentile bootstrap over the samples of both cells,
-    resampled independently. Both cells are of the same operator and point.
+    resampled independently. Raises ValueError where the cells are not of the same operator and point.
     """
+    if baseline.point_key != cell.point_key:
+        raise ValueError(f"{cell.key} and {baseline.key} cannot be compared: not the same operator and point")
     if cell.phase == "prefill":
         return None
     before, after = _medians(baseline, model.cost_figure, seed=0), _medians(cell, model.cost_figure, seed=1)
@@ -135,6 +146,11 @@ def described(model: ServingModel) -> str:
 
 
 def serving_model_of(header: Header) -> ServingModel | None:
-    """The model that the run was configured with; None where there was none."""
+    """The model that the run was configured with; None where there was none. Raises RecordError if it is not valid."""
     values = header.config.get("itl_tpot")
-    return None if values is None else msgspec.convert(values, ServingModel)
+    if values is None:
+        return None
+    try:
+        return msgspec.convert(values, ServingModel)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"the itl_tpot section in the header of run {header.name!r} is not valid: {error}") from None

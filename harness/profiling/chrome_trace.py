@@ -30,7 +30,7 @@ def read(path: Path) -> Trace:
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
         document = json.loads(content)
-    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise ReportError(f"{path} is no complete Chrome trace: {error}") from None
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from None

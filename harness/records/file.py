@@ -16,11 +16,12 @@ from msgspec import structs
 
 from harness.records.decode_loop import Loop
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
+from harness.records.valid import check
 from harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
-#: What decoding a line may raise.
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+#: What decoding a line may raise; the last comes from brackets nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _DECODER = msgspec.json.Decoder(Line)
 _REMEDY = "record the run again, or read it with the version that wrote it"
 #: The last field of a line: CRC-32 of all bytes before it.
@@ -135,7 +136,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
         return
     try:
         _decoded(content[start:])
-    except UNREADABLE:
+    except (*UNREADABLE, ValueError):
         os.truncate(path, start)
     else:
         file.write(b"\n")
@@ -189,10 +190,13 @@ def read_run(path: str | Path) -> Run:
 
 
 def _decoded(line: bytes) -> Line:
-    """Raises one of UNREADABLE."""
+    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
     if _NOT_PLAIN.search(line) is None:
-        return _DECODER.decode(line)
-    return msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
+        found = _DECODER.decode(line)
+    else:
+        found = msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
+    check(found)
+    return found
 
 
 def _check_sum(line: bytes, required: bool) -> None:

@@ -192,7 +192,7 @@ def read_document(path: Path, kind: type[Document]) -> Document:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
     try:
         found = msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not a {path.name} of `bench.py profile`: {error}") from None
     if found.version != PROFILE_VERSION:
         raise RecordError(f"{path} has version {found.version}; this suite reads version {PROFILE_VERSION}")

@@ -92,6 +92,11 @@ def test_percentiles_shift_with_the_whole_distribution(statistic):
     assert found.us.low <= found.us.median <= found.us.high < 0
 
 
+def test_stacks_of_different_loops_are_not_compared():
+    with pytest.raises(ValueError, match="not of the same loop"):
+        delta(loop("a", [block(0, [1.0])]), loop("b", [block(0, [1.0])], scheduling="async"), "itl_us")
+
+
 def test_the_model_takes_the_time_that_delays_a_step():
     slow = Metrics(
         bytes_moved=0, eager_us=[900.0], graph_us={1: [150.0], 2: [250.0]}, stream_us={1: [160.0], 2: [320.0]}

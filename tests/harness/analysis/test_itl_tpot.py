@@ -1,5 +1,7 @@
 """Modelled ITL and TPOT: formulas by hand, signs, and cells for which nothing may be modelled."""
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.itl_tpot import ServingModel, decode_len, delta, serving_model_of
-from harness.records.schema import Metrics
+from harness.records.schema import Metrics, RecordError
 from tests import factory
 
 SYNC = ServingModel(model_step_us=12000.0, acceptance=0.75)
@@ -135,6 +137,11 @@ def test_a_variant_that_was_never_queued_has_no_async_delta():
     assert delta(SYNC, exact("op_chain", 46.0, 410.0), unqueued).itl_us.median == -360
 
 
+def test_cells_of_two_points_cannot_be_compared():
+    with pytest.raises(ValueError, match="not the same operator and point"):
+        delta(SYNC, exact("op_chain", 46.0, 410.0), exact("cuda_fused", 2.0, 10.0, axes=AXES | {"batch_size": 9}))
+
+
 @pytest.mark.parametrize(
     ("axes", "rows"), [(AXES, 4), ({"max_decode_len": 2, "next_n": 4}, 2), ({"next_n": 6}, 6), ({"batch_size": 8}, 1)]
 )
@@ -147,6 +154,32 @@ def test_the_model_of_a_header():
     assert serving_model_of(header) == SYNC
     assert serving_model_of(msgspec.structs.replace(header, config={"name": "mtp3"})) is None
     assert serving_model_of(msgspec.structs.replace(header, config={"itl_tpot": None})) is None
+    with pytest.raises(RecordError, match=r"mtp3.*acceptence"):
+        serving_model_of(
+            msgspec.structs.replace(header, config={"itl_tpot": {"model_step_us": 1.0, "acceptence": 0.5}})
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model_step_us": 0}, "model_step_us"),
+        ({"model_step_us": -5.0}, "model_step_us"),
+        ({"model_step_us": math.inf}, "model_step_us"),
+        ({"model_step_us": math.nan}, "model_step_us"),
+        ({"model_step_us": "12000"}, "model_step_us"),
+        ({"acceptance": 1.01}, "acceptance"),
+        ({"acceptance": -0.1}, "acceptance"),
+        ({"acceptance": math.nan}, "acceptance"),
+        ({"calls_per_step": 0}, "calls_per_step"),
+        ({"calls_per_step": 1.5}, "calls_per_step"),
+        ({"scheduling": "overlap"}, "scheduling"),
+        ({"acceptence": 0.5}, "acceptence"),
+    ],
+)
+def test_strict_conversion(change, named):
+    with pytest.raises(msgspec.ValidationError, match=named):
+        msgspec.convert({"model_step_us": 12000.0, "acceptance": 0.75} | change, ServingModel)
 
 
 def test_an_operator_of_the_prefill_has_no_time_per_output_token():

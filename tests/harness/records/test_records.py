@@ -1,5 +1,8 @@
 """Records survive a round trip and a killed run, and say in one sentence what is wrong with a file."""
 
+import contextlib
+import io
+import json
 import os
 from dataclasses import dataclass
 
@@ -10,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+import bench
 from harness.cli import recording
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment
+from harness.report.tables import result_tables
 from harness.wording import printable
 from tests import factory
 
@@ -78,6 +83,13 @@ def test_a_cut_between_records_or_before_the_last_newline_loses_nothing(written)
     assert not read_run(written.path).truncated
 
 
+def test_a_cut_inside_a_character_is_torn_too(tmp_path):
+    cells = [factory.cell("o", "v", {"n": i}, status="failed", reason="größer") for i in range(2)]
+    path = factory.write(factory.run(factory.gpu_environment(), cells), tmp_path / "run.jsonl")
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex("ß".encode()) + 1])
+    assert read_run(path).truncated
+
+
 def test_damage_before_the_last_record_is_an_error_with_its_line(written):
     lines = written.content.split(b"\n")
     lines[2] = lines[2][: len(lines[2]) // 2]
@@ -88,7 +100,7 @@ def test_damage_before_the_last_record_is_an_error_with_its_line(written):
 NO_RECORDS = [b"", b"\n", b"not json\n", b"\xff\xfe\x00", b"[]\n", b'{"line": "other"}\n', b'{"line":"header","sch']
 
 
-@pytest.mark.parametrize("content", NO_RECORDS)
+@pytest.mark.parametrize("content", [*NO_RECORDS, pytest.param(b"[" * 10_000, id="deep")])
 def test_what_is_no_record_is_refused(tmp_path, content):
     path = tmp_path / "run.jsonl"
     path.write_bytes(content)
@@ -105,6 +117,11 @@ def test_a_file_without_header_or_of_another_schema_is_refused(written):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     assert "No such file" in refused(tmp_path / "none.jsonl")
     refused(tmp_path)
+
+
+def test_one_bad_file_among_many_is_named(written, tmp_path):
+    with pytest.raises(RecordError, match=r"none\.jsonl"):
+        read_run(tmp_path / "none.jsonl")
 
 
 def test_every_record_is_on_disk_before_the_next(tmp_path):
@@ -150,6 +167,13 @@ def test_an_unknown_status_is_refused(written):
     content = factory.without_checksums(written.content)
     written.path.write_bytes(content.replace(b'"status":"passed"', b'"status":"fine"', 1))
     assert "Invalid enum value 'fine' - at `$.status`" in refused(written.path)
+
+
+def test_key_joins_operator_variant_and_point():
+    assert (
+        factory.cell("decode_native", "flat_view", {"batch_size": 8, "next_n": 4}).key
+        == "decode_native/flat_view/batch_size=8,next_n=4"
+    )
 
 
 def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
@@ -203,6 +227,14 @@ def test_no_flipped_bit_is_read_silently(tmp_path):
     assert silent == []
 
 
+def test_a_byte_that_is_no_utf_8_is_refused_wherever_it_stands(written):
+    content = factory.without_checksums(written.content)  # without: that would find it first
+    for place in range(0, content.rfind(b"\n", 0, -1), 37):
+        if content[place : place + 1] != b"\n":
+            written.path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+            refused(written.path)
+
+
 def test_a_line_without_its_checksum_among_lines_with_one_is_refused(written):
     lines = written.content.split(b"\n")
     lines[3] = factory.without_checksums(lines[3] + b"\n")[:-1]
@@ -225,3 +257,52 @@ def test_a_second_header_is_refused(written):
     assert f"{written.path}:{line}: a second header; a record holds one run, see bench.py merge" in refused(
         written.path
     )
+
+
+FIELDS = {
+    ("config", "measure"): (None, "config.measure is not a mapping of settings"),
+    ("config", "deep"): (eval("[" * 60 + "]" * 60), "config is nested too deeply"),
+    ("config", "large"): (10**400, "config holds a number of more than 64 bits"),
+    ("calibration", "own"): ({}, "calibration.own lacks the kernel block_copy, which the floor needs"),
+    ("calibration", "copy_us"): ([], "Expected `array` of length >= 1 - at `$.calibration.copy_us`"),
+    ("calibration", "copy_bytes"): (0, "Expected `int` >= 1 - at `$.calibration.copy_bytes`"),
+    ("environment", "device"): ("tpu", "Invalid enum value 'tpu' - at `$.environment.device`"),
+    ("shard",): ("1/3000000000", "shard '1/3000000000' is not I/N, such as 2/8"),
+    ("seed",): (-1, "Expected `int` >= 0 - at `$.seed`"),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=".".join)
+def test_a_value_that_reading_cannot_use_is_refused_with_its_field(field, written):
+    value, sentence = FIELDS[field]
+    header, rest = factory.without_checksums(written.content).split(b"\n", 1)
+    values = msgspec.json.decode(header)
+    holder = values
+    for name in field[:-1]:
+        holder = holder[name]
+    holder[field[-1]] = value
+    written.path.write_bytes(json.dumps(values).encode() + b"\n" + rest)
+    assert f"{written.path}:1: " in refused(written.path)
+    assert sentence in refused(written.path)
+
+
+@pytest.mark.parametrize("value", ["3", 10**12, 0, 2.5, True, None])
+def test_a_number_of_tokens_that_is_none_is_refused_and_no_hang(value, tmp_path):
+    cells = [
+        factory.cell("decode_native", name, {"batch_size": 8, "max_decode_len": value}, gpu=2.0)
+        for name in ("op_chain", "flat_view")
+    ]
+    run = read_run(factory.write(factory.run(factory.gpu_environment(), cells), tmp_path / "run.jsonl"))
+    with pytest.raises(RecordError, match=r"max_decode_len or next_n of a cell is .*, which is not a number of tokens"):
+        result_tables(run)
+
+
+def test_a_shard_of_very_many_is_no_hang_and_its_absent_ones_are_few_words(tmp_path):
+    run = factory.sweep_run(factory.cpu_environment(), batch_sizes=(1,))
+    header = structs.replace(run.header, shard="1/999999")
+    path = factory.write(structs.replace(run, header=header), tmp_path / "one.jsonl")
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert bench.main(["merge", str(path), "--no-plots", "--out", str(tmp_path / "merged")]) == 0
+    assert "2/999999, 3/999999" in " ".join(err.getvalue().split())
+    assert len(err.getvalue()) < 1000

@@ -1,0 +1,246 @@
+"""Whatever stands in a record: it is refused in one sentence, or read, compared, merged, shown and drawn."""
+
+import copy
+import io
+import json
+from functools import cache
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import msgspec
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from harness.analysis.compare import CompareError, Rule, compare, compare_variants
+from harness.cli.recording import print_run
+from harness.records.file import lines_of, read_run, write_run
+from harness.records.merge import merge, missing_shards
+from harness.records.schema import RecordError, Run, Segment
+from harness.report.comparison import comparison_console, comparison_json, comparison_markdown
+from harness.report.comparison_page import comparison_html
+from harness.report.console import PrintableConsole
+from harness.report.tables import markdown, result_tables
+from harness.wording import printable
+from plots import draw_all
+from plots.regression import draw
+from tests import factory
+
+CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much)
+SLOW = {"deadline": None, "suppress_health_check": CHECKS}
+#: Also lone surrogates; and what terminals, Markdown, XML and matplotlib take for more than text.
+LIVE = (
+    "\x1b[31m",
+    "\r",
+    "\x0b",
+    "\x85",
+    "\u2028",
+    "\u202e",
+    "\udcff",
+    "\ufffe",
+    "$x_{$",
+    "|",
+    "`",
+    "<b>",
+    "@me",
+    "\n# h",
+)
+TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.lists(
+    st.sampled_from(LIVE) | st.text(max_size=3), max_size=4
+).map("".join)
+NUMBER = (
+    st.integers()
+    | st.sampled_from((10**12, -(10**30), 2**53 + 1, 10**400))
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUE = st.recursive(
+    st.none() | st.booleans() | NUMBER | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@cache
+def sound() -> list[dict]:
+    """The lines of a small GPU run and a segment of it, as plain values."""
+    run = factory.sweep_run(batch_sizes=(1, 8))
+    cells = [msgspec.structs.replace(cell, metrics=short(cell.metrics)) for cell in run.cells]
+    header = msgspec.structs.replace(
+        run.header,
+        cells=tuple(cell.key for cell in cells),
+        compiled={"a.cu": {"sm_90": "ok"}},
+        config={**run.header.config, "measure": {"cache": "hot", "seed": None}, "sweep": [{"batch_size": [1, 8]}]},
+        shard="1/2",
+        sources={"harness/": "0" * 16},
+        variants=tuple(dict.fromkeys(f"{cell.operator}/{cell.variant}" for cell in cells)),
+    )
+    segment = Segment(started=header.started, why="resumed", environment=header.environment)
+    run = Run("sound", header, cells, segments=[(len(cells) - 1, segment)])
+    return [json.loads(msgspec.json.encode(line)) for line in lines_of(run)]
+
+
+def short(metrics):
+    few = {name: getattr(metrics, name)[:6] for name in ("host_us", "eager_us")}
+    graph_us = {copies: times[:6] for copies, times in metrics.graph_us.items()}
+    return msgspec.structs.replace(metrics, **few, graph_us=graph_us)
+
+
+def places(value, path=()):
+    """The path of every field and element, of long lists the first one."""
+    inner = value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else ()
+    for name, below in inner:
+        yield (*path, name)
+        yield from places(below, (*path, name))
+
+
+PLACES = [(line, path) for line in (0, 1, 2, -2, -1) for path in places(sound()[line])]
+
+
+def changed(mutations) -> list[dict]:
+    lines = copy.deepcopy(sound())
+    for (line, path), value in mutations:
+        holder = lines[line]
+        try:
+            for name in path[:-1]:
+                holder = holder[name]
+            holder[path[-1]] = value
+        except (KeyError, IndexError, TypeError):  # an earlier mutation replaced what was above it
+            assume(False)
+    return lines
+
+
+def alike(place):
+    """Values of the type that stands there, which reading is less likely to refuse, or any."""
+    line, path = place
+    old = sound()[line]
+    for name in path:
+        old = old[name]
+    same = TEXT if isinstance(old, str) else NUMBER if isinstance(old, (int, float)) else VALUE
+    return st.tuples(st.just(place), same | VALUE)
+
+
+MUTATIONS = st.lists(st.sampled_from(PLACES).flatmap(alike), min_size=1, max_size=3).map(changed)
+
+
+def written(lines, path, ascii_only: bool):
+    content = "".join(json.dumps(line, ensure_ascii=ascii_only) + "\n" for line in lines)
+    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    return path
+
+
+def read_or_refused(path):
+    try:
+        return read_run(path)
+    except RecordError as error:
+        sentence = str(error)
+    assert str(path) in sentence
+    assert printable(sentence) == sentence
+    return None
+
+
+def console() -> PrintableConsole:
+    return PrintableConsole(file=io.StringIO(), width=100)
+
+
+def shown_safely(text: str) -> None:
+    assert all(printable(line) == line for line in text.split("\n"))
+
+
+def rendered_safely(text: str) -> None:
+    """Nothing of a record becomes a tag, a link, an image or a heading of its own."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    kinds = {token.type for token in tokens} | {child.type for token in tokens for child in token.children or ()}
+    assert not kinds & {"link_open", "image", "code_block", "fence", "blockquote_open", "em_open", "s_open", "hr"}
+    html = {child.content for token in tokens for child in token.children or () if child.type == "html_inline"}
+    assert html <= {"<br>", "<!-- -->"}
+
+
+def processes(run: Run) -> list[Run]:
+    """As if three processes had given the same samples."""
+    return [
+        msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, started=f"2026-01-0{i}"))
+        for i in (1, 2, 3)
+    ]
+
+
+def without_folds(text: str) -> str:
+    for tag in ("<details>", "</details>", "<summary>", "</summary>"):
+        text = text.replace(tag, "")
+    return text
+
+
+def refuse(name: str):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def page_safely(text: str) -> None:
+    """Nothing of a record becomes an element or an attribute of the page."""
+    attributes = {"style", "class", "data-fixed", "data-value", "data-verdict", "data-figure", "id", "title", "type"}
+    attributes |= {"value", "checked", "placeholder", "aria-label", "lang", "charset", "name", "content", "http-equiv"}
+    attributes |= {"viewbox", "width", "height", "role", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r"}
+    found: list[tuple[str, set[str]]] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, given: found.append((tag, {name for name, _ in given}))
+    parser.feed(text)
+    parser.close()
+    assert not {name for _, given in found for name in given} - attributes
+    tags = [tag for tag, _ in found]
+    assert tags.count("script") == tags.count("style") == tags.count("body") == 1
+    assert not set(tags) & {"b", "img", "a", "iframe", "object", "link"}
+
+
+@settings(max_examples=50, **SLOW)
+@given(lines=MUTATIONS, ascii_only=st.booleans())
+def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
+    run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only))
+    if run is None:
+        return
+    other = read_run(written(sound(), tmp_path / "other.jsonl", ascii_only))
+    screen = console()
+    try:
+        print_run(screen, run)
+        rendered_safely(markdown(result_tables(run)))
+    except RecordError:
+        pass
+    rule = Rule(any_config=True)
+    for compared in (
+        lambda: compare([run], [other], rule),
+        lambda: compare(processes(other), processes(run), rule),
+        lambda: compare(processes(run), processes(run), rule),
+        lambda: compare_variants(processes(run), "cuda_fused", "op_chain", rule),
+        lambda: compare_variants([run], "cuda_fused", "triton_fused", rule),
+    ):
+        try:
+            comparison = compared()
+        except CompareError as error:
+            shown_safely(str(error))
+            continue
+        comparison_console(comparison, screen)
+        rendered_safely(without_folds(comparison_markdown(comparison)))
+        page_safely(comparison_html(comparison))
+        json.loads(comparison_json(comparison), parse_constant=refuse)
+    try:
+        merged = merge([run, other])
+        missing_shards([merged])
+    except RecordError:
+        pass
+    shown_safely(screen.file.getvalue())
+    (tmp_path / "again.jsonl").unlink(missing_ok=True)
+    write_run(run, tmp_path / "again.jsonl")
+    assert read_run(tmp_path / "again.jsonl").cells == run.cells
+
+
+@settings(max_examples=3, **SLOW)
+@given(lines=MUTATIONS)
+def test_any_record_that_is_read_is_drawn(lines, tmp_path):
+    run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only=True))
+    assume(run is not None)
+    other = read_run(written(sound(), tmp_path / "other.jsonl", ascii_only=True))
+    try:
+        paths = draw_all([run, other], tmp_path)
+        paths += draw(compare([run], [other]), tmp_path / "regression")
+    except (RecordError, CompareError):
+        return
+    for path in paths:
+        if path.suffix == ".svg":
+            ElementTree.parse(path)
