@@ -220,7 +220,7 @@ def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file of --variants. Raises DiscoveryError."""
+    """Import a file of --variants; streams that it replaces are put back. Raises DiscoveryError."""
     name = f"variants_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -229,12 +229,15 @@ def import_file(path: Path) -> ModuleType:
         raise DiscoveryError(f"--variants {path}: {problem}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    streams = sys.stdout, sys.stderr
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:  # the user's
         raise
     except BaseException as error:  # a traceback would mostly show this file
         raise DiscoveryError(f"--variants {path}: cannot be imported: {_import_error(error)}") from None
+    finally:
+        sys.stdout, sys.stderr = streams
     return module
 
 

@@ -34,6 +34,7 @@ from harness.records.schema import RecordError, Run
 from harness.records.sides import read_side
 from harness.records.together import check_together, mixed_states, refuse_loops
 from harness.report.console import make_console
+from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
 from harness.runner.kept_workers import KeptWorkers
 from harness.runner.protocol import Job
@@ -65,11 +66,18 @@ def _print_to_stderr(text: str) -> None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-def _prepare(options: argparse.Namespace) -> tuple[str, Catalog]:
-    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported."""
+def _prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
+    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported.
+
+    import_limit_s: seconds that the import of a file of --variants may take.
+    """
     with exit_on_interrupt():
         device = _device(options)
         interpreter.choose(device)
+        with probing(options.variants, device) as probe:
+            if probe is not None:
+                discover()  # meanwhile
+                probe.wait(import_limit_s)
         return device, discover(options.variants)
 
 
@@ -125,7 +133,7 @@ def run_command(options: argparse.Namespace) -> int:
         _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
         gpus = _gpus(options)
     proof = _proof(options, sources[0].config.measure)
-    device, catalog = _prepare(options)
+    device, catalog = _prepare(options, max(source.config.measure.timeout_s for source in sources))
     if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
         raise KeyboardInterrupt
     if not options.plan:
@@ -359,7 +367,7 @@ def verify_command(options: argparse.Namespace) -> int:
             raise ConfigError("--only and --set choose points of a sweep; give its configuration, too")
     source = _load(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
-    device, catalog = _prepare(options)
+    device, catalog = _prepare(options, measure.timeout_s)
     groups = _plan(options, source, catalog) if source else []
     _print_broken(catalog)
     if options.defects:
@@ -474,7 +482,7 @@ def profile_command(options: argparse.Namespace) -> int:
     tool = profiling.tool_of(options.attribute) if options.attribute else options.tool or "torch"
     if options.trace is not None and tool != "none":
         raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
-    device, catalog = _prepare(options)
+    device, catalog = _prepare(options, source.config.measure.timeout_s)
     groups = _plan(options, source, catalog)
     record = _read(options.record) if options.record else None
     if record is not None:

@@ -10,6 +10,7 @@ import pytest
 import bench
 from harness.contract import COMPILER, GPU, Variant
 from harness.discover import DiscoveryError, discover, unavailable
+from tests.processes import has_ended
 
 HEAD = "from harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
@@ -90,6 +91,8 @@ def test_two_files_of_one_name_are_two_files(tmp_path):
 
 FAULTS = {
     "raises": ("x = 1\n\nraise ValueError('boom')\n", "ValueError: boom (mine.py, line 3)"),
+    "raises over several lines": ("raise ValueError('boom\\nbang')\n", "ValueError: boom"),
+    "raises further down": ("def f():\n    raise KeyError('q')\n\nf()\n", "KeyError: 'q' (mine.py, line 2)"),
     "syntax": ("x = 1\ndef f(:\n    pass\n", "SyntaxError: invalid syntax (line 2)"),
     "indentation": (
         "def f():\n\tx = 1\n        y = 2\n",
@@ -112,7 +115,28 @@ FAULTS = {
         f"{HEAD}@variant('decode_native', require='cuda')\ndef mine{BODY}",
         "unexpected keyword argument 'require' (mine.py, line 2)",
     ),
+    "decorator without operator": (f"{HEAD}@variant\ndef mine{BODY}", "(mine.py, line 2)"),
+    "a class": (
+        f"{HEAD}@variant('decode_native')\nclass Mine:\n    pass\n",
+        "marks a function (point, x, out) -> launch, not <class",
+    ),
     "nothing in it": ("x = 1\n", "no variant"),
+    "raises no Exception": (
+        "class Panic(BaseException):\n    pass\nraise Panic('at the disco')\n",
+        "cannot be imported: Panic: at the disco (mine.py, line 3)",
+    ),
+    "interrupts": ("raise KeyboardInterrupt\n", "cannot be imported: KeyboardInterrupt"),
+    "ends the process": ("import os\nos._exit(0)\n", "the process that imported it ended with exit code 0"),
+    "segfaults": ("import ctypes\nctypes.string_at(0)\n", "the process that imported it was killed by SIGSEGV"),
+    "aborts": ("import os\nos.abort()\n", "the process that imported it was killed by SIGABRT"),
+    "closes stdout": (
+        f"{HEAD}import os\nos.close(1)\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
+    "closes the stream stderr": (
+        f"{HEAD}import sys\nsys.stderr.close()\n@variant('decode_native')\ndef mine{BODY}",
+        "its import closes standard output or standard error",
+    ),
 }
 
 
@@ -120,7 +144,10 @@ FAULTS = {
 def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     text, words = FAULTS[case]
     (tmp_path / "mine.py").write_text(text)
-    code = bench.main(["list", "--variants", "mine.py"])
+    try:
+        code = bench.main(["list", "--variants", "mine.py"])
+    except SystemExit as left:
+        pytest.fail(f"the file ended the program with {left.code}")
     out, err = capsys.readouterr()
     assert code == 2, out[-500:]
     assert out == ""
@@ -128,6 +155,29 @@ def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     assert "mine.py: " in err
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "pathlib.Path('child').write_text(str(child.pid))\n"
+        "import threading\nthreading.Event().wait()\n"
+    )
+    (tmp_path / "tiny.yaml").write_text(
+        "name: tiny\noperators: [decode_native]\nsweep: [{batch_size: 3}]\nmeasure: {timeout_s: 5}\n"
+    )
+    assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 5 s\n")
+    assert has_ended(int((tmp_path / "child").read_text()))
+
+
+def test_a_file_that_replaces_a_stream_costs_no_output(tmp_path, capsys):
+    replaces = f"{HEAD}import io, sys\nsys.stdout = io.StringIO()\n@variant('decode_native')\ndef mine{BODY}"
+    (tmp_path / "mine.py").write_text(replaces)
+    assert bench.main(["list", "decode_native", "--variants", "mine.py"]) == 0
+    assert "mine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -144,6 +194,12 @@ def test_a_missing_file_is_named_with_the_nearest_one(tmp_path):
     file(tmp_path, f"{HEAD}@variant('decode_native')\ndef mine{BODY}")
     with pytest.raises(DiscoveryError, match=r"no such file; did you mean mine\.py\?"):
         discover(["mien.py"])
+
+
+def test_a_binary_file_is_one_sentence(tmp_path):
+    (tmp_path / "mine.py").write_bytes(bytes(range(128, 256)))
+    with pytest.raises(DiscoveryError, match=r"mine\.py: cannot be imported: SyntaxError"):
+        discover(["mine.py"])
 
 
 OPERATOR = f"""
