@@ -450,18 +450,21 @@ def main(arguments: list[str] | None = None) -> int:
 
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except ImportError as error:
+    except (ImportError, MemoryError) as error:
         from harness.wording import first_line
 
-        print(f"error: {first_line(error)}; is requirements.txt installed?", file=sys.stderr)
+        print(f"error: {first_line(error)}; is requirements.txt installed, and enough memory left?", file=sys.stderr)
         return 2
-    except OSError as error:  # the commands handle those of records, configurations and reports
-        from harness.wording import printable
-
+    except OSError as error:
         if error.filename == streams.NAME:  # e.g. `> /full/disk`
             sys.stdout.drop()
-        where = f"{error.filename}: " if error.filename else ""
-        print(printable(f"error: {where}{error.strerror}"), file=sys.stderr)
+            print(f"error: cannot write to {streams.NAME}: {error.strerror}", file=sys.stderr)
+        elif error.filename is None:  # no file: out of descriptors, or of processes
+            print(f"error: {error.strerror}; see the limits of this system with ulimit -a", file=sys.stderr)
+        else:  # a path that may not be looked at, or is too long; the commands handle other errors of files
+            from harness.wording import printable
+
+            print(printable(f"error: {error.filename} cannot be used: {error.strerror}"), file=sys.stderr)
         return 2
     finally:
         sys.stdout, sys.stderr = before

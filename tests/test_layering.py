@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("harness", "baselines", "kernels", "peers", "plots")
 MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+SOURCES = [Path("bench.py"), *MODULES]
 OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/operator.py"))
 
 #: Package of the harness -> packages it may import, beside itself and the modules at the top of harness/.
@@ -110,6 +111,13 @@ def test_planning_reading_and_drawing_never_import_torch(name):
     assert chain is None, " imports ".join(chain)
 
 
+def test_planning_reading_and_drawing_run_without_torch():
+    names = sorted(WITHOUT_TORCH)
+    program = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
@@ -153,6 +161,18 @@ def test_peers_import_the_types_of_operators_and_each_other(path):
     allowed = {f"baselines.{name}.operator" for name in OPERATORS} | {"harness.packages"}
     wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and name not in allowed}
     assert {name for name in wrong if not name.startswith("peers.")} == set()
+
+
+@pytest.mark.parametrize("folder", ["baselines", "kernels"])
+def test_few_arrows_between_operators(folder):
+    arrows = {
+        (path.parts[1], name.split(".")[1])
+        for path in MODULES
+        if path.parts[0] == folder and len(path.parts) > 2 and path.parts[1] != "workloads"
+        for name in ours(path)
+        if name.split(".")[0] == folder and name.split(".")[1] in OPERATORS and name.split(".")[1] != path.parts[1]
+    }
+    assert {source for source, _ in arrows} <= COMPOSED
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] in ("kernels", "peers")], ids=str)
@@ -213,6 +233,22 @@ def test_layers_of_the_harness(path):
     assert wrong == set()
 
 
+def test_every_package_has_its_rule():
+    assert set(PACKAGES) == {path.parts[1] for path in MODULES if path.parts[0] == "harness" and len(path.parts) > 2}
+
+
+def importers(name: str) -> set[str]:
+    return {str(path) for path in SOURCES if name in imports(path)}
+
+
+def test_only_the_command_line_imports_the_commands():
+    assert importers("harness.cli.commands") == {"bench.py"}
+
+
+def test_nobody_imports_the_command_line():
+    assert importers("bench") == set()
+
+
 def test_the_command_line_answers_help_without_loading_anything():
     tree = ast.parse((ROOT / "bench.py").read_text(encoding="utf-8"))
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -231,6 +267,12 @@ def test_the_harness_knows_no_operator_by_name(path):
     assert {"decode_native", "decode_flatten"} <= set(OPERATORS)
     text = (ROOT / path).read_text(encoding="utf-8")
     assert [name for name in OPERATORS if name in text] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_names_say_what_is_inside(path):
+    words = {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}
+    assert not words & {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff: pip install ruff")

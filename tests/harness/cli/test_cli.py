@@ -209,6 +209,12 @@ def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_
     assert four.status == "passed"
 
 
+def test_samples_exist_only_where_verification_passed(misbehaving):
+    for cell in misbehaving.run.cells:
+        assert (cell.metrics is not None) == (cell.status == "passed")
+        assert (cell.reason is not None) == (cell.status != "passed")
+
+
 def test_a_variant_without_its_module_is_unavailable_and_no_failure(misbehaving):
     assert {(c.status, c.reason) for c in cells_of(misbehaving, "needs_a_module")} == {
         ("unavailable", "needs the Python module nowhere_to_be_found")
@@ -286,7 +292,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="re
 # --- interruption -----------------------------------------------------------------------------------------------------
 
 
-def start(folder, *arguments):
+def start(folder, *arguments, ignored=()):
     """bench.py in a process group of its own and listening to Ctrl-C, as a terminal would start it; a shell's
     background is deaf.
     """
@@ -297,7 +303,10 @@ def start(folder, *arguments):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGINT, signal.default_int_handler),
+            [signal.signal(number, signal.SIG_IGN) for number in ignored],
+        ),
     )
 
 
@@ -310,8 +319,8 @@ def wait_for(condition, process, seconds=60):
         select.select([], [], [], 0.005)
 
 
-def interrupt(process):
-    os.killpg(process.pid, signal.SIGINT)
+def interrupt(process, number=signal.SIGINT):
+    os.killpg(process.pid, number)
     return process.communicate(timeout=60)
 
 
@@ -349,27 +358,15 @@ def is_deaf_to_sigint(worker):
     return any(int(mask, 16) >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_terminal_or_scheduler_that_ends_the_command_interrupts_it_unless_it_ignores_that(number):
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        with signals_interrupt():
-            os.kill(os.getpid(), number)
-        signal.signal(number, signal.SIG_DFL)
-        with pytest.raises(KeyboardInterrupt), signals_interrupt():
-            os.kill(os.getpid(), number)
-    finally:
-        signal.signal(number, before)
-
-
 @needs_proc
-def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_path):
     (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", str(list(range(3, 500)))))
     process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", "--seed", 1)
     record = tmp_path / "out" / "run.jsonl"
     wait_for(lambda: record.exists() and record.read_bytes().count(b"\n") >= 5, process)
     before = read_run(record).cells
-    out, err = interrupt(process)
+    out, err = interrupt(process, number)
     assert process.returncode == 130, err
     run = read_run(record)
     assert not run.truncated
@@ -380,6 +377,11 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(tmp_path):
     assert "complete them with --resume out/run.jsonl" in " ".join(err.split())
     assert "batch" in out  # the table of what there is
     assert session_is_empty(process)
+
+
+def test_a_terminal_that_goes_away_interrupts():
+    with pytest.raises(KeyboardInterrupt), signals_interrupt():
+        os.kill(os.getpid(), signal.SIGHUP)
 
 
 @needs_proc
@@ -395,6 +397,18 @@ def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     assert deaf
     assert not (tmp_path / "out" / "run.jsonl").exists()
     assert session_is_empty(process)
+
+
+@needs_proc
+def test_a_command_that_ignores_a_signal_goes_on(config, tmp_path):
+    ignored = (signal.SIGTERM, signal.SIGHUP)
+    process = start(
+        tmp_path, config, "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out", ignored=ignored
+    )
+    wait_for(lambda: loading_worker(process), process)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = interrupt(process, signal.SIGHUP)
+    assert (process.returncode, err) == (0, "")
 
 
 LEAVES_CHILDREN = """
@@ -420,6 +434,40 @@ def test_children_that_a_variant_leaves_behind_end_with_the_worker(config, tmp_p
     children = [int(line) for line in (tmp_path / "children").read_text().split()]
     assert children
     assert all(has_ended(child) for child in children)
+
+
+def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    code, out, err = call(config, "--no-plots", "--out", "out")
+    assert (code, out) == (2, "")
+    assert " ".join(err.split()).startswith("error: the system starts no worker process: RuntimeError: can't start new")
+    assert "Traceback" not in err
+
+
+def test_strange_surroundings_cost_nothing(config, tmp_path):
+    """A Python that leaves out the folder of the script, a locale without the signs of a table, and an unknown backend
+    of matplotlib.
+    """
+    command = [
+        sys.executable,
+        "-P",
+        str(ROOT / "bench.py"),
+        config,
+        "--only",
+        "*flat_view/batch_size=3*",
+        "--out",
+        "out",
+    ]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = os.environ | locale | {"MPLBACKEND": "nonsense"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "µs" in done.stdout.decode("utf-8")
+    assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+    assert list((tmp_path / "out").glob("*.svg"))
 
 
 DIES_IN_THE_SWEEP = """
@@ -458,6 +506,21 @@ def test_ctrl_c_while_modules_are_loaded_is_quiet(tmp_path):
     assert "Traceback" not in err
 
 
+def test_a_reader_that_goes_away_is_no_error(config, tmp_path):
+    process = start(tmp_path, config, "--plan", "--set", f"batch_size={list(range(1, 2000))}")
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == 0
+    assert err == "1999 points, 3998 cells\n"
+
+
+def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
+    process = start(tmp_path, config, "--set", "batch_size=-3")
+    process.stderr.close()
+    assert process.stdout.read() == ""
+    assert process.wait(timeout=60) == 2
+
+
 def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adversaries, config, tmp_path):
     """`bench.py CONFIG | head -1` of a run with a mismatch must not be green."""
     names = ["--set", "variants=[flat_view, wrong_at_three]"]
@@ -468,6 +531,31 @@ def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adv
     assert err == ""
     assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 4
     assert "flat_view" in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"],
+    ],
+    ids=["list", "run"],
+)
+def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, str(ROOT / "bench.py"), *command],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    said = " ".join(ended.stderr.split())
+    assert ended.returncode == 2
+    assert re.match(r"error: cannot write .*standard output: No space left on device", said)
+    if "run.jsonl" in said:
+        assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
 
 
 # --- records are never lost or overwritten ----------------------------------------------------------------------------
@@ -558,6 +646,12 @@ def test_an_only_that_matches_nothing_names_the_nearest(config, no_worker):
     )
 
 
+def test_a_seed_below_zero_is_refused(config, no_worker):
+    code, _, err = call(config, "--seed", -1)
+    assert code == 2
+    assert "seed" in err
+
+
 def test_a_gpu_that_is_not_there_is_named_with_the_remedy(config, no_worker, device):
     if device == "cuda":
         pytest.skip("there is a GPU")
@@ -618,6 +712,18 @@ def test_a_record_that_is_none_is_one_sentence(arguments, config):
     assert "Traceback" not in err
 
 
+def test_a_path_that_the_system_does_not_take_is_one_sentence(config):
+    code, out, err = call("compare", "x" * 5000, "none")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: x+ cannot be used: File name too long\n", err)
+
+
+def test_a_shard_that_was_left_empty_is_refused(config):
+    code, out, err = call("tiny.yaml", "--plan", "--shard", "")
+    assert (code, out) == (2, "")
+    assert "expected I/N" in err
+
+
 def test_list_shows_an_operator_with_its_variants():
     code, out, err = call("list", "decode_native")
     assert (code, err) == (0, "")
@@ -645,6 +751,14 @@ def test_list_json_is_for_programs(device, adversaries):
     if device == "cpu":
         assert rows["decode_native/cuda_fused"]["unavailable"] == "needs a GPU"
     assert listed["unavailable_files"] == {}
+
+
+@pytest.mark.parametrize("columns", [60, 20])
+def test_a_narrow_terminal_is_no_crash(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = call("list")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= columns
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 100])
@@ -742,3 +856,11 @@ def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(con
     again = call(*arguments, "--resume", "out", "--no-plots")
     assert again[0] == 1, again
     assert len(read_run("out/run.jsonl").cells) == len(lines) - 1
+
+
+def test_a_flag_that_no_terminal_can_show_is_one_sentence(config):
+    for arguments in ((NASTY,), (config, "--only", NASTY), (config, "--set", f"{NASTY}=1"), (config, f"--{NASTY}")):
+        code, _, err = call(*arguments)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\udcff]", err)

@@ -1,8 +1,13 @@
 """From grids to points: each point once, every one legal; which variants of which operator go with it."""
 
 import dataclasses
+import itertools
+import json
+import math
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from harness.config.load import Config, ConfigError, Source
 from harness.config.sweep import baselines, expand, plan, select
@@ -56,6 +61,99 @@ def test_traces_of_one_name_are_two_points(catalog, tmp_path):
         paths[-1].write_text("ContextTokens,GeneratedTokens\n100,5\n")
     points = points_of(source([{"context_len": [{"trace": str(path)} for path in paths]}]), catalog)
     assert [p.context_len["trace"] for _, p in points] == [str(path) for path in paths]
+
+
+def test_paddings_that_differ_little_are_two_points(catalog):
+    assert len(points_of(source([{"padding": [0.1, 0.1000001]}]), catalog)) == 2
+
+
+# --- generated sweeps -------------------------------------------------------------------------------------------------
+
+PADDINGS = st.sampled_from([0, 0.1, 0.25, 0.5, 0.9]) | st.floats(0, 0.99, allow_subnormal=False)
+
+
+def one_or_more(values):
+    """A list of different values, or a bare one, as a grid may have either."""
+    # 0 and 0.0 are one value, though JSON spells them differently; only a mapping needs to be spelt.
+    different = st.lists(
+        values, min_size=1, max_size=3, unique_by=lambda value: json.dumps(value) if isinstance(value, dict) else value
+    )
+    return different | values
+
+
+def context_lens(longest):
+    lengths = st.integers(1, longest)
+    return st.one_of(
+        lengths,
+        st.tuples(lengths, lengths).map(lambda pair: {"uniform": sorted(pair)}),
+        st.builds(lambda m, s: {"lognormal": {"median": m, "sigma": s}}, lengths, st.sampled_from([0, 0.5, 1.0])),
+        lengths.map(lambda n: {"mix": [[0.8, {"uniform": [1, n]}], [0.2, n]]}),
+    )
+
+
+@st.composite
+def legal_grids(draw):
+    grid = {"batch_size": draw(one_or_more(st.integers(1, 64)))}
+    next_n = grid["next_n"] = draw(one_or_more(st.integers(1, 8)))
+    least = min(next_n) if isinstance(next_n, list) else next_n
+    longest = grid["max_model_len"] = draw(st.sampled_from([64, 4096, 163840]))
+    optional = {
+        "max_decode_len": one_or_more(st.integers(1, least)),
+        "decode_len": one_or_more(st.sampled_from(["uniform", "ragged", "mixed"])),
+        "context_len": one_or_more(context_lens(longest)),
+        "padding": one_or_more(PADDINGS),
+    }
+    for name in draw(st.lists(st.sampled_from(list(optional)), unique=True)):
+        grid[name] = draw(optional[name])
+    if "context_len" not in grid:  # its default is longer than the shortest model
+        grid["context_len"] = longest
+    return {name: grid[name] for name in draw(st.permutations(list(grid)))}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    grids=st.lists(legal_grids(), min_size=1, max_size=3),
+    operators=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True),
+)
+def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog):
+    points = points_of(source(grids, operators), catalog)
+    wanted = set()
+    for name in operators:
+        operator = catalog.operators[name]
+        for grid in grids:
+            options = [value if isinstance(value, list) else [value] for value in grid.values()]
+            for values in itertools.product(*options):
+                given_values = {
+                    axis: operator.axis(axis).parse(value) for axis, value in zip(grid, values, strict=True)
+                }
+                wanted.add((name, json.dumps(dict(operator.complete(given_values)), sort_keys=True)))
+    found = [(name, json.dumps(dict(point), sort_keys=True)) for name, point in points]
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    labels = [(name, catalog.operators[name].label(point)) for name, point in points]
+    assert len(labels) == len(set(labels))
+    assert all(catalog.operators[name].broken_rule(point) is None for name, point in points)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(grid=legal_grids())
+def test_one_grid_has_as_many_points_as_its_product(grid, catalog):
+    size = math.prod(len(value) if isinstance(value, list) else 1 for value in grid.values())
+    assert len(points_of(source([grid]), catalog)) == size
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(grids=st.lists(legal_grids(), min_size=1, max_size=3), data=st.data())
+def test_one_illegal_row_length_is_found_in_its_grid(grids, data, catalog):
+    g = data.draw(st.integers(0, len(grids) - 1))
+    next_n = grids[g]["next_n"]
+    too_long = (min(next_n) if isinstance(next_n, list) else next_n) + 1
+    grids[g]["max_decode_len"] = too_long
+    with pytest.raises(ConfigError) as caught:
+        points_of(source(grids), catalog)
+    assert str(caught.value).startswith(
+        f"c.yaml: sweep[{g}].max_decode_len: decode_native: max_decode_len ({too_long}) must not exceed next_n"
+    )
 
 
 # --- variants ---------------------------------------------------------------------------------------------------------
