@@ -442,11 +442,12 @@ def gate_command(options: argparse.Namespace) -> int:
 
 
 def merge_command(options: argparse.Namespace) -> int:
-    from harness.cli.recording import exit_code, report
+    from harness.cli.recording import exit_code, refuse_foreign_table, report
 
     runs = [_read(path) for path in options.runs]
     path = options.out / "run.jsonl"
     merged = structs.replace(merge(runs), path=str(path))
+    refuse_foreign_table(options.out)
     write_run(merged, path)
     with _writing_to(options.out):
         report(make_console(), merged, options.out, options.no_plots)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -16,19 +15,19 @@ from rich.text import Text
 from harness.cli.recording import (
     OURS,
     TABLE,
-    Outcome,
     check_sources_unchanged,
     default_folder,
     ended_early,
     measured,
-    written,
+    refuse_foreign_table,
 )
 from harness.config.load import Source
 from harness.config.loops import LoopGroup
 from harness.config.sweep import Group
 from harness.exit_codes import BAD, OK
 from harness.records.decode_loop import Loop
-from harness.records.schema import Header, Run, Segment
+from harness.records.file import Writer, lines_of, read_run, run_of
+from harness.records.schema import Header, RecordError, RecordGone, Run, Segment
 from harness.report.console import (
     print_calibration_errors,
     print_environment,
@@ -78,7 +77,10 @@ def record_loops(
     sources = source_hashes(operators, job.variant_files)
     if resumed and missing:
         check_same_sources(resumed, sources)
+    if resumed is None:
+        refuse_foreign_table(folder)
     path = folder / "run.jsonl"
+    writer = Writer(path, resume=resumed is not None)
 
     def first_line(ready: Ready) -> Header | Segment:
         if resumed is None:
@@ -94,18 +96,30 @@ def record_loops(
         check_same_machine(resumed, ready.environment)
         return segment(ready, "resumed", job.measure.cache)
 
-    def measure(keep: Callable[[Any], None]) -> Outcome:
-        start = lambda keep, seen: LoopRunner(job, keep, seen)  # noqa: E731
-        return measured(console, len(loop_keys(missing)), keep, first_line, start, missing)
+    lines = lines_of(resumed) if resumed else []
 
-    run, outcome = written(
-        path,
-        resumed,
-        lambda: check_sources_unchanged(sources, operators, job),
-        measure,
-        lambda run: print_tables(console, loop_tables(run)),
-        lambda run, wall_time: report_loops(console, run, folder, no_plots, wall_time),
-    )
+    def keep(line: Header | Segment | Loop) -> None:
+        if isinstance(line, Segment):
+            check_sources_unchanged(sources, operators, job)
+        lines.append(line)
+        writer.write(line)
+
+    try:
+        outcome = measured(
+            console, len(loop_keys(missing)), keep, first_line, lambda seen: LoopRunner(job, keep, seen), missing
+        )
+        writer.check_place()
+        run = read_run(path)
+    except RecordGone as error:
+        print_tables(console, loop_tables(run_of(path, lines)))
+        raise RecordError(f"{error}; the measured times are only in the tables above") from None
+    finally:
+        writer.close()
+    try:
+        report_loops(console, run, folder, no_plots, outcome.wall_time)
+    except OSError as error:
+        what = error.filename or f"to {folder}"
+        raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
     if not outcome.interrupted and outcome.error is None:
         return loops_exit_code(run)
     kept = f"{len(run.loops)} of {counted(len(loop_keys(groups)), 'line')} are kept in {path}"

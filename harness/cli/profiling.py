@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.recording import OURS, TABLE, new_folder
+from harness.cli.recording import OURS, TABLE, new_folder, refuse_foreign_table
 from harness.config.load import ConfigError
 from harness.config.sweep import Group, cell_keys
 from harness.discover import ROOT
@@ -148,6 +148,7 @@ def make_profile(console: Console, request: Request, options: argparse.Namespace
         raise ProfileError(tool.problem)
     if tool is not None and tool.name == "ncu" and (refused := tools.counters_refused()):
         raise ProfileError(refused)
+    refuse_foreign_table(request.out)
     partial = request.out / PARTIAL
     partial.mkdir(parents=True, exist_ok=True)
     workload = workload_command(request, options, partial, sys.executable)

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from harness.runner.loop_run import LoopRunner
 
 REFERENCE = ROOT / "results" / "reference"
-#: The tables of a run, beside its record, and their first line.
+#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
 TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
 
 
@@ -110,69 +111,46 @@ def record(
         return segment(ready, "resumed", job.measure.cache)
 
     path = Path(resumed.path) if resumed else folder / "run.jsonl"
+    if resumed is None:
+        refuse_foreign_table(folder)
+    writer = Writer(path, resume=resumed is not None)
+    lines = lines_of(resumed) if resumed else []
 
-    def make_runner(keep: Callable[[Any], None], seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
-        if gpus is None:
-            return Runner(job, keep, seen, start, missing[0])
-        return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
+    def keep(line: Header | Segment | Cell) -> None:
+        if isinstance(line, Segment):
+            check_sources_unchanged(sources, groups, job)
+        lines.append(line)
+        writer.write(line)
 
-    def measure(keep: Callable[[Any], None]) -> Outcome:
-        return measured(console, len(cell_keys(missing)), keep, first_line, make_runner, missing, known)
+    try:
+        total = len(cell_keys(missing))
 
-    run, outcome = written(
-        path,
-        resumed,
-        lambda: check_sources_unchanged(sources, groups, job),
-        measure,
-        lambda run: print_run(console, run),
-        lambda run, wall_time: report(console, run, folder, no_plots, wall_time),
-    )
+        def make_runner(seen: Callable[[Progress], None]) -> Runner | SeveralGpus:
+            if gpus is None:
+                return Runner(job, keep, seen, start, missing[0])
+            return SeveralGpus(gpus(job), keep, seen, warn, job.measure.time_budget_s, job.measure.cache)
+
+        outcome = measured(console, total, keep, first_line, make_runner, missing, known)
+        writer.check_place()
+        run = read_run(path)  # what is on disk counts
+    except RecordGone as error:
+        print_run(console, run_of(path, lines))
+        raise RecordError(f"{error}; the measured times are only in the tables above") from None
+    finally:
+        writer.close()
+    try:
+        report(console, run, folder, no_plots, outcome.wall_time)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    except OSError as error:
+        what = error.filename or f"to {folder}"
+        raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
     if not outcome.interrupted and outcome.error is None:
         if (unplanned := _unplanned(run)) is not None:
             outcome.error = unplanned
         else:
             return exit_code(run)
     return ended_early(outcome, f"{len(run.cells)} of {len(cell_keys(groups))} cells are kept in {path}", path)
-
-
-def written(
-    path: Path,
-    resumed: Run | None,
-    check_unchanged: Callable[[], None],
-    measure: Callable[[Callable[[Any], None]], Outcome],
-    show: Callable[[Run], Any],
-    report: Callable[[Run, WallTime | None], None],
-) -> tuple[Run, Outcome]:
-    """Measure into a record, and report what is on disk. Raises RunError, RecordError and KeyboardInterrupt.
-
-    measure: takes the function that keeps a line of the record. show: prints a run whose record is gone.
-    """
-    writer = Writer(path, resume=resumed is not None)
-    lines = lines_of(resumed) if resumed else []
-
-    def keep(line: Any) -> None:
-        if isinstance(line, Segment):
-            check_unchanged()
-        lines.append(line)
-        writer.write(line)
-
-    try:
-        outcome = measure(keep)
-        writer.check_place()
-        run = read_run(path)  # what is on disk counts
-    except RecordGone as error:
-        show(run_of(path, lines))
-        raise RecordError(f"{error}; the measured times are only in the tables above") from None
-    finally:
-        writer.close()
-    try:
-        report(run, outcome.wall_time)
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-    except OSError as error:
-        what = error.filename or f"to {path.parent}"
-        raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
-    return run, outcome
 
 
 def check_sources_unchanged(sources: dict[str, str], groups: Sequence[Group], job: Job) -> None:
@@ -194,15 +172,15 @@ def measured(
     total: int,
     keep: Callable[[Any], None],
     first_line: Callable[[Ready], Header | Segment],
-    make_runner: Callable[[Callable[[Any], None], Callable[[Progress], None]], Runner | SeveralGpus | LoopRunner],
+    make_runner: Callable[[Callable[[Progress], None]], Runner | SeveralGpus | LoopRunner],
     groups: Sequence[Any],
     known: Sequence[Cell] = (),
 ) -> Outcome:
     """Keep the first line and a line for everything that is measured, however the run ends. Raises RunError and
     KeyboardInterrupt where it cannot begin.
 
-    total: lines to come. make_runner: takes the functions that keep a line and show progress. groups: what it has to
-    run. known: cells that need no measuring.
+    total: lines to come. make_runner: from what is told of progress. groups: what it has to run. known: cells that need
+    no measuring.
     """
     outcome, runner = Outcome(), None
     finished = False
@@ -210,7 +188,7 @@ def measured(
         return Outcome(begun=True)
     with progress_bar(console, total) as update:
         try:
-            runner = make_runner(keep, lambda progress: update(progress.done, progress.doing))
+            runner = make_runner(lambda progress: update(progress.done, progress.doing))
             keep(first_line(runner.ready))
             outcome.begun = True
             for cell in known:
@@ -278,6 +256,16 @@ def _header(
         sources=sources,
         verified_by=record_hash(proof) if proof else None,
     )
+
+
+def refuse_foreign_table(folder: Path) -> None:
+    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
+    path = folder / TABLE
+    with suppress(OSError):
+        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
 
 
 def print_run(console: Console, run: Run) -> list[Table]:

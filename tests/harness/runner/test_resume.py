@@ -1,5 +1,6 @@
 """Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -188,10 +189,16 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     assert keys() == KEYS[:1]
 
 
-def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(bench, monkeypatch):
+@pytest.mark.parametrize("how", ["unlinked", "replaced", "folder deleted"])
+def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench, tmp_path, monkeypatch):
     def write(self, line):
         if isinstance(line, Cell) and line.key == KEYS[2]:
-            shutil.rmtree("out")
+            if how == "folder deleted":
+                shutil.rmtree("out")
+            else:
+                os.unlink("out/run.jsonl")
+            if how == "replaced":
+                Path("out/run.jsonl").write_text("another file")
         real(self, line)
 
     real = Writer.write
@@ -205,6 +212,17 @@ def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(bench, mon
     assert "3 passed" in out
     assert "decode_native: CPU wall time" in out
     assert workers.closed
+    assert how != "replaced" or Path("out/run.jsonl").read_text() == "another file"
+
+
+def test_a_record_deleted_after_its_last_line_still_shows_its_table(bench, monkeypatch):
+    def close(self, wait_s=30):
+        os.unlink("out/run.jsonl")
+
+    monkeypatch.setattr(run.Runner, "close", close)
+    code, out, err, _ = bench("--out", "out")
+    assert (code, "4 passed" in out) == (2, True)
+    assert "was deleted or replaced" in err
 
 
 def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
@@ -218,6 +236,22 @@ def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
         f"stopped: 1 planned cell not measured, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; "
         "complete them with --resume out/run.jsonl"
     )
+
+
+def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
+    table = tmp_path / "out" / "table.md"
+    table.parent.mkdir()
+    table.write_text("# my notes\n")
+    code, _, err, workers = bench("--out", "out")
+    assert (code, workers.started, table.read_text()) == (2, [], "# my notes\n")
+    assert err == (
+        "error: out/table.md was not written by a run and would be overwritten; choose another folder with --out"
+    )
+    assert list(table.parent.iterdir()) == [table]
+    table.unlink()
+    for _ in range(2):  # the table of an earlier run, whose record was removed
+        assert bench("--out", "out")[0] == 0
+        (tmp_path / "out" / "run.jsonl").unlink()
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
