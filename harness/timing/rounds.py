@@ -25,8 +25,8 @@ SETTLED = 0.01
 SAMPLE_DECIMALS = 4
 #: How often a sample is repeated while the GPU is throttled; the last one is kept and counted as disturbed.
 RETRIES = 3
-#: Sets of buffers that the rounds take in turns, unless they are large. Also the rounds between two checks whether a median
-#: has settled, so that it weighs the sets alike.
+#: Sets of buffers that the rounds take in turns, unless they are large. As many rounds lie between two checks whether a
+#: median has settled, so that it weighs the sets alike.
 PLACEMENTS = 10
 
 
