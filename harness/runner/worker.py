@@ -217,9 +217,7 @@ class Worker:
             return "the worker process closed its pipe without ending, and was ended"
         if code == CONTEXT_LOST:
             return "the CUDA context was lost"
-        if code < 0:
-            return f"the worker process was killed by {signal.Signals(-code).name}"
-        return f"the worker process ended with exit code {code}"
+        return f"the worker process {how_it_ended(code)}"
 
     def request_exit(self) -> None:
         """Send that no more messages come; does not wait for the process to end."""
@@ -253,3 +251,16 @@ def kill_group(leader: int) -> None:
     """End what a process, which has ended itself, has left behind in its group."""
     with suppress(OSError):  # nothing
         os.killpg(leader, signal.SIGKILL)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code as multiprocessing has it, in words."""
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+
+
+def _signal_name(number: int) -> str:
+    """The signal's name; real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
