@@ -40,6 +40,13 @@ def test_ratios_refer_to_it(run):
         with_baseline([recorded], "flat_veiw")
 
 
+def test_one_that_is_not_timed_is_named(run):
+    _, table = run("--baseline", "flat_view", "--only", "decode_native/chain_clamp")
+    assert "no ratios: the baseline flat" in table
+    assert "no ratios" not in run("--baseline", "flat_view")[1]
+    assert "no ratios" not in run("--only", "decode_native/flat_view")[1]
+
+
 def test_an_unknown_one_is_refused(run, tmp_path):
     (tmp_path / "one.yaml").write_text(YAML)
     code, _, err = call("one.yaml", "--device", "cpu", "--baseline", "flat_veiw", "--plan")
