@@ -110,7 +110,8 @@ def _run_options(run: argparse.ArgumentParser) -> None:
 def _verify_options(verify: argparse.ArgumentParser) -> None:
     _add_config(verify, nargs="?")
     _add_sweep_options(verify)
-    verify.add_argument(
+    alone = verify.add_mutually_exclusive_group()
+    alone.add_argument(
         "--defects",
         action="store_true",
         help="only the historic defects, of CONFIG's operators or of all, each with the check that rejects it",
@@ -122,7 +123,7 @@ def _verify_options(verify: argparse.ArgumentParser) -> None:
         metavar="N",
         help="random batches per variant (default 25; 0: none)",
     )
-    verify.add_argument(
+    alone.add_argument(
         "--consumers",
         action="store_true",
         help="only run the engines' attention kernels on every variant's tables, and compare their results",

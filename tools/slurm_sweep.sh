@@ -6,7 +6,8 @@
 #
 # sbatch reads partition, account and time limit from SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT; SBATCH_GPUS asks
 # for another GPU than any (h100:1). All shards must come from one GPU model, or merge refuses them. A task that was
-# preempted and requeued completes its record. The merged record is OUT/merged/run.jsonl. PYTHON: default .venv/bin/python.
+# preempted and requeued completes its record. The merged record is OUT/merged/run.jsonl. PYTHON: default .venv/bin/python
+# of the checkout. Paths are relative to the working directory.
 set -euo pipefail
 if [ $# -lt 5 ] || ! [[ " ${*:4} " =~ " --seed " ]]; then
   sed -n 's/^#   //p' "$0" >&2
@@ -14,9 +15,13 @@ if [ $# -lt 5 ] || ! [[ " ${*:4} " =~ " --seed " ]]; then
   exit 2
 fi
 config=$1 shards=$2 out=$3
-cd "$(dirname "$0")/.."
+root=$(cd "$(dirname "$0")/.." && pwd)
+if [ ! -f "$config" ] || ! [[ $shards =~ ^[1-9][0-9]*$ ]]; then
+  echo "error: $config is no file, or $shards no number of shards" >&2
+  exit 2
+fi
 mkdir -p "$out"
-printf -v run '%q ' "${PYTHON:-.venv/bin/python}" bench.py
+printf -v run '%q ' "${PYTHON:-$root/.venv/bin/python}" "$root/bench.py"
 printf -v sweep '%q ' run "$config" "${@:4}" --no-plots
 printf -v folder '%q' "$out"
 

@@ -68,7 +68,7 @@ RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
     Rule(
-        "next_n ({next_n}) must be at least 3 where draft_pass is {draft_pass}: fewer drafts have no such pass",
+        "next_n ({next_n}) must be at least 3 for this draft_pass ({draft_pass}): fewer drafts have no such pass",
         lambda p: p.draft_pass == "first" or p.next_n >= 3,
     ),
 )

@@ -66,7 +66,7 @@ RULES = (
         "history_len ({history_len}) must hold a step of next_n ({next_n}) tokens", lambda p: p.next_n <= p.history_len
     ),
     Rule(
-        "the penalty counts of max_num_seqs {max_num_seqs} x vocab_size {vocab_size} must not exceed 1 GiB",
+        "the penalty counts of max_num_seqs ({max_num_seqs}) x vocab_size ({vocab_size}) must not exceed 1 GiB",
         lambda p: p.penalties == "off" or 4 * p.max_num_seqs * p.vocab_size <= MOST_BIN_BYTES,
     ),
 )

@@ -70,7 +70,7 @@ RULES = (
     *slots.STEP_RULES,
     slots.TOKENS_FIT,
     Rule(
-        "prompt_rows must be some, not {prompt_rows}, where there are prefills ({prefills})",
+        "prompt_rows ({prompt_rows}) must be some where there are prefills ({prefills})",
         lambda p: p.prompt_rows == "some" or not p.prefills,
     ),
     Rule(

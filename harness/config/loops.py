@@ -22,6 +22,8 @@ from harness.wording import did_you_mean, first_line, printable
 
 #: Table that every stack must build: the loop's own acceptance goes by the lengths of the step.
 LENGTHS = "seq_lens"
+#: Built after sampling where state is kept by request slot: without it no request advances.
+REJECTED = "num_rejected"
 
 
 @dataclass(frozen=True)
@@ -300,15 +302,19 @@ def _stacks(
             tables |= dict.fromkeys(binding.builds(shape))
         planned.append(PlannedStack(name, tuple(parts), _limits(parts, variants)))
         built[name] = tables
-    everything = dict.fromkeys([LENGTHS, *(table for tables in built.values() for table in tables)])
+    always = (LENGTHS, REJECTED) if shape.by_slot else (LENGTHS,)
+    everything = dict.fromkeys([*always, *(table for tables in built.values() for table in tables)])
     for name, tables in built.items():
         if missing := [table for table in everything if table not in tables]:
             raise source.error(
                 f"decode_loop.stacks.{name}",
-                f"does not build {missing[0]}, which the model reads with the other stacks; add "
-                f"{_makers(bindings, shape, missing[0])}",
+                f"does not build {missing[0]}, which {_reader(missing[0])}; add {_makers(bindings, shape, missing[0])}",
             )
     return tuple(planned)
+
+
+def _reader(table: str) -> str:
+    return "the next step needs" if table == REJECTED else "the model reads with the other stacks"
 
 
 def _makers(bindings: Mapping[str, LoopBinding], shape: EngineShape, table: str) -> str:

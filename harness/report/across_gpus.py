@@ -20,7 +20,8 @@ def summary_table(found: AcrossGpus) -> Table:
         if common := found.common(operator, variant):
             times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in found.gpus}
             rows.append(((operator, variant, str(len(common))), _entries(found, times)))
-    title = f"{_what(found)}: geometric mean over the points that all have"
+    mean = "geometric mean over the points that all have" if rows else "no point was timed on all of these GPUs"
+    title = f"{_what(found)}: {mean}"
     return Table(title, ("operator", "variant", "points"), found.gpus, tuple(rows), _notes(found))
 
 

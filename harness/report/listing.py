@@ -109,7 +109,9 @@ def _print_broken(console: Console, catalog: Catalog) -> None:
 
 def _in_words(template: str) -> str:
     """A rule's message without the values of one point: ``next_n ({next_n}) must ...`` -> ``next_n must ...``."""
-    return re.sub(r"\{(\w+)[^}]*\}", r"\1", re.sub(r" \([^()]*\{[^()]*\)", "", template))
+    template = re.sub(r" \([^()]*\{[^()]*\)", "", template)
+    template = re.sub(r"\b(\w+) \{\1\}|\{(\w+)\} \2\b", r"\1\2", template)
+    return re.sub(r"\{(\w+)[^}]*\}", r"\1", template)
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
         rows.append((labels[point], tuple(entries)))
 
     title, legend = _title_and_legend(run, figure, cells[0].baseline, [e for _, entries in rows for e in entries])
-    notes = [*_shared_note(shared if rows else ""), *legend]
+    notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
@@ -177,6 +177,16 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes += [*throttling_warnings(cells), *audit_warnings(cells), *limit_warnings(cells), *footnotes.notes()]
     columns = (*variants, "floor") if floor else tuple(variants)
     return Table(f"{operator}: {title}", axes, columns, tuple(rows), tuple(notes))
+
+
+def _missing_baseline(run: Run, cells: Sequence[Cell]) -> list[str]:
+    """Why a table has no ratios although the run names a baseline."""
+    name = cells[0].baseline
+    chosen = run.header.config.get("baseline") is not None
+    others = any(_timed(cell) for cell in cells if cell.variant != name)
+    if not chosen or not others or any(_timed(cell) for cell in cells if cell.variant == name):
+        return []
+    return [f"no ratios: the baseline {name} was not timed"]
 
 
 def _fastest(times: Mapping[str, Interval]) -> str | None:

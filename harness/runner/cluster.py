@@ -84,6 +84,8 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
     """Connect to a cluster, or start one of this machine for "local", and ship the checkout. Raises ClusterError."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Else a thread that is still starting a GPU when a run is interrupted starts a cluster of its own.
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
         import ray
     except ImportError:
         raise ClusterError("--cluster needs Ray: pip install -r requirements-cluster.txt") from None

@@ -240,7 +240,8 @@ class Evaluator:
                 state.rejection = Rejection(Status.FAILED, f"hard point {finding.name!r}: {finding.message}")
                 return
         if is_unverified(findings):
-            state.rejection = Rejection(Status.FAILED, "unverified: its skip= leaves out every hard point")
+            left_out_by = "skip= and limits= leave" if variant.limits else "skip= leaves"
+            state.rejection = Rejection(Status.FAILED, f"unverified: its {left_out_by} out every hard point")
 
     def _check_point(self, at: _PointState, variant: Variant) -> Callable[[], Any] | Rejection:
         """The variant's launch, set up on the fixture of the point and verified there, or why there is none."""

@@ -33,7 +33,9 @@ echo "4711;cluster"
 
 def sweep(tmp_path, *arguments):
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable}
-    return subprocess.run([SCRIPT, *arguments], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [SCRIPT, *arguments], env=environment, capture_output=True, text=True, timeout=300, cwd=tmp_path
+    )
 
 
 def test_the_shards_of_an_array_are_merged_and_a_requeued_task_completes_its_record(tmp_path):
@@ -41,7 +43,7 @@ def test_the_shards_of_an_array_are_merged_and_a_requeued_task_completes_its_rec
     (tmp_path / "sbatch").chmod(0o755)
     (tmp_path / "tiny.yaml").write_text(TINY)
     out = tmp_path / "with a space"
-    done = sweep(tmp_path, str(tmp_path / "tiny.yaml"), "2", str(out), "--seed", "3", "--device", "cpu")
+    done = sweep(tmp_path, "tiny.yaml", "2", out.name, "--seed", "3", "--device", "cpu")
     texts = {path.name: path.read_text() for path in out.glob("*.txt")}
     assert done.returncode == 0, done.stderr
     assert set(texts) == {"shard-1.txt", "shard-2.txt", "merge.txt"}
@@ -57,3 +59,11 @@ def test_without_a_seed_nothing_is_submitted(arguments, tmp_path):
     done = sweep(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("error: give CONFIG, SHARDS, OUT and --seed N")
+
+
+@pytest.mark.parametrize("arguments", [["nosuch.yaml", "2"], ["tiny.yaml", "0"], ["tiny.yaml", "two"]])
+def test_without_a_configuration_or_a_number_nothing_is_submitted(arguments, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    done = sweep(tmp_path, *arguments, "out", "--seed", "3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {arguments[0]} is no file, or {arguments[1]} no number of shards\n"

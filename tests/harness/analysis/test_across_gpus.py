@@ -42,6 +42,13 @@ def test_medians_ratios_and_means_over_the_points_that_all_gpus_have():
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
 
 
+def test_gpus_without_a_common_point_are_said_to_have_none():
+    ours, theirs = gpu_run(H200, {("fused", 1): 2.0}), gpu_run(H100, {("fused", 8): 8.0})
+    summary = summary_table(across_gpus([ours, theirs], "gpu_us"))
+    assert not summary.rows
+    assert summary.title.endswith("no point was timed on all of these GPUs")
+
+
 def test_other_seeds_are_refused():
     a, b = gpu_run(H200, {("fused", 1): 2.0}), gpu_run(H100, {("fused", 1): 4.0}, seed=3)
     with pytest.raises(RecordError, match=r"has seed 0, NVIDIA H100\.jsonl has 3: other inputs"):

@@ -32,6 +32,16 @@ def test_ratios_refer_to_it():
         with_baseline([recorded], "flat_veiw")
 
 
+def test_one_that_is_not_timed_is_named():
+    def table(*flags):
+        arguments = ["one.yaml", "--device", "cpu", "--out", flags[-1].replace("/", "-"), "--no-plots", *flags]
+        assert bench.main(arguments) == 0
+        return Path(arguments[4], "table.md").read_text(encoding="utf-8")
+
+    assert "no ratios: the baseline flat" in table("--baseline", "flat_view", "--only", "decode_native/chain_clamp")
+    assert "no ratios" not in table("--only", "decode_native/flat_view")
+
+
 def test_an_unknown_one_is_refused():
     code, _, err = call("one.yaml", "--device", "cpu", "--baseline", "flat_veiw", "--plan")
     assert code == 2

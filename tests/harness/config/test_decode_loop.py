@@ -148,6 +148,10 @@ MISTAKES = [
         "decode_loop.stacks.less: does not build schedule, which the model reads with the other stacks; add",
     ),
     (
+        {"stacks": {"a": {"step_inputs": "op_chain"}}},
+        "stacks.a: does not build num_rejected, which the next step needs; add step_epilogue or post_update",
+    ),
+    (
         {"stacks": {"a": {"step_epilogue": "op_chain"}}},
         "needs seq_lens, which no operator before it builds; add step_prologue or step_inputs above it",
     ),

@@ -9,6 +9,7 @@ import pytest
 import bench
 from harness.checks import CHECKS, NAMES, WAIVABLE
 from harness.discover import discover
+from harness.report.listing import _in_words
 
 CATALOG = discover()
 
@@ -102,6 +103,13 @@ def test_an_operator_is_listed_with_all_that_belongs_to_it(capsys, monkeypatch):
     assert "\nmax_decode_len must not exceed next_n\n" in out
     assert "flat_view" in out
     assert "op_chain" not in out  # of other operators
+
+
+def test_rules_name_each_axis_once():
+    for operator in CATALOG.operators.values():
+        for rule in operator.rules:
+            words = _in_words(rule.message).split()
+            assert not [word for word, then in itertools.pairwise(words) if word == then], rule.message
 
 
 def test_an_unknown_operator_is_named_with_the_nearest(capsys):

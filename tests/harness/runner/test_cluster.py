@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -176,3 +178,17 @@ def test_a_cluster_that_cannot_be_reached_is_one_sentence():
     with pytest.raises(ClusterError, match=r"--cluster 127\.0\.0\.1:1: the cluster cannot be reached: "):  # noqa: SIM117
         with connected("127.0.0.1:1", ()):
             pass
+
+
+def test_a_call_without_a_connection_starts_no_cluster():
+    """As of a thread that is still starting a GPU when a run is interrupted."""
+    code = (
+        "from harness.runner.cluster import ClusterError, connected\n"
+        "try: connected('127.0.0.1:1', ()).__enter__()\n"
+        "except ClusterError: import ray\n"
+        "ray.put(1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert "Started a local Ray instance" not in done.stderr
+    assert "RaySystemError" in done.stderr

@@ -109,6 +109,20 @@ def test_listing_and_single_points_show_it(write):
     assert "peer at B=1: declared unsupported (the engine never decodes" in " ".join(out.split())
 
 
+def test_limits_that_leave_out_every_hard_point_are_named_as_the_reason(write):
+    write({"*": "out of scope"})
+    code, out, _ = call(*VERIFY)
+    assert code == 1
+    assert "unverified: its skip= and limits= leave out every hard point" in " ".join(out.split())
+
+
+def test_consumers_and_defects_exclude_each_other(capsys):
+    with pytest.raises(SystemExit) as exited:
+        bench.main(["verify", "one.yaml", "--consumers", "--defects"])
+    assert exited.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
