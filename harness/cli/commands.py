@@ -455,7 +455,7 @@ def merge_command(options: argparse.Namespace) -> int:
     if missing := missing_shards(runs):
         named = ", ".join(abbreviated(missing))
         shards, are, they_are = ("shard", "is", "it is") if len(missing) == 1 else ("shards", "are", "they are")
-        warnings.append(f"{shards} {named} {are} missing; merge again when {they_are} complete")
+        warnings.append(f"{shards} {named} {are} missing; when {they_are} complete, merge again into another folder")
     if lost := len(merged.header.cells) - len(merged.cells):
         verb = "is" if lost == 1 else "are"
         warnings.append(

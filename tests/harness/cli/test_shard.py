@@ -90,7 +90,7 @@ def test_a_merge_without_all_pieces_names_them(bench):  # noqa: F811
     bench("--shard", "2/2", "--seed", "5", "--out", "shard2")
     code, _, err = call("merge", "shard2", "--out", "all", "--no-plots")
     assert code == 0
-    assert says(err) == "warning: shard 1/2 is missing; merge again when it is complete"
+    assert says(err) == "warning: shard 1/2 is missing; when it is complete, merge again into another folder"
 
 
 def test_a_merge_ends_with_1_where_a_cell_failed(tmp_path):
