@@ -529,7 +529,12 @@ def plot_command(options: argparse.Namespace) -> int:
 
 
 def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
-    runs = [chosen(run, only) for path in paths for run in read_side(path)]
+    runs = [run for path in paths for run in read_side(path)]
+    for run in runs:
+        if (lost := len(run.header.cells) - len(run.cells) - len(run.loops)) > 0:
+            planned = counted(len(run.header.cells), "planned cell")
+            _print_to_stderr(f"warning: {run.path} lacks {lost} of {planned}; complete it with --resume {run.path}")
+    runs = [chosen(run, only) for run in runs]
     if only and not any(run.cells for run in runs):
         raise ConfigError(f"--only {' '.join(only)} matches no cell of these records")
     return runs

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from harness.cli import commands
 from harness.config.sweep import Group
 from harness.discover import discover
 from harness.records.file import Writer, read_run, write_run
@@ -252,6 +253,15 @@ def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
     for _ in range(2):  # the table of an earlier run, whose record was removed
         assert bench("--out", "out")[0] == 0
         (tmp_path / "out" / "run.jsonl").unlink()
+
+
+def test_an_incomplete_record_is_not_drawn_silently(bench, capsys):
+    bench("--out", "out", dies_after=3)
+    capsys.readouterr()
+    assert len(commands._chosen_runs(["out"], [])) == 1
+    assert says(capsys.readouterr().err) == (
+        "warning: out/run.jsonl lacks 1 of 4 planned cells; complete it with --resume out/run.jsonl"
+    )
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
