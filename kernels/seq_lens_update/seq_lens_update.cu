@@ -11,12 +11,10 @@
 //
 //   as vLLM 0.22: three small copies and a chain             26 launches        38.8?
 //   one packed copy, then this kernel                        copy and launch    14.3?
-//   this kernel over mapped memory                           1 launch           4.02?
-//   row b loaded with the former row of b, rows kept         1 launch           Triton 3.85?
-//
-// Earlier, on one set of buffers, the last two took 4.32? and Triton 2.74? (predicted 2.9), Triton without the early loads 3.97?,
-// and 12 with a copy before it. What is left is a read over the bus, which no floor of the suite has: all these times are marked
-// (?: the estimators disagree).
+//   this kernel over mapped memory                           1 launch           4.02?, Triton 3.85?
+//   row b loaded with the former row of b, rows kept         1 launch           Triton 2.74? (predicted 2.9)
+// The last one is younger than the record. With a copy before it, the Triton kernel took 12. What is left is a read over the bus,
+// which no floor of the suite has: all these times are marked (?: the estimators disagree).
 // The last version is in triton.py alone. In CUDA C++ it took 50.9?, with volatile loads that kept the compiler from waiting for
 // one before it issued the next. Probably lanes then read the bus each for itself; that was not checked.
 
