@@ -1,7 +1,7 @@
 // gather_block_tables in one launch for all groups. A block per row and strip of THREADS * VECTOR columns; strips behind
-// the owned blocks end at once. Where num_blocks is read over the bus a row has one strip, and its block takes turns. VECTOR = 4 needs rows that start at multiples of 16 bytes.
+// the owned blocks end at once. Where num_blocks lies in mapped pinned memory, which is read over the bus, a row has one
+// strip, and its block takes turns. VECTOR = 4 needs rows that start at multiples of 16 bytes.
 //
-// num_blocks is in device memory or in mapped pinned memory.
 // Grid: rows to write, strips, groups. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
