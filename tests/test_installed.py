@@ -1,6 +1,6 @@
 """The suite as an installed package: every file that a run needs is in it."""
 
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -29,8 +29,11 @@ PARTS = (
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """A folder with the package in it, built from a copy, as building leaves files behind."""
-    if any(importlib.util.find_spec(name) is None for name in ("pip", "setuptools")):
-        pytest.skip("needs pip and setuptools")
+    for name in ("pip", "setuptools"):  # not find_spec: a look for pip's keeps setuptools from replacing distutils
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip("needs pip and setuptools")
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for part in PARTS:
         if (ROOT / part).is_dir():
