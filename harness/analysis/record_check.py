@@ -22,9 +22,9 @@ def problems(run: Run) -> dict[str, str | None]:
 def _complete(run: Run) -> str | None:
     if run.truncated:
         return f"the last line is incomplete; complete the run with --resume {run.path}"
-    present = Counter(line.key for line in (*run.cells, *run.loops))
-    if missing := [key for key in run.header.cells if key not in present]:
+    if missing := run.missing:
         return f"{counted(len(missing), 'planned cell')} missing, the first is {missing[0]}; complete it with --resume"
+    present = Counter(line.key for line in (*run.cells, *run.loops))
     if not present:
         return "there is no cell in it; run a configuration of configs/"
     if twice := next((key for key, count in present.items() if count > 1), None):

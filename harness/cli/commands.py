@@ -456,7 +456,7 @@ def merge_command(options: argparse.Namespace) -> int:
         named = ", ".join(abbreviated(missing))
         shards, are, they_are = ("shard", "is", "it is") if len(missing) == 1 else ("shards", "are", "they are")
         warnings.append(f"{shards} {named} {are} missing; when {they_are} complete, merge again into another folder")
-    if lost := len(merged.header.cells) - len(merged.cells):
+    if lost := len(merged.missing):
         verb = "is" if lost == 1 else "are"
         warnings.append(
             f"{counted(lost, 'planned cell')} {verb} in none of the shards; complete the run with --resume {path}"
@@ -531,7 +531,7 @@ def plot_command(options: argparse.Namespace) -> int:
 def _chosen_runs(paths: Sequence[str], only: Sequence[str]) -> list[Run]:
     runs = [run for path in paths for run in read_side(path)]
     for run in runs:
-        if (lost := len(run.header.cells) - len(run.cells) - len(run.loops)) > 0:
+        if lost := len(run.missing):
             planned = counted(len(run.header.cells), "planned cell")
             _print_to_stderr(f"warning: {run.path} lacks {lost} of {planned}; complete it with --resume {run.path}")
     runs = [chosen(run, only) for run in runs]

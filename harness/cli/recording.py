@@ -212,9 +212,9 @@ def measured(
 
 def _unplanned(run: Run) -> str | None:
     """What the cells of a finished run are not as planned; None where each planned one is there once."""
-    written = Counter(cell.key for cell in run.cells)
-    if missing := [key for key in run.header.cells if key not in written]:
+    if missing := run.missing:
         return f"{counted(len(missing), 'planned cell')} not measured, the first is {missing[0]}"
+    written = Counter(cell.key for cell in run.cells)
     twice = next((key for key, count in written.items() if count > 1), None)
     return None if twice is None else f"{twice} was written more than once"
 

@@ -283,6 +283,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     loops: list[Loop] = []
 
     @property
+    def missing(self) -> list[str]:
+        """Keys of the planned cells or loops without a line, in the order of the sweep."""
+        present = {line.key for line in (*self.cells, *self.loops)}
+        return [key for key in self.header.cells if key not in present]
+
+    @property
     def in_order(self) -> list[Cell]:
         """The cells in the order of the sweep; in the file, those of merged shards are shard by shard."""
         place = {key: i for i, key in enumerate(self.header.cells)}
