@@ -155,6 +155,18 @@ def test_gpu_runs_without_a_time_have_no_floor_and_no_modelled_table():
     assert len(result_tables(long_run())) == 2
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324])
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_what_is_no_time_has_no_ratio(value, damaged):
+    cells = [factory.cell("decode_flatten", name, {"batch_size": 8}, cpu=40.0) for name in ("op_chain", "merged_chain")]
+    metrics = msgspec.structs.replace(cells[damaged].metrics, cpu_us=[value] * 20)
+    cells[damaged] = msgspec.structs.replace(cells[damaged], metrics=metrics)
+    (table,) = result_tables(factory.run(CPU, cells))
+    ((_, entries),) = table.rows
+    assert not any("×" in entry.main for entry in entries)
+    assert max(len(entry.main) for entry in entries) < 10
+
+
 def test_markdown_of_a_table_is_text_and_tables_alone():
     tables = result_tables(long_run())
     reason = msgspec.structs.replace(
