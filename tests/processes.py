@@ -1,10 +1,21 @@
-"""Whether processes that a test did not start itself have ended."""
+"""Programs in a process of their own, and whether processes that a test did not start itself have ended."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(program: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A program in a new interpreter, in the checkout's folder."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def has_ended(pid: int, seconds: float = 10) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run_python
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("harness", "baselines", "kernels", "peers", "plots")
 MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
@@ -114,7 +116,7 @@ def test_planning_reading_and_drawing_never_import_torch(name):
 def test_planning_reading_and_drawing_run_without_torch():
     names = sorted(WITHOUT_TORCH)
     program = f"import importlib, sys; [importlib.import_module(n) for n in {names}]; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python(program)
     assert done.returncode == 0, done.stderr
 
 
@@ -123,7 +125,7 @@ def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
     loaded = "import harness.cli.recording, harness.runner.evaluator, harness.discover as d; d.discover()"
     program = f"import sys; {loaded}; print(*({set(slow)} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 

@@ -1,12 +1,11 @@
 """Triton's switch follows the device of a process, whatever its environment said before."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from harness import interpreter
+from tests.processes import run_python
 
 
 @pytest.mark.parametrize("before", ["0", "1", None])
@@ -18,8 +17,6 @@ def test_kernels_are_interpreted_on_a_cpu_and_there_alone(device, before, monkey
         monkeypatch.setenv(interpreter.SWITCH, before)
     interpreter.choose(device)
     program = f"import os; print(os.environ.get({interpreter.SWITCH!r}))"
-    inherited = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert inherited == ("1" if device == "cpu" else "None")
+    done = run_python(program)
+    assert (done.returncode, done.stdout.strip()) == (0, "1" if device == "cpu" else "None")
     assert (os.environ.get(interpreter.SWITCH) == "1") == (device == "cpu")

@@ -5,8 +5,8 @@ import math
 import struct
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from harness.report.comparison import (
 )
 from plots.regression import MAX_CELLS, draw
 from tests import factory
-from tests.harness.cli.test_cli import call
+from tests.harness.cli.test_cli import completed
 from tests.sides import side, write_side
 
 GPU, CPU = factory.gpu_environment(), factory.cpu_environment()
@@ -536,9 +536,7 @@ def test_nothing_to_draw_writes_nothing(tmp_path):
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-def bench(*arguments) -> SimpleNamespace:
-    code, out, err = call("compare", *arguments)
-    return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+bench = partial(completed, "compare")
 
 
 ENDINGS = {

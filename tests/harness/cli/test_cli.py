@@ -111,6 +111,11 @@ def call(*arguments):
     return code, out.getvalue(), err.getvalue()
 
 
+def completed(*arguments):
+    """``call``, with what it returns named as by subprocess.run."""
+    return SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), call(*arguments), strict=True)))
+
+
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """A small configuration in an otherwise empty working directory."""

@@ -1,16 +1,12 @@
 """bench.py with a decode loop, in miniature on the CPU: what a user sees, keeps and can resume."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from harness.records.decode_loop import Loop
 from harness.records.file import Writer, read_run
 from harness.records.schema import Segment
-from tests.harness.cli.test_cli import call
+from tests.harness.cli.test_cli import completed
 
-ROOT = Path(__file__).parents[3]
 LOOP = """\
 name: tiny_loop
 decode_loop:
@@ -70,10 +66,6 @@ def dies_in_the_loop(point, x, out):
 """
 
 
-def bench(*arguments):
-    return SimpleNamespace(**dict(zip(("returncode", "stdout", "stderr"), call(*arguments), strict=True)))
-
-
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -89,7 +81,7 @@ def config(tmp_path, monkeypatch):
 
 
 def test_the_whole_path_without_a_gpu(config, tmp_path):
-    done = bench(config(), "--device", "cpu", "--out", "out")
+    done = completed(config(), "--device", "cpu", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "CPU miniature, no GPU time: ITL of chains in ms" in done.stdout
     assert "4 passed" in done.stdout
@@ -111,7 +103,7 @@ def test_the_whole_path_without_a_gpu(config, tmp_path):
 
 
 def test_the_plan_names_every_line(config, tmp_path):
-    done = bench(config(), "--device", "cpu", "--plan")
+    done = completed(config(), "--device", "cpu", "--plan")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
         "loop/chains/concurrency=3,next_n=4,model_step_us=200,scheduling=sync,graph=none"
@@ -127,7 +119,7 @@ def test_the_plan_names_every_line(config, tmp_path):
     ],
 )
 def test_a_stack_that_goes_wrong_costs_itself(config, tmp_path, launch, status, reason):
-    done = bench(config(launch), "--device", "cpu", "--out", "out", "--variants", "wrong.py")
+    done = completed(config(launch), "--device", "cpu", "--out", "out", "--variants", "wrong.py")
     assert done.returncode == 1, done.stderr
     run = read_run(tmp_path / "out" / "run.jsonl")
     assert {loop.stack: loop.status for loop in run.loops} == {"chains": "passed", "other": status}
@@ -139,18 +131,18 @@ def test_a_stack_that_goes_wrong_costs_itself(config, tmp_path, launch, status, 
 
 
 def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
-    first = bench(config(), "--device", "cpu", "--out", "out", "--no-plots")
+    first = completed(config(), "--device", "cpu", "--out", "out", "--no-plots")
     assert first.returncode == 0, first.stderr
     path = tmp_path / "out" / "run.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:3]))  # the header and the first loop
     before = read_run(path).loops
-    resumed = bench(config(), "--device", "cpu", "--resume", "out", "--no-plots")
+    resumed = completed(config(), "--device", "cpu", "--resume", "out", "--no-plots")
     assert resumed.returncode == 0, resumed.stderr
     run = read_run(path)
     assert run.loops[:2] == before
     assert [loop.key for loop in run.loops] == list(run.header.cells)
-    changed = bench(config("chain_clamp"), "--device", "cpu", "--resume", "out")
+    changed = completed(config("chain_clamp"), "--device", "cpu", "--resume", "out")
     assert changed.returncode == 2
     assert "it was recorded with another decode_loop.stacks" in changed.stderr
 
@@ -164,7 +156,7 @@ def test_a_record_that_went_away_still_shows_its_tables(config, monkeypatch):
 
     real = Writer.write
     monkeypatch.setattr(Writer, "write", write)
-    done = bench(config(), "--device", "cpu", "--out", "out", "--no-plots", "--only", "*scheduling=sync*")
+    done = completed(config(), "--device", "cpu", "--out", "out", "--no-plots", "--only", "*scheduling=sync*")
     assert done.returncode == 2
     assert "the measured times are only in the tables above" in done.stderr
     assert "ITL of chains in ms" in done.stdout
@@ -179,7 +171,7 @@ def test_a_record_that_went_away_still_shows_its_tables(config, monkeypatch):
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, arguments, message):
-    done = bench(config(), "--device", "cpu", "--plan", *arguments)
+    done = completed(config(), "--device", "cpu", "--plan", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -187,6 +179,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(config, tmp_path, arguments, 
 
 
 def test_verify_takes_the_operators_of_the_stacks(config, tmp_path):
-    done = bench("verify", config(), "--device", "cpu", "--random", "0", "--no-capacity")
+    done = completed("verify", config(), "--device", "cpu", "--random", "0", "--no-capacity")
     assert done.returncode == 0, done.stderr
     assert "decode_native/flat_view" in done.stdout

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ from harness.runner.cluster import ClusterError, cluster_gpus, connected  # noqa
 from harness.runner.protocol import Job  # noqa: E402
 from harness.runner.several_gpus import SeveralGpus  # noqa: E402
 from tests.harness.cli.test_cli import TINY, call  # noqa: E402
-from tests.processes import has_ended  # noqa: E402
+from tests.processes import has_ended, run_python  # noqa: E402
 
 #: A variant that notes its process and waits before it is set up; then it is chain_clamp.
 WAITS = """
@@ -188,7 +186,7 @@ def test_a_call_without_a_connection_starts_no_cluster():
         "except ClusterError: import ray\n"
         "ray.put(1)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    done = run_python(code)
     assert done.returncode == 1
     assert "Started a local Ray instance" not in done.stderr
     assert "RaySystemError" in done.stderr

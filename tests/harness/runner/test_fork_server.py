@@ -1,17 +1,13 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from harness.runner import fork_server
-
-ROOT = Path(__file__).parents[3]
+from tests.processes import run_python
 
 
 def answer(connection, wanted):
@@ -49,7 +45,7 @@ def test_the_server_outlives_the_thread_that_started_it():
         "thread = threading.Thread(target=ends); thread.start(); thread.join(); "
         "process = fork_server.started(os._exit, (5,), 'test'); process.join(60); print(process.exitcode)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_python(program)
     assert (done.stdout, done.stderr) == ("5\n", "")
 
 
@@ -61,13 +57,12 @@ def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():
         "sorted(n for n in sys.modules if n.endswith(('.chains', '.defects', '.triton', '.cuda')) "
         "and n.startswith(('baselines.', 'kernels.', 'peers.'))))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = run_python(program)
     assert (done.stdout, done.stderr) == ("False False True []\n", "")
 
 
 @pytest.mark.parametrize("name", fork_server.PROFILED)
 def test_a_profiled_command_spawns_its_workers(name):
     program = "from harness.runner import fork_server; print(fork_server.CONTEXT.get_start_method())"
-    run = [sys.executable, "-c", program]
-    done = subprocess.run(run, cwd=ROOT, env={**os.environ, name: "/x"}, capture_output=True, text=True, timeout=60)
+    done = run_python(program, {**os.environ, name: "/x"})
     assert done.stdout == "spawn\n", done.stderr

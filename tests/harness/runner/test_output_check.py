@@ -1,9 +1,6 @@
 """Outputs of timed launches, compared in a process that imports no variant."""
 
 import dataclasses
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +18,7 @@ from harness.runner.worker import WorkerDied
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture
 from tests.fake_worker import KILLED
+from tests.processes import run_python
 
 JOB = Job("cpu", (), 0, Measure(), timed=True, role="compare")
 POINT = native.complete({"batch_size": 5, "next_n": 3, "context_len": {"uniform": (5, 900)}})
@@ -89,8 +87,7 @@ def test_it_imports_no_variant():
         "names = ('chains', 'defects', 'triton', 'cuda')\n"
         "print([name for name in sys.modules if name.startswith(('baselines.', 'kernels')) and name.endswith(names)])"
     )
-    root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120)
+    done = run_python(program)
     assert done.stdout.strip() == "[]", done.stderr
 
 

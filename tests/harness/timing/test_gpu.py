@@ -1,7 +1,5 @@
 """Timer, launcher and worker on a real GPU: known times, and kernels that misbehave."""
 
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 from harness.analysis.stats import fit, slopes
 from harness.records.file import read_run
 from harness.timing.rounds import Placed
+from tests.processes import run_python
 
 pytestmark = pytest.mark.gpu
 
@@ -142,7 +141,7 @@ def test_the_parent_never_touches_cuda(tmp_path):
         "--no-plots",
     ]
     program = f"import bench, torch; code = bench.main({arguments}); print(code, torch.cuda.is_initialized())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python(program)
     assert done.stdout.splitlines()[-1] == "0 False", done.stdout + done.stderr
 
 
