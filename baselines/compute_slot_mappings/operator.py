@@ -57,7 +57,7 @@ def redundant(point: Point) -> str | None:
 class Inputs:
     idx: Tensor  # [B] int64, request slot; -1 = owns no blocks
     query_start_loc: Tensor  # [R + 1] int32
-    positions: Tensor  # [max_num_batched_tokens] int64; only those of real tokens may be read
+    positions: Tensor  # [max_num_batched_tokens] int64; anything behind the real tokens
     tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
     starts: Tensor  # [G] int64
     widths: Tensor  # [G] int64, row strides

@@ -30,8 +30,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
         const int start = query_start_loc[b], kept = query_start_loc[b + 1] - start - num_rejected[b];
         const long long s = idx[b];
         const int newest = (int)last[s], prompt_token = next_prefill[s], token = num_sampled[b] > 0 ? newest : prompt_token;
+        const draft_inputs::Shifted first =
+            draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, kept, target_ids, target_pos);
         draft_inputs::shift_row(
-            b, lane, blockIdx.y, gridDim.y, start, kept, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts, last_index);
+            b, lane, blockIdx.y, gridDim.y, start, kept, token, seq_lens[b], first, target_ids, target_pos, ids, pos, lens, starts,
+            last_index);
     }
     // After the row, whose chain of loads is longer.
     if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, end, lens, starts, last_index, step);

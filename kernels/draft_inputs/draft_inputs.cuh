@@ -14,16 +14,29 @@ __device__ __forceinline__ void clear_tails(
     if (thread == 0) *step = 0;
 }
 
+// What the first pass stores for token j of a row: its position, and the id of the token behind it.
+struct Shifted {
+    long long position;
+    int id;
+};
+
+__device__ __forceinline__ Shifted load_shifted(
+    int start, int j, int tokens, const int* __restrict__ target_ids, const long long* __restrict__ target_pos) {
+    return {j < tokens ? target_pos[start + j] : 0, j < tokens - 1 ? target_ids[start + j + 1] : 0};
+}
+
 // A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by as
-// many warps, 32 tokens in turn; lane 0 of the first strip has the token. Tokens are loaded before anything is stored.
+// many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by the
+// caller, perhaps before it knows how many are kept.
 __device__ __forceinline__ void shift_row(
-    int b, int lane, int strip, int strips, int start, int kept, int token, int length, const int* __restrict__ target_ids,
-    const long long* __restrict__ target_pos, int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens,
-    int* __restrict__ starts, long long* __restrict__ last_index) {
+    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first,
+    const int* __restrict__ target_ids, const long long* __restrict__ target_pos, int* __restrict__ ids,
+    long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index) {
+    Shifted now = first;
     for (int j = strip * 32 + lane; j < kept; j += strips * 32) {
-        const long long position = target_pos[start + j];
-        if (j < kept - 1) ids[start + j] = target_ids[start + j + 1];
-        pos[start + j] = position;
+        if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, target_ids, target_pos);
+        if (j < kept - 1) ids[start + j] = now.id;
+        pos[start + j] = now.position;
     }
     if (strip == 0 && lane == 0) {
         ids[start + kept - 1] = token;

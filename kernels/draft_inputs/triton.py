@@ -16,12 +16,19 @@ from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
-#: First pass: rows and tokens of a tile, and entries of the tails that a program clears.
-ROWS, LANES, TAIL = 4, 16, 256
+#: First pass: rows of a program, and entries of the tails that it clears.
+ROWS, TAIL = 4, 256
+#: Tokens of a row that it takes at a time, where no row is longer than the first number, and where one is.
+LANES, LONG_LANES = 16, 64
 #: Tokens of a row that a program takes in the first pass.
 TOKENS = 64
 #: Second pass: entries of a program. Later passes: hidden values of a program.
 ENTRIES, HIDDEN = 128, 2048
+
+
+def lanes_of(point: Point) -> int:
+    """LANES of ``shift_rows``."""
+    return LANES if longest_row(point) <= LANES else LONG_LANES
 
 
 @triton.jit
@@ -36,15 +43,25 @@ def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TA
 
 
 @triton.jit
+def first_shifted(strip, start, tokens, target_ids, target_pos, LANES: tl.constexpr):
+    """[ROWS, LANES] ids and positions that ``shift_rows`` stores in its first turn; tokens: of each row, or more."""
+    j = strip * LANES + tl.arange(0, LANES)[None, :]
+    t = start[:, None] + j
+    shifted = tl.load(target_ids + t + 1, mask=j < tokens[:, None] - 1, other=0)
+    return shifted, tl.load(target_pos + t, mask=j < tokens[:, None], other=0)
+
+
+@triton.jit
 def shift_rows(
     b,
-    inside,
     strip,
     strips,
     start,
     kept,
     token,
     length,
+    shifted,
+    position,
     target_ids,
     target_pos,
     ids,
@@ -54,9 +71,10 @@ def shift_rows(
     last_index,
     LANES: tl.constexpr,
 ):
-    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 where not ``inside``.
+    """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 behind the last row.
 
     Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
+    shifted, position: of ``first_shifted``, perhaps from before the kept tokens were known.
     """
     end = start + kept - 1
     once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
@@ -64,9 +82,11 @@ def shift_rows(
     tl.store(lens + b, length, mask=once)
     tl.store(last_index + b, end.to(tl.int64), mask=once)
     tl.store(starts + b, start, mask=once)
-    lanes = tl.arange(0, LANES)
-    for first in range(strip * LANES, tl.max(kept, 0), strips * LANES):
-        j = first + lanes[None, :]
+    j = strip * LANES + tl.arange(0, LANES)[None, :]
+    tl.store(ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
+    tl.store(pos + start[:, None] + j, position, mask=j < kept[:, None])
+    for first in range((strip + strips) * LANES, tl.max(kept, 0), strips * LANES):
+        j = first + tl.arange(0, LANES)[None, :]
         t = start[:, None] + j
         shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
         tl.store(ids + t, shifted, mask=j < kept[:, None] - 1)
@@ -110,15 +130,17 @@ def _first(
     prompt = tl.load(next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
     length = tl.load(seq_lens + b, mask=inside, other=0)
+    shifted, position = first_shifted(strip, start, kept, target_ids, target_pos, LANES)
     shift_rows(
         b,
-        inside,
         strip,
         tl.num_programs(1),
         start,
         kept,
         token,
         length,
+        shifted,
+        position,
         target_ids,
         target_pos,
         ids,
@@ -232,7 +254,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             rows,
             capacity,
             ROWS=ROWS,
-            LANES=LANES,
+            LANES=lanes_of(point),
             TAIL=TAIL,
         )
 

@@ -17,7 +17,7 @@ THREADS = 256
 
 @variant("draft_passes", requires=GPU, sources=SOURCE, sizes={"batch_size": (THREADS,), "num_sms": (THREADS - 1,)})
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The same in CUDA C++, a thread per row and pass."""
+    """The same in CUDA C++, a thread per row, pass and group."""
     rows, capacity = point.batch_size, point.max_num_seqs
     name, schedulers, schedule = "passes", 0, ()
     if with_indexer(point):
@@ -28,7 +28,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         name,
-        (schedulers + cdiv(capacity + 1, THREADS), passes(point)),
+        (schedulers + cdiv(capacity + 1, THREADS), passes(point), point.num_groups),
         THREADS,
         x.idx,
         x.seq_lens,
@@ -45,7 +45,6 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         out.starts,
         num_real(point),
         capacity,
-        point.num_groups,
         point.max_model_len,
         int(point.advance == "yes"),
         *schedule,

@@ -1,7 +1,7 @@
 // Metadata of a drafter's passes 2 .. k in one launch. triton.py says why one is enough.
 //
-// blockIdx.y: pass. blockIdx.x < schedulers: THREADS rows of the indexer's schedule; from there on a thread per row, up to
-// the R + 1 boundaries. Block: THREADS. enabled: bool.
+// blockIdx.y: pass. blockIdx.z: group. blockIdx.x < schedulers: THREADS rows of the indexer's schedule; from there on a
+// thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse indexer).
 // Predicted: 1.19 and 1.23, the floor:
@@ -33,39 +33,36 @@ struct InPass {
         const int *__restrict__ tables, const long long *__restrict__ table_starts, const long long *__restrict__ widths, \
         const int *__restrict__ block_sizes, const bool *__restrict__ enabled, long long *__restrict__ pos,               \
         int *__restrict__ lens, long long *__restrict__ src, long long *__restrict__ slots, int *__restrict__ starts,     \
-        int real, int capacity, int groups, int most, int advance
+        int real, int capacity, int most, int advance
 
 __device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
-    const int i = blockIdx.y, b = block * THREADS + threadIdx.x;
-    if (i == 0 && b <= capacity) starts[b] = min(b, real);
+    const int i = blockIdx.y, g = blockIdx.z, b = block * THREADS + threadIdx.x;
+    if (i == 0 && g == 0 && b <= capacity) starts[b] = min(b, real);
     if (b >= capacity) return;
     const long long at = (long long)i * capacity + b;
     const bool live = b < real;
-    const int further = advance ? i + 1 : 0;
-    long long s = 0;
-    int position = 0;
+    const int further = advance ? i + 1 : 0, size = block_sizes[g];
+    int kept = 0, length = 0;
+    long long slot = -1;
     if (live) {
-        s = idx[b];
-        const int kept = seq_lens[b] - num_rejected[b];
-        const int length = min(kept, most - further) + further;
-        position = length - 1;
-        src[at] = (long long)kept + i + 1;
-        pos[at] = position;
-        lens[at] = length;
-    } else {
-        lens[at] = 0;
+        const long long s = idx[b];
+        kept = seq_lens[b] - num_rejected[b];
+        length = min(kept, most - further) + further;
+        const int position = length - 1;
+        if (enabled[g]) slot = tables[table_starts[g] + s * widths[g] + position / size] * size + position % size;
     }
-    for (int g = 0; g < groups; ++g) {
-        const int size = block_sizes[g];
-        long long slot = -1;
-        if (live && enabled[g]) slot = tables[table_starts[g] + s * widths[g] + position / size] * size + position % size;
-        slots[((long long)i * groups + g) * capacity + b] = slot;
+    slots[((long long)i * gridDim.z + g) * capacity + b] = slot;
+    if (g > 0) return;
+    lens[at] = length;
+    if (live) {
+        src[at] = (long long)kept + i + 1;
+        pos[at] = length - 1;
     }
 }
 
 #define ARGUMENTS                                                                                                         \
     idx, seq_lens, num_rejected, tables, table_starts, widths, block_sizes, enabled, pos, lens, src, slots, starts, real, \
-        capacity, groups, most, advance
+        capacity, most, advance
 
 extern "C" __global__ void __launch_bounds__(THREADS) passes(PARAMETERS) { rows_of_pass(blockIdx.x, ARGUMENTS); }
 
@@ -76,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) schedules(
         rows_of_pass(block, ARGUMENTS);
         return;
     }
+    if (blockIdx.z > 0) return;
     const InPass lengths{seq_lens, num_rejected, real, most, advance ? (int)blockIdx.y + 1 : 0};
     const paged_mqa_schedule::Requests<InPass> work{lengths, 1, 1};
     int* table = schedule + (long long)blockIdx.y * (num_sms + 1) * 2;

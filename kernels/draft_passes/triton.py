@@ -5,7 +5,7 @@ the first one plus i, clamped, so slots and schedules of all passes are known as
 stays in the drafter's graph is one launch per pass, for its token and hidden row.
 
 Programs specialise: the schedules of the indexer come first, one set per pass, over lengths that each program gathers
-into scratch memory of its own; then rows of a pass, in all groups.
+into scratch memory of its own; then rows of a pass in a group.
 
 draft_passes.cu has the versions with their times.
 """
@@ -39,7 +39,7 @@ def kept_tokens(seq_lens, num_rejected, b, inside):
 
 @triton.jit(
     do_not_specialize=[
-        *("rows", "real", "capacity", "groups", "most", "advance", "schedulers", "blocks"),
+        *("rows", "real", "capacity", "most", "advance", "schedulers", "blocks"),
         *("num_sms", "multiplier", "shift", "back"),
     ]
 )
@@ -62,7 +62,6 @@ def _passes(
     rows,
     real,
     capacity,
-    groups,
     most,
     advance,
     schedulers,
@@ -77,10 +76,10 @@ def _passes(
     ROWS: tl.constexpr = None,
     SLOTS: tl.constexpr = None,
 ):
-    program, i = tl.program_id(0), tl.program_id(1)
+    program, i, g = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     further = (i + 1) * advance  # tokens ahead of the last kept one
     if INDEXER:  # noqa: SIM102  (known when it is compiled)
-        if program < schedulers:
+        if (program < schedulers) & (g == 0):
             own = lengths + (i * schedulers + program) * rows
             for first in range(0, rows, GATHERED):
                 b = first + tl.arange(0, GATHERED)
@@ -110,17 +109,17 @@ def _passes(
         kept = kept_tokens(seq_lens, num_rejected, row, inside)
         length = tl.minimum(kept, most - further) + further
         position = length - 1
-        tl.store(src + i * capacity + row, kept.to(tl.int64) + i + 1, mask=inside)
-        tl.store(pos + i * capacity + row, position.to(tl.int64), mask=inside)
-        tl.store(lens + i * capacity + row, tl.where(inside, length, 0), mask=row < capacity)
-        if i == 0:
-            tl.store(starts + row, tl.minimum(row, real), mask=row <= capacity)
         s = tl.load(idx + row, mask=inside, other=-1)
-        for g in range(0, groups):
-            known = tl.where(tl.load(enabled + g) != 0, s, -1) >= 0
-            table = tables + tl.load(table_starts + g) + s * tl.load(widths + g)
-            slot = slots_of(position, known, table, tl.load(block_sizes + g), False, 1, 0, 1)
-            tl.store(slots + (i * groups + g).to(tl.int64) * capacity + row, slot, mask=row < capacity)
+        known = tl.where(tl.load(enabled + g) != 0, s, -1) >= 0
+        table = tables + tl.load(table_starts + g) + s * tl.load(widths + g)
+        slot = slots_of(position, known, table, tl.load(block_sizes + g), False, 1, 0, 1)
+        tl.store(slots + (i * tl.num_programs(2) + g).to(tl.int64) * capacity + row, slot, mask=row < capacity)
+        if g == 0:
+            tl.store(src + i * capacity + row, kept.to(tl.int64) + i + 1, mask=inside)
+            tl.store(pos + i * capacity + row, position.to(tl.int64), mask=inside)
+            tl.store(lens + i * capacity + row, tl.where(inside, length, 0), mask=row < capacity)
+            if i == 0:
+                tl.store(starts + row, tl.minimum(row, real), mask=row <= capacity)
 
 
 @variant("draft_passes")
@@ -135,7 +134,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     return fixed_launch(
         _passes,
-        (schedulers + blocks, count),
+        (schedulers + blocks, count, point.num_groups),
         x.idx,
         x.seq_lens,
         x.num_rejected,
@@ -154,7 +153,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         rows,
         num_real(point),
         capacity,
-        point.num_groups,
         point.max_model_len,
         int(point.advance == "yes"),
         schedulers,

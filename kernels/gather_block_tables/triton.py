@@ -1,4 +1,4 @@
-"""gather_block_tables in Triton: a program per row, strip of 1024 columns and group; idle strips end at once.
+"""gather_block_tables in Triton: a program per row, strip of 512 columns and group; idle strips end at once.
 
 gather_block_tables.cu has the versions with their times.
 """
@@ -16,7 +16,9 @@ from baselines.workloads.request_slots import group_widths
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
-COLUMNS = 1024
+COLUMNS = 512
+#: From how many threads on further programs cost more than they save: 512 on each SM of an H200.
+MOST_THREADS = 2**16
 
 
 @triton.jit
@@ -52,9 +54,16 @@ def gather_row(
         s = tl.load(idx + b)
         owned = tl.load(num_blocks + g * max_num_seqs + s)
         null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
-        for first in range(strip * COLUMNS, owned, strips * COLUMNS):
+        source_row = source + start + s * width
+        begin = strip * COLUMNS
+        if strip == 0:
+            # Does not wait for the count. Of the other strips most have nothing to do.
+            ids = tl.load(source_row + lanes, mask=lanes < width, other=0)
+            tl.store(row + lanes, tl.where(lanes >= null, ids, 0), mask=lanes < owned)
+            begin = strips * COLUMNS
+        for first in range(begin, owned, strips * COLUMNS):
             columns = first + lanes
-            ids = tl.load(source + start + s * width + columns, mask=(columns >= null) & (columns < owned), other=0)
+            ids = tl.load(source_row + columns, mask=(columns >= null) & (columns < owned), other=0)
             tl.store(row + columns, ids, mask=columns < owned)
     else:
         for cleared in range(strip * COLUMNS, width.to(tl.int32), strips * COLUMNS):
@@ -96,9 +105,14 @@ def _gather(
     )
 
 
-def strips_of(point: Point, columns: int) -> int:
-    """Programs of a row that take ``columns`` at a time. One where each would read the block count over the bus."""
-    return 1 if point.memory == "uva" else cdiv(max(group_widths(point)), columns)
+def strips_of(point: Point, columns: int, threads: int = 128) -> int:
+    """Programs of a row that take ``columns`` at a time: as many as its longest table has, but few where there are many
+    rows, because most have nothing to do; one where each would read the block count over the bus.
+    """
+    if point.memory == "uva":
+        return 1
+    rows = max(rows_to_write(point), 1) * point.num_groups
+    return max(min(cdiv(max(group_widths(point)), columns), MOST_THREADS // (rows * threads)), 1)
 
 
 @variant("gather_block_tables")

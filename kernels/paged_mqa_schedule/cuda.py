@@ -11,21 +11,24 @@ from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
-#: As in the CUDA source: requests of a batch that have a thread each, and table rows of a block.
+#: As in the CUDA source: threads of a block, each with a row of the table.
 THREADS = 256
+#: Requests of a thread in the kernels without a loop over them.
+ONE, FOUR = 1, 4
 
 
 @variant("paged_mqa_schedule", requires=GPU, sources=SOURCE, sizes={"num_sms": (THREADS - 1,)})
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """One launch, one block on any current GPU: a scan, one barrier and a binary search per row; any batch in 1 KB of
+    """One launch, one block on any current GPU: a scan, one barrier and a binary search per row; any batch in 4 KB of
     shared memory.
     """
     lens = request_lens(x)
     batch_size = len(lens)
     runs = with_indices(point)
+    size = "one" if batch_size <= ONE * THREADS else "four" if batch_size <= FOUR * THREADS else "many"
     return launcher(
         SOURCE,
-        ("runs_" if runs else "schedule_") + ("one" if batch_size <= THREADS else "many"),
+        ("runs_" if runs else "schedule_") + size,
         cdiv(point.num_sms + 1, THREADS),
         THREADS,
         lens,

@@ -1,4 +1,6 @@
 // paged_mqa_schedule in one launch: the kernels. paged_mqa_schedule.cuh explains them.
+//
+// one, four: for batches of up to that many requests per thread; many: for larger ones.
 
 #include "paged_mqa_schedule.cuh"
 
@@ -14,6 +16,8 @@ using paged_mqa_schedule::Requests, paged_mqa_schedule::Runs, paged_mqa_schedule
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
 
 KERNEL schedule_one(PARAMETERS) { schedule<false>(OF_REQUESTS, ARGUMENTS); }
+KERNEL schedule_four(PARAMETERS) { schedule<false, 4>(OF_REQUESTS, ARGUMENTS); }
 KERNEL schedule_many(PARAMETERS) { schedule<true>(OF_REQUESTS, ARGUMENTS); }
 KERNEL runs_one(PARAMETERS) { schedule<false>(OF_RUNS, ARGUMENTS); }
+KERNEL runs_four(PARAMETERS) { schedule<false, 4>(OF_RUNS, ARGUMENTS); }
 KERNEL runs_many(PARAMETERS) { schedule<true>(OF_RUNS, ARGUMENTS); }

@@ -1,16 +1,17 @@
-// paged_mqa_schedule by one block per 256 rows of the table, straight into the persistent one; any batch in 1 KB of
+// paged_mqa_schedule by one block per 256 rows of the table, straight into the persistent one; any batch in 4 KB of
 // shared memory.
 //
-//   1. A thread adds up the units of rows_per_thread consecutive requests (one up to a batch of 256), a warp scans its 32
-//      sums and leaves the 32 prefixes and its total in shared memory. Then the only barrier.
+//   1. A warp scans the units of 32 or 128 consecutive requests, a thread holds those of one or four, 32 apart, so that
+//      neighbours load neighbours. Beyond a batch of 1024 a thread adds up rows_per_thread consecutive requests first. The
+//      prefixes and the warp's total go to shared memory. Then the only barrier.
 //   2. Every thread adds up the warp totals in registers. It owns a row of the table: it finds the warp in registers, the
-//      thread by five steps of a binary search in shared memory, and the request and atom from the lengths of that
+//      prefix by a binary search in shared memory, and beyond a batch of 1024 the request and atom from the lengths of that
 //      thread, read again (they are in L1).
 //
 // A search looks for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry. So the
 // entry found holds the unit, a request without units is never found, and the prefix found is what to subtract.
 //
-// Instruction fetches show in launches this short. Up to 256 requests have a kernel without loops over the requests of a
+// Instruction fetches show in launches this short. Up to 1024 requests have kernels without loops over the requests of a
 // thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows, which
 // the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
 
@@ -137,17 +138,18 @@ struct Runs {
     }
 };
 
-// MANY: a thread has rows_per_thread requests instead of one. table: int32 (num_sms + 1, 2). block: which THREADS rows of
-// it. back != 0: the last SMs instead of the first get the N mod num_sms remaining units.
-template <bool MANY, class Work>
+// ITEMS: requests of a thread; with MANY, which has one item per thread, an item is rows_per_thread requests.
+// table: int32 (num_sms + 1, 2). block: which THREADS rows of it. back != 0: the last SMs instead of the first get the
+// N mod num_sms remaining units.
+template <bool MANY, int ITEMS = 1, class Work>
 __device__ __forceinline__ void schedule(
     const Work work, int* __restrict__ table, int block, int batch_size, int rows_per_thread, int num_sms, int multiplier, int shift,
     int back) {
-    __shared__ int thread_start[THREADS];  // units before a thread's requests, counted from the first of its warp
+    __shared__ int item_start[THREADS * ITEMS];  // units before an item, counted from the first of its warp
     __shared__ __align__(16) int warp_total[WARPS];
-    const int thread = threadIdx.x, lane = thread & 31;
+    const int thread = threadIdx.x, lane = thread & 31, first = (thread >> 5) * 32 * ITEMS + lane;
 
-    int units = 0;
+    int units[ITEMS] = {};
     if (MANY) {
         const int end = min((thread + 1) * rows_per_thread, batch_size);
 #pragma unroll 1
@@ -155,20 +157,30 @@ __device__ __forceinline__ void schedule(
             int count[LOADS];
             work.weights(count, row, end);
 #pragma unroll
-            for (int k = 0; k < LOADS; ++k) units += count[k];
+            for (int k = 0; k < LOADS; ++k) units[0] += count[k];
         }
-    } else if (thread < batch_size) {
-        units = work.weight(thread);
+    } else {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) units[i] = first + 32 * i < batch_size ? work.weight(first + 32 * i) : 0;
     }
-    units *= work.factor();
-    int inclusive = units;
+    int inclusive[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) inclusive[i] = units[i] *= work.factor();
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-        const int below = __shfl_up_sync(~0u, inclusive, distance);
-        if (lane >= distance) inclusive += below;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int below = __shfl_up_sync(~0u, inclusive[i], distance);
+            if (lane >= distance) inclusive[i] += below;
+        }
     }
-    thread_start[thread] = inclusive - units;
-    if (lane == 31) warp_total[thread >> 5] = inclusive;
+    int before_items = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        item_start[first + 32 * i] = before_items + inclusive[i] - units[i];
+        before_items += i < ITEMS - 1 ? __shfl_sync(~0u, inclusive[i], 31) : inclusive[i];
+    }
+    if (lane == 31) warp_total[thread >> 5] = before_items;
     __syncthreads();
 
     int warp_start[WARPS], total = 0;
@@ -189,15 +201,15 @@ __device__ __forceinline__ void schedule(
 #pragma unroll
         for (int w = 1; w < WARPS; ++w) {
             if (warp_start[w] <= start) {
-                owner = w * 32;
+                owner = w * 32 * ITEMS;
                 before = warp_start[w];
             }
         }
         segment = start - before;
         before = 0;
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) {
-            const int candidate = thread_start[owner + step];
+        for (int step = 16 * ITEMS; step > 0; step /= 2) {
+            const int candidate = item_start[owner + step];
             if (candidate <= segment) {
                 owner += step;
                 before = candidate;

@@ -43,11 +43,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
         if (b >= real || (int)blockIdx.y * 32 >= query) return;
         const bool samples = seq_lens[b] >= prompt_lens[slot];
         const int rejected = samples ? cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b] : 0;
+        const draft_inputs::Shifted first =
+            draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, target_ids, target_pos);
         draft_inputs::shift_row(
-            b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, target_ids, target_pos, ids, pos, lens, starts,
+            b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, target_ids, target_pos, ids, pos, lens, starts,
             last_index);
         return;
     }
+    const draft_inputs::Shifted first = draft_inputs::load_shifted(start, lane, b < real ? query : 0, target_ids, target_pos);
     const int prompt_token = next_prefill[slot], column = moves ? columns_before[slot] : 0;
     const post_update::Row row = post_update::update(
         b, lane, idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before, nullptr,
@@ -64,6 +67,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
     int token = prompt_token;
     if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
     draft_inputs::shift_row(
-        b, lane, 0, gridDim.y, start, query - row.nr, token, seq_lens[b], target_ids, target_pos, ids, pos, lens, starts,
+        b, lane, 0, gridDim.y, start, query - row.nr, token, seq_lens[b], first, target_ids, target_pos, ids, pos, lens, starts,
         last_index);
 }

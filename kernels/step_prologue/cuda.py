@@ -95,7 +95,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     of_slots = max(cdiv(rows, THREADS // 32), cdiv(point.max_num_batched_tokens, 4 * THREADS))
     row_strips = strips_of(point)
     of_states = cdiv(rows, THREADS // LANES) if point.state_groups else 0
-    strips = columns_strips(point, THREADS * vector)
+    strips = columns_strips(point, THREADS * vector, THREADS)
     of_tables = max(rows_to_write(point), 1) * strips
     groups = point.num_groups
     blocks = schedulers + (of_inputs + of_slots * groups) * row_strips + of_states + of_lengths + of_tables * groups

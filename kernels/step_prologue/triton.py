@@ -386,7 +386,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part; programs of the schedules come first."""
     rows, real, capacity, width = point.batch_size, num_real(point), point.max_num_seqs, point.max_decode_len
     _, inputs, _ = tables_part(point, x, out)
-    strips = strips_of(point, COLUMNS)
+    num_warps = NUM_WARPS if with_indexer(point) else 4
+    strips = strips_of(point, COLUMNS, 32 * num_warps)
     counts = {
         "row_strips": cdiv(longest_row(point), TOKENS),
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
@@ -539,5 +540,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         ENTRIES=ENTRIES,
         GATHERED=GATHERED,
         BLOCK_SIZE=point.block_size,
-        num_warps=NUM_WARPS if with_indexer(point) else 4,
+        num_warps=num_warps,
     )
