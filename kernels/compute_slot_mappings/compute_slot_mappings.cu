@@ -1,7 +1,7 @@
-// compute_slot_mappings in one launch, a thread per token and group. Larger batches than MOST_ROWS have a warp per row.
+// compute_slot_mappings in one launch. A warp per row of the batch: its lanes map 32 tokens at a time. Every thread of the
+// grid also clears entries of the tail, from the real number of tokens on, one per pass over the grid.
 //
-// Grid: tokens, x = ceil(capacity / THREADS) blocks, y = groups; rows, x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))),
-// y = groups, z = strips of a row. Block: THREADS.
+// Grid: x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))) blocks, y = groups. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
 // Predicted: 1.29, the floor:
@@ -21,15 +21,15 @@ constexpr int THREADS = 128;
     const long long *__restrict__ idx, const int *__restrict__ query_start_loc, const long long *__restrict__ positions,  \
         const int *__restrict__ tables, const long long *__restrict__ starts, const long long *__restrict__ widths,       \
         const int *__restrict__ block_sizes, const bool *__restrict__ enabled, const bool *__restrict__ sharded,          \
-        long long *__restrict__ slots, int rows, int search, int capacity, int ranks, int rank, int interleave
-#define OF_GROUPS idx, query_start_loc, tables, starts, widths, block_sizes, enabled, sharded, slots, rows
-#define TOKENS blockIdx.y, blockIdx.x, positions, OF_GROUPS, search, capacity, ranks, rank, interleave
-#define ROWS                                                                                                               \
+        long long *__restrict__ slots, int rows, int capacity, int per_row, int ranks, int rank, int interleave
+#define ARGUMENTS                                                                                                         \
     blockIdx.y, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, blockIdx.z, gridDim.z,                           \
-        compute_slot_mappings::Written{positions}, OF_GROUPS, capacity, ranks, rank, interleave
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+        compute_slot_mappings::Written{positions, per_row, capacity}, idx, query_start_loc, tables, starts, widths,          \
+        block_sizes, enabled, sharded, slots, rows, capacity, ranks, rank, interleave
 
-KERNEL tokens_one_rank(PARAMETERS) { compute_slot_mappings::map_tokens<false, THREADS>(TOKENS); }
-KERNEL tokens_ranks(PARAMETERS) { compute_slot_mappings::map_tokens<true, THREADS>(TOKENS); }
-KERNEL rows_one_rank(PARAMETERS) { compute_slot_mappings::map_rows<false>(ROWS); }
-KERNEL rows_ranks(PARAMETERS) { compute_slot_mappings::map_rows<true>(ROWS); }
+extern "C" __global__ void __launch_bounds__(THREADS) map_one_rank(PARAMETERS) {
+    compute_slot_mappings::map_rows<false>(ARGUMENTS);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) map_ranks(PARAMETERS) {
+    compute_slot_mappings::map_rows<true>(ARGUMENTS);
+}

@@ -16,16 +16,12 @@ import triton.language as tl
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
+from kernels.step_inputs.triton import tokens_of
 
-#: Tokens of a row that a program takes at a time, where no row is longer than the first number, and where one is.
-LANES, LONG_LANES = 16, 32
-#: Rows of a program, and tokens of a row that it takes.
-ROWS, TOKENS = 4, 64
-#: Entries of the tail that a program clears.
-TAIL = 256
+#: Rows of a program, and entries of the tail that it clears.
+ROWS, TAIL = 4, 256
 
 
 @triton.jit
@@ -68,6 +64,7 @@ def map_rows(
     slots,
     rows,
     capacity,
+    per_row,
     RANKS: tl.constexpr,
     RANK: tl.constexpr,
     INTERLEAVE: tl.constexpr,
@@ -79,12 +76,11 @@ def map_rows(
     """ROWS rows of the batch in group g, and TAIL entries behind the last token. Long rows are shared by ``strips``
     programs, LANES tokens in turn.
 
+    per_row: tokens of a row in a steady decode.
     COUNTED: ``positions`` are those of each row's first token by slot, from where the row counts.
     """
     target = slots + g.to(tl.int64) * capacity
     past = tl.load(query_start_loc + rows) + program * TAIL + tl.arange(0, TAIL)
-    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < tl.where(strip == 0, capacity, 0))
-
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
     s = tl.load(idx + b, mask=inside, other=-1)
@@ -96,6 +92,10 @@ def map_rows(
     if COUNTED:
         computed = tl.load(positions + s, mask=s >= 0, other=0)
     lanes = tl.arange(0, LANES)
+    if not COUNTED:
+        # The first tokens if every row has per_row, as in a steady decode: with the rows' starts, not behind them.
+        guess = tl.where(strip == 0, b[:, None] * per_row + lanes[None, :], capacity)
+        guessed = tl.load(positions + guess, mask=guess < capacity, other=0).to(tl.int32)
     for first in range(strip * LANES, tl.max(query, 0), strips * LANES):
         j = first + lanes[None, :]
         t = start[:, None] + j
@@ -103,14 +103,17 @@ def map_rows(
         if COUNTED:
             position = computed[:, None] + j
         else:
-            position = tl.load(positions + t, mask=real, other=0).to(tl.int32)
+            position = tl.load(positions + t, mask=real & (t != guess), other=0).to(tl.int32)
+            position = tl.where(t == guess, guessed, position)
         slot = slots_of(
             position, real & known[:, None], table[:, None], block_size, is_sharded, RANKS, RANK, INTERLEAVE
         )
         tl.store(target + t, slot, mask=real)
+    # After the rows, whose chain of loads is longer.
+    tl.store(target + past, tl.full((TAIL,), -1, tl.int64), mask=past < tl.where(strip == 0, capacity, 0))
 
 
-@triton.jit(do_not_specialize=["rows", "capacity"])
+@triton.jit(do_not_specialize=["rows", "capacity", "per_row"])
 def _map(
     idx,
     query_start_loc,
@@ -124,6 +127,7 @@ def _map(
     slots,
     rows,
     capacity,
+    per_row,
     RANKS: tl.constexpr,
     RANK: tl.constexpr,
     INTERLEAVE: tl.constexpr,
@@ -148,6 +152,7 @@ def _map(
         slots,
         rows,
         capacity,
+        per_row,
         RANKS=RANKS,
         RANK=RANK,
         INTERLEAVE=INTERLEAVE,
@@ -162,8 +167,8 @@ def _map(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: four rows and a strip of the tail per program and group."""
     rows, capacity = len(x.idx), out.slots.shape[1]
-    longest = longest_row(point)
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, cdiv(longest, TOKENS))
+    lanes, strips = tokens_of(point)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, strips)
 
     return fixed_launch(
         _map,
@@ -180,11 +185,12 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         out.slots,
         rows,
         capacity,
+        point.max_decode_len,
         RANKS=point.cp_size,
         RANK=rank_of(point),
         INTERLEAVE=point.cp_interleave,
         ROWS=ROWS,
-        LANES=LANES if longest <= LANES else LONG_LANES,
+        LANES=lanes,
         TAIL=TAIL,
         num_warps=2,
     )

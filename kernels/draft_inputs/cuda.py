@@ -14,7 +14,7 @@ from harness.cuda import launcher
 SOURCE = Path(__file__).with_name("draft_inputs.cu")
 THREADS = 128
 #: Tokens of a row that one warp takes in the first pass.
-TOKENS = 64
+TOKENS = 32
 
 
 @variant("draft_inputs", requires=GPU, sources=SOURCE)

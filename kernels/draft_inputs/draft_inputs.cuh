@@ -33,6 +33,7 @@ __device__ __forceinline__ void shift_row(
     const int* __restrict__ target_ids, const long long* __restrict__ target_pos, int* __restrict__ ids,
     long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index) {
     Shifted now = first;
+#pragma unroll 1
     for (int j = strip * 32 + lane; j < kept; j += strips * 32) {
         if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, target_ids, target_pos);
         if (j < kept - 1) ids[start + j] = now.id;

@@ -12,23 +12,14 @@ import triton.language as tl
 
 from baselines.draft_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
+from kernels.step_inputs.triton import tokens_of
 
 #: First pass: rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256
-#: Tokens of a row that it takes at a time, where no row is longer than the first number, and where one is.
-LANES, LONG_LANES = 16, 64
-#: Tokens of a row that a program takes in the first pass.
-TOKENS = 64
 #: Second pass: entries of a program. Later passes: hidden values of a program.
 ENTRIES, HIDDEN = 128, 2048
-
-
-def lanes_of(point: Point) -> int:
-    """LANES of ``shift_rows``."""
-    return LANES if longest_row(point) <= LANES else LONG_LANES
 
 
 @triton.jit
@@ -117,9 +108,7 @@ def _first(
     TAIL: tl.constexpr,
 ):
     program, strip = tl.program_id(0), tl.program_id(1)
-    if strip == 0:
-        clear_tails(program, rows, capacity, tl.load(query_start_loc + rows), lens, starts, last_index, step, TAIL)
-
+    last_end = tl.load(query_start_loc + rows)
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < rows
     start = tl.load(query_start_loc + b, mask=inside, other=0)
@@ -150,6 +139,9 @@ def _first(
         last_index,
         LANES,
     )
+    # After the rows, whose chain of loads is longer.
+    if strip == 0:
+        clear_tails(program, rows, capacity, last_end, lens, starts, last_index, step, TAIL)
 
 
 @triton.jit
@@ -231,7 +223,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity, k, most = len(x.seq_lens), point.max_num_seqs, point.next_n - 1, point.max_model_len
     advance = point.advance == "yes"
     if point.draft_pass == "first":
-        grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), cdiv(longest_row(point), TOKENS))
+        lanes, strips = tokens_of(point)
+        grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), strips)
 
         launch = fixed_launch(
             _first,
@@ -254,7 +247,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             rows,
             capacity,
             ROWS=ROWS,
-            LANES=lanes_of(point),
+            LANES=lanes,
             TAIL=TAIL,
         )
 

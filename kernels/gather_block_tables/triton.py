@@ -1,4 +1,4 @@
-"""gather_block_tables in Triton: a program per row, strip of 512 columns and group; idle strips end at once.
+"""gather_block_tables in Triton: a program per row, strip of 256 columns and group; idle strips end at once.
 
 gather_block_tables.cu has the versions with their times.
 """
@@ -16,7 +16,7 @@ from baselines.workloads.request_slots import group_widths
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
-COLUMNS = 512
+COLUMNS = 256
 #: From how many threads on further programs cost more than they save: 512 on each SM of an H200.
 MOST_THREADS = 2**16
 

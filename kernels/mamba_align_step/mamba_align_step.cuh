@@ -52,6 +52,7 @@ __device__ __forceinline__ void before_forward(
         starts[b] = start;
         if (b == rows - 1) starts[rows] = end;
     }
+#pragma unroll 1
     for (int i = lane; i < groups * slots_per_row; i += LANES) {
         const int g = i / slots_per_row, j = i % slots_per_row;
         state_slots[((long long)g * capacity + b) * slots_per_row + j] =

@@ -34,6 +34,7 @@ __device__ __forceinline__ Row update(
     // Loaded before it is known whether it counts: one memory latency less.
     const long long* row = tokens + (long long)b * tokens_stride;
     const long long early = lane < produced ? row[lane] : 0;
+    const long long drafted = new_drafts && lane < k ? new_drafts[(long long)b * k + lane] : 0;
     const bool samples = length >= prompt_lens[s];
     const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
     const int old = total_before[s], computed = computed_before[s];
@@ -44,6 +45,7 @@ __device__ __forceinline__ Row update(
         num_computed[s] = computed + query - nr;
         total[s] = old + ns;
     }
+#pragma unroll 1
     for (int i = lane; i < ns; i += 32) {
         const long long token = i < 32 ? early : row[i];
         if (i == ns - 1) last[s] = token;
@@ -51,6 +53,7 @@ __device__ __forceinline__ Row update(
         if (bins) {
             int occurs = 0;
             bool first = true;
+#pragma unroll 1
             for (int j = 0; j < ns; ++j) {
                 const bool same = row[j] == token;
                 occurs += same;
@@ -60,8 +63,10 @@ __device__ __forceinline__ Row update(
             if (first) bins[place] = bins_before[place] + occurs;
         }
     }
-    if (new_drafts)
-        for (int i = lane; i < k; i += 32) draft[s * k + i] = new_drafts[(long long)b * k + i];
+    if (new_drafts) {
+#pragma unroll 1
+        for (int i = lane; i < k; i += 32) draft[s * k + i] = i < 32 ? drafted : new_drafts[(long long)b * k + i];
+    }
     return {s, ns, nr, computed + query - nr};
 }
 

@@ -23,23 +23,36 @@ TILE = 32
 
 @triton.jit
 def counts_of(b, inside, idx, cu_num_logits, seq_lens, num_sampled, prompt_lens):
-    """(slot, tokens produced, drafts rejected) of rows; slot -1 outside."""
+    """(slot, tokens sampled, tokens that count, drafts rejected) of rows; slot -1 outside."""
     s = tl.load(idx + b, mask=inside, other=-1)
+    sampled = tl.load(num_sampled + b, mask=inside, other=0)
     prompt = tl.load(prompt_lens + s, mask=s >= 0, other=0)
     length = tl.load(seq_lens + b, mask=s >= 0, other=-1)
-    sampled = tl.load(num_sampled + b, mask=s >= 0, other=0)
     logits = tl.load(cu_num_logits + b + 1, mask=inside, other=0) - tl.load(cu_num_logits + b, mask=inside, other=0)
     samples = length >= prompt
-    return s, tl.where(samples, sampled, 0), tl.where(samples, logits - sampled, 0)
+    return s, sampled, tl.where(samples, sampled, 0), tl.where(samples, logits - sampled, 0)
 
 
 @triton.jit
 def write_tokens(
-    s, ns, total, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, longest, BINS: tl.constexpr
+    s,
+    ns,
+    total,
+    token,
+    row_tokens,
+    all_ids,
+    bins_before,
+    bins,
+    history_len,
+    vocab_size,
+    lanes,
+    longest,
+    BINS: tl.constexpr,
 ):
-    """History and penalty counts of rows [rows, 1] with lanes [1, tokens]; longest: tokens of the longest row."""
+    """History and penalty counts of rows [rows, 1] with lanes [1, tokens] and their tokens [rows, tokens]; longest:
+    tokens of the longest row.
+    """
     new = lanes < ns
-    token = tl.load(row_tokens + lanes, mask=new, other=-1)
     tl.store(all_ids + s * history_len + total + lanes, token.to(tl.int32), mask=new)
     if BINS:
         occurs, first = tl.zeros_like(token), new
@@ -87,26 +100,31 @@ def update_rows(
 
     Returns of each row slot, tokens produced, drafts rejected, tokens computed and its newest token.
     """
-    s, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+    s, sampled, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
     live = s >= 0
-    start = tl.load(query_start_loc + b, mask=live, other=0)
-    query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
+    start = tl.load(query_start_loc + b, mask=inside, other=0)
+    query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
     computed = tl.load(computed_before + s, mask=live, other=0)
     old = tl.load(total_before + s, mask=live, other=0)
-    row_tokens = tokens + b.to(tl.int64) * tokens_stride
-    newest = tl.load(row_tokens + ns - 1, mask=ns > 0, other=0)
+    lanes = tl.arange(0, LANES)[None, :]
+    # Before it is known whether they count: one memory latency less.
+    row_tokens = tokens + b[:, None].to(tl.int64) * tokens_stride
+    token = tl.load(row_tokens + lanes, mask=lanes < sampled[:, None], other=-1)
+    if DRAFTS:
+        drafts = tl.load(new_drafts + b[:, None].to(tl.int64) * k + lanes, mask=inside[:, None] & (lanes < k), other=0)
+    newest = tl.sum(tl.where(lanes == ns[:, None] - 1, token, 0), 1)
     tl.debug_barrier()  # one array may be input and output, and several threads may have loaded the same element
     tl.store(num_sampled + b, ns, mask=inside)
     tl.store(num_rejected + b, nr, mask=inside)
     tl.store(num_computed + s, computed + query - nr, mask=live)
     tl.store(total + s, old + ns, mask=live)
     tl.store(last + s, newest, mask=ns > 0)
-    lanes = tl.arange(0, LANES)[None, :]
     write_tokens(
         s[:, None],
         ns[:, None],
         old[:, None],
-        row_tokens[:, None],
+        token,
+        row_tokens,
         all_ids,
         bins_before,
         bins,
@@ -117,9 +135,7 @@ def update_rows(
         BINS,
     )
     if DRAFTS:
-        here = live[:, None] & (lanes < k)
-        drafts = tl.load(new_drafts + b[:, None].to(tl.int64) * k + lanes, mask=here, other=0)
-        tl.store(draft + s[:, None] * k + lanes, drafts, mask=here)
+        tl.store(draft + s[:, None] * k + lanes, drafts, mask=live[:, None] & (lanes < k))
     return s, ns, nr, computed + query - nr, newest
 
 

@@ -20,12 +20,13 @@ import triton.language as tl
 
 from baselines.step_epilogue.operator import Inputs, Outputs, with_states
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row, num_real
+from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
-from kernels.draft_inputs.triton import TOKENS, clear_tails, first_shifted, lanes_of, shift_rows
+from kernels.draft_inputs.triton import clear_tails, first_shifted, shift_rows
 from kernels.mamba_align_step.triton import freeze, store_move
 from kernels.post_update.triton import counts_of, update_rows
+from kernels.step_inputs.triton import tokens_of
 
 #: Rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256
@@ -86,7 +87,7 @@ def _epilogue(
     shifted, position = first_shifted(strip, start, tl.where(b < real, query, 0), target_ids, target_pos, LANES)
     if strip > 0:
         long = (b < real) & (query > strip * LANES)  # prompt_lens may be read over the bus
-        _, _, nr = counts_of(b, long, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+        _, _, _, nr = counts_of(b, long, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
         shift_rows(
             b,
             strip,
@@ -107,7 +108,7 @@ def _epilogue(
             LANES,
         )
         return
-    clear_tails(program, real, capacity, tl.load(query_start_loc + real), lens, starts, last_index, step, TAIL)
+    last_end = tl.load(query_start_loc + real)
     inside = b < rows
     length = tl.load(seq_lens + b, mask=inside, other=0)
     prompt_token = tl.load(next_prefill + tl.load(idx + b, mask=b < real, other=0), mask=b < real, other=0)
@@ -167,13 +168,16 @@ def _epilogue(
         last_index,
         LANES,
     )
+    # After the rows, whose chain of loads is longer.
+    clear_tails(program, real, capacity, last_end, lens, starts, last_index, step, TAIL)
 
 
 @variant("step_epilogue")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part of a row."""
     rows, real, capacity = point.batch_size, num_real(point), point.max_num_seqs
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - real, TAIL)), cdiv(longest_row(point), TOKENS))
+    lanes, strips = tokens_of(point)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - real, TAIL)), strips)
     prompt_lens = x.prompt_lens_device if x.prompt_lens_host is None else x.prompt_lens_host
     all_ids = out.all_ids_device if out.all_ids_host is None else out.all_ids_host
     sampled = triton.next_power_of_2(point.next_n)
@@ -219,7 +223,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.mamba_block_size,
         ROWS=ROWS,
         SAMPLED=sampled,
-        LANES=lanes_of(point),
+        LANES=lanes,
         TAIL=TAIL,
         BINS=x.bins is not None,
         STATES=with_states(point),

@@ -14,7 +14,7 @@ from harness.cuda import launcher
 SOURCE = Path(__file__).with_name("step_inputs.cu")
 THREADS = 128
 #: Tokens of a row that one warp takes.
-TOKENS = 64
+TOKENS = 32
 
 
 def strips_of(point: Point) -> int:

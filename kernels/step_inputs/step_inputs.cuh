@@ -33,10 +33,12 @@ __device__ __forceinline__ void prepare(
     const bool in_prompt = computed < prompt, past = length > prompt;
     const bool anchored = past && new_tokens == 1 && length - n >= prompt;
     const int* history = all_ids + s * history_len;
-    if (strip == 0 && in_prompt)
+    if (strip == 0 && in_prompt) {
+#pragma unroll 1
         for (int ahead = lane; ahead < look_ahead; ahead += 32)
             next_prefill[(long long)ahead * capacity + s] = length + ahead < prompt ? history[length + ahead] : 0;
-
+    }
+#pragma unroll 1
     for (int j = strip * 32 + lane; j < query; j += strips * 32) {
         const int i = j - (query - n), t = start + j, position = computed + j;
         const bool is_draft = past && i >= new_tokens, is_last = anchored && i == 0;

@@ -18,10 +18,17 @@ from baselines.workloads.request_slots import longest_row
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
-#: Rows and tokens of a tile, and entries of the tail that a program clears.
-ROWS, LANES, TAIL = 4, 16, 256
-#: Tokens of a row that a program takes.
-TOKENS = 64
+#: Rows of a program, and entries of the tail that it clears.
+ROWS, TAIL = 4, 256
+#: Tokens of a row that a program takes where no row is longer than the first number, and where one is.
+LANES, LONG_LANES = 16, 64
+
+
+def tokens_of(point: Point) -> tuple[int, int]:
+    """Tokens of a row that a program takes, and the programs that share the longest row."""
+    longest = longest_row(point)
+    lanes = LANES if longest <= LANES else LONG_LANES
+    return lanes, cdiv(longest, lanes)
 
 
 @triton.jit
@@ -77,12 +84,7 @@ def prepare_rows(
     in_prompt = inside & (computed < prompt)
     drafts_from = tl.where(length > prompt, NEW, n)  # logit rows from here on hold drafts
     anchored = (length > prompt) & (length - n >= prompt) & (n >= 1)
-    tl.store(seq_lens + b, length, mask=b < tl.where(strip == 0, rows, 0))
     history = all_ids + s * history_len
-    for ahead in range(0, tl.where(strip == 0, look_ahead, 0)):
-        follows = in_prompt & (length + ahead < prompt)
-        token = tl.load(history + length + ahead, mask=follows, other=0)
-        tl.store(next_prefill + ahead * capacity + s, token, mask=in_prompt)
     lanes = tl.arange(0, LANES)
     for first in range(strip * LANES, tl.max(query, 0), strips * LANES):
         j = first + lanes[None, :]
@@ -90,6 +92,8 @@ def prepare_rows(
         i = j - (query - n)[:, None]
         t = start[:, None] + j
         position = computed[:, None] + j
+        # Before it is known whether it counts: one memory latency less.
+        proposed = tl.load(draft + s[:, None] * k + i - NEW, mask=real & (i >= NEW), other=0).to(tl.int32)
         prompt_token = real & in_prompt[:, None]
         token = tl.load(history[:, None] + position, mask=prompt_token, other=0)
         wrote = prompt_token
@@ -98,7 +102,6 @@ def prepare_rows(
             token = tl.where(is_last, newest[:, None], token)
             wrote = wrote | is_last
         is_draft = real & (i >= drafts_from[:, None]) & (i >= NEW)
-        proposed = tl.load(draft + s[:, None] * k + i - NEW, mask=is_draft, other=0).to(tl.int32)
         token = tl.where(is_draft, proposed, token)
         tl.store(positions + t, position.to(tl.int64), mask=real)
         tl.store(input_ids + t, token, mask=wrote | is_draft)
@@ -110,6 +113,12 @@ def prepare_rows(
         tl.store(logit_positions + r, position.to(tl.int64), mask=has_logit)
         rejected = (i > 0) & (position - i < prompt[:, None])
         tl.store(drafted + r, tl.where(rejected, -1, token), mask=has_logit)
+    # After the tokens, whose chain of loads is longer.
+    tl.store(seq_lens + b, length, mask=b < tl.where(strip == 0, rows, 0))
+    for ahead in range(0, tl.where(strip == 0, look_ahead, 0)):
+        follows = in_prompt & (length + ahead < prompt)
+        token = tl.load(history + length + ahead, mask=follows, other=0)
+        tl.store(next_prefill + ahead * capacity + s, token, mask=in_prompt)
 
 
 @triton.jit(do_not_specialize=["rows", "capacity", "k", "history_len", "look_ahead"])
@@ -178,7 +187,8 @@ def _prepare(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch where the engine takes four or five."""
     rows, capacity = len(x.idx), point.max_num_seqs
-    grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), cdiv(longest_row(point), TOKENS))
+    lanes, strips = tokens_of(point)
+    grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), strips)
 
     return fixed_launch(
         _prepare,
@@ -207,6 +217,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.look_ahead,
         NEW=point.new_tokens,
         ROWS=ROWS,
-        LANES=LANES,
+        LANES=lanes,
         TAIL=TAIL,
     )

@@ -36,7 +36,7 @@ from baselines.step_prologue.operator import (
     with_indexer,
 )
 from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import group_tables, longest_row, num_real
+from baselines.workloads.request_slots import group_tables, num_real
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.compute_slot_mappings.triton import map_rows
@@ -48,10 +48,10 @@ from kernels.gather_block_tables.triton import gather_row, strips_of
 from kernels.mamba_align_step.triton import before_rows
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.step_inputs.triton import TOKENS, prepare_rows
+from kernels.step_inputs.triton import prepare_rows, tokens_of
 
-#: Rows and tokens of a tile, entries of a tail that a program clears, lengths that a program gathers at once.
-ROWS, LANES, TAIL, GATHERED = 16, 16, 512, 256
+#: Rows of a program, entries of a tail that it clears, lengths that it gathers at once.
+ROWS, TAIL, GATHERED = 16, 512, 256
 
 
 @triton.jit
@@ -295,6 +295,7 @@ def _prologue(
             slots,
             rows,
             token_capacity,
+            0,
             RANKS=1,
             RANK=0,
             INTERLEAVE=1,
@@ -388,8 +389,9 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     _, inputs, _ = tables_part(point, x, out)
     num_warps = NUM_WARPS if with_indexer(point) else 4
     strips = strips_of(point, COLUMNS, 32 * num_warps)
+    lanes, row_strips = tokens_of(point)
     counts = {
-        "row_strips": cdiv(longest_row(point), TOKENS),
+        "row_strips": row_strips,
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
         "of_slots": max(cdiv(rows, ROWS), cdiv(point.max_num_batched_tokens, TAIL)),
         "of_tables": max(rows_to_write(point), 1) * strips,
@@ -534,7 +536,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         PATH=point.indexer,
         STATES=point.state_groups > 0,
         TILE_ROWS=ROWS,
-        LANES=LANES,
+        LANES=lanes,
         TAIL=TAIL,
         COLUMNS=COLUMNS,
         ENTRIES=ENTRIES,
