@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include "load.cuh"
+
 namespace compute_slot_mappings {
 
 // Positions of tokens as they were written. In a steady decode all rows have per_row tokens, so a row's start can be guessed,
@@ -13,7 +15,7 @@ struct Written {
 
     __device__ __forceinline__ int early(int b, int j) const {
         const int t = b * per_row + j;
-        return t < capacity ? (int)positions[t] : 0;
+        return (int)load(positions + min(t, capacity - 1));
     }
     __device__ __forceinline__ int at(int t, int b, int j, long long, int early) const {
         return j < 32 && t == b * per_row + j ? early : (int)positions[t];
@@ -37,13 +39,19 @@ __device__ __forceinline__ void map_rows(
     const bool* __restrict__ sharded, long long* __restrict__ slots, int rows, int capacity, int ranks, int rank,
     int interleave) {
     long long* target = slots + (long long)g * capacity;
-    const int b = thread >> 5, lane = thread & 31, tail = query_start_loc[rows];
+    const int b = thread >> 5, lane = thread & 31, tail = load(query_start_loc + rows), block_size = load(block_sizes + g);
     const int early = positions.early(min(b, rows), lane);
-    const int start = b < rows ? query_start_loc[b] : 0, end = b < rows ? query_start_loc[b + 1] : 0;
-    const int block_size = block_sizes[g];
-    const long long s = b < rows ? idx[b] : -1;
-    const bool known = s >= 0 && enabled[g], split = RANKS && sharded[g];
-    const int* table = tables + starts[g] + s * widths[g];
+    const long long table_start = load(starts + g), width = load(widths + g);
+    const bool on = load(enabled + g), split = RANKS && sharded[g];
+    int start = 0, end = 0;
+    long long s = -1;
+    if (b < rows) {
+        start = load(query_start_loc + b);
+        end = load(query_start_loc + b + 1);
+        s = load(idx + b);
+    }
+    const bool known = on && s >= 0;
+    const int* table = tables + table_start + s * width;
 #pragma unroll 1
     for (int t = start + strip * 32 + lane; t < end; t += strips * 32) {
         long long slot = -1;

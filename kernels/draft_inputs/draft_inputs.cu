@@ -25,19 +25,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
     int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts,
     long long* __restrict__ last_index, long long* __restrict__ step, int rows, int capacity) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    const int end = query_start_loc[rows];
+    const int last_end = load(query_start_loc + rows);
     if (b < rows) {
-        const int start = query_start_loc[b], kept = query_start_loc[b + 1] - start - num_rejected[b];
-        const long long s = idx[b];
-        const int newest = (int)last[s], prompt_token = next_prefill[s], token = num_sampled[b] > 0 ? newest : prompt_token;
+        const int start = load(query_start_loc + b), end = load(query_start_loc + b + 1);
+        const int kept = end - start - load(num_rejected + b), sampled = load(num_sampled + b), length = load(seq_lens + b);
+        const long long s = load(idx + b);
         const draft_inputs::Shifted first =
             draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, kept, target_ids, target_pos);
+        const int newest = (int)load(last + s), prompt_token = load(next_prefill + s);
         draft_inputs::shift_row(
-            b, lane, blockIdx.y, gridDim.y, start, kept, token, seq_lens[b], first, target_ids, target_pos, ids, pos, lens, starts,
-            last_index);
+            b, lane, blockIdx.y, gridDim.y, start, kept, sampled > 0 ? newest : prompt_token, length, first, target_ids,
+            target_pos, ids, pos, lens, starts, last_index);
     }
     // After the row, whose chain of loads is longer.
-    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, end, lens, starts, last_index, step);
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, last_end, lens, starts, last_index, step);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) second_pass(

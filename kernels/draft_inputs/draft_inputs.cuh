@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "load.cuh"
+
 namespace draft_inputs {
 
 // Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
@@ -22,7 +24,10 @@ struct Shifted {
 
 __device__ __forceinline__ Shifted load_shifted(
     int start, int j, int tokens, const int* __restrict__ target_ids, const long long* __restrict__ target_pos) {
-    return {j < tokens ? target_pos[start + j] : 0, j < tokens - 1 ? target_ids[start + j + 1] : 0};
+    Shifted shifted{};
+    if (j < tokens) shifted.position = load(target_pos + start + j);
+    if (j < tokens - 1) shifted.id = load(target_ids + start + j + 1);
+    return shifted;
 }
 
 // A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by as

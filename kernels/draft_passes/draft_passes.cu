@@ -12,6 +12,7 @@
 //
 // Two loads in sequence, slot and length, then the table entry. No earlier version was measured.
 
+#include "load.cuh"
 #include "paged_mqa_schedule/paged_mqa_schedule.cuh"
 
 constexpr int THREADS = 256;
@@ -41,15 +42,17 @@ __device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
     if (b >= capacity) return;
     const long long at = (long long)i * capacity + b;
     const bool live = b < real;
-    const int further = advance ? i + 1 : 0, size = block_sizes[g];
+    const int further = advance ? i + 1 : 0, size = load(block_sizes + g);
+    const long long table_start = load(table_starts + g), width = load(widths + g);
+    const bool on = load(enabled + g);
     int kept = 0, length = 0;
     long long slot = -1;
     if (live) {
-        const long long s = idx[b];
-        kept = seq_lens[b] - num_rejected[b];
+        const long long s = load(idx + b);
+        kept = load(seq_lens + b) - load(num_rejected + b);
         length = min(kept, most - further) + further;
         const int position = length - 1;
-        if (enabled[g]) slot = tables[table_starts[g] + s * widths[g] + position / size] * size + position % size;
+        if (on) slot = tables[table_start + s * width + position / size] * size + position % size;
     }
     slots[((long long)i * gridDim.z + g) * capacity + b] = slot;
     if (g > 0) return;

@@ -38,10 +38,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) after_sampling(
     const int* accepted_before, int* accepted, int* __restrict__ moves, int rows, int block_size) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b >= rows) return;
-    const long long s = idx[b];
+    const long long s = load(idx + b), slot = max(s, 0ll);
+    const int computed = load(num_computed + slot), column = load(columns_before + slot), count = load(accepted_before + slot);
     if (s < 0) {
         mamba_align_step::store_move(moves, b, false, 0, 0, 0);
         return;
     }
-    accepted[s] = mamba_align_step::freeze(b, num_computed[s], columns_before[s], accepted_before[s], moves, block_size);
+    accepted[s] = mamba_align_step::freeze(b, computed, column, count, moves, block_size);
 }

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "load.cuh"
+
 namespace mamba_align_step {
 
 // Threads of a row before the forward pass.
@@ -23,20 +25,16 @@ __device__ __forceinline__ void before_forward(
     int block_size) {
     const int b = thread / LANES, lane = thread % LANES;
     if (b >= rows) return;
-    const long long s = idx[b];
-    const int start = query_start_loc[b], end = query_start_loc[b + 1];
+    const long long s = load(idx + b), slot = max(s, 0ll);
+    const int start = load(query_start_loc + b), end = load(query_start_loc + b + 1);
+    const int computed = load(num_computed + slot), column = load(columns_before + slot), before = load(accepted_before + slot);
     const bool live = s >= 0;
-    int new_column = 0, old = -1, count = 1, entry = 0;
-    if (live) {
-        const int computed = num_computed[s];
-        old = columns_before[s];
-        count = accepted_before[s];
-        new_column = (computed + end - start - 1) / block_size;
-    }
+    const int new_column = live ? (computed + end - start - 1) / block_size : 0, old = live ? column : -1;
+    int count = live ? before : 1, entry = 0;
     // The first entry is loaded before anything is stored.
     const int first = max(new_column, 0);
     if (live && lane < groups * slots_per_row)
-        entry = slot_tables[((long long)(lane / slots_per_row) * capacity + s) * width + first + lane % slots_per_row];
+        entry = load(slot_tables + ((long long)(lane / slots_per_row) * capacity + s) * width + first + lane % slots_per_row);
     if (lane == 0) {
         const bool crosses = old >= 0 && old != new_column;
         if (live) {

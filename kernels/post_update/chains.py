@@ -21,7 +21,7 @@ def _count(
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = b < rows
-    _, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+    _, _, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
     tl.store(num_sampled + b, ns, mask=inside)
     tl.store(num_rejected + b, nr, mask=inside)
 
@@ -59,7 +59,8 @@ def _update_slot(
         lanes = tl.arange(0, LANES)
         if ns > 0:
             tl.store(last + s, tl.load(row_tokens + ns - 1))
-        write_tokens(s, ns, old, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS)
+        token = tl.load(row_tokens + lanes, mask=lanes < ns, other=-1)
+        write_tokens(s, ns, old, token, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS)
         tl.store(total + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
         tl.store(num_computed + s, tl.load(computed_before + s) + query - nr)

@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include "load.cuh"
+
 namespace post_update {
 
 // What a row has become: its slot, tokens produced, drafts rejected, and tokens computed; all 0 behind slot -1.
@@ -14,36 +16,32 @@ struct Row {
     int ns, nr, computed;
 };
 
-// Everything but the accepted count, max(ns, 1), which a caller may go on to change.
+// Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query: slot and query tokens of the
+// row.
 __device__ __forceinline__ Row update(
-    int b, int lane, const long long* __restrict__ idx, const int* __restrict__ cu_num_logits,
-    const int* __restrict__ query_start_loc, const int* __restrict__ seq_lens, const int* sampled_before,
-    const long long* __restrict__ tokens, const int* computed_before, const int* total_before,
+    int b, int lane, long long s, int query, const int* __restrict__ cu_num_logits, const int* __restrict__ seq_lens,
+    const int* sampled_before, const long long* __restrict__ tokens, const int* computed_before, const int* total_before,
     const long long* __restrict__ new_drafts, const int* bins_before, const int* __restrict__ prompt_lens,
     int* num_sampled, int* num_rejected, int* num_computed, int* total, long long* __restrict__ last,
     long long* __restrict__ draft, int* bins, int* __restrict__ all_ids, int tokens_stride, int k, int history_len,
     int vocab_size) {
-    const long long s = idx[b];
-    const int logits = cu_num_logits[b + 1] - cu_num_logits[b];
-    const int query = query_start_loc[b + 1] - query_start_loc[b];
-    const int produced = sampled_before[b], length = seq_lens[b];
-    if (s < 0) {
-        if (lane == 0) num_sampled[b] = num_rejected[b] = 0;
-        return {s, 0, 0, 0};
-    }
-    // Loaded before it is known whether it counts: one memory latency less.
-    const long long* row = tokens + (long long)b * tokens_stride;
-    const long long early = lane < produced ? row[lane] : 0;
-    const long long drafted = new_drafts && lane < k ? new_drafts[(long long)b * k + lane] : 0;
-    const bool samples = length >= prompt_lens[s];
+    const int logits = load(cu_num_logits + b + 1) - load(cu_num_logits + b);
+    const int produced = load(sampled_before + b), length = load(seq_lens + b);
+    const long long slot = max(s, 0ll), *row = tokens + (long long)b * tokens_stride;
+    const long long early = load(row + max(min(lane, produced - 1), 0));
+    long long drafted = 0;
+    if (new_drafts && lane < k) drafted = load(new_drafts + (long long)b * k + lane);
+    const int prompt = load(prompt_lens + slot), old = load(total_before + slot), computed = load(computed_before + slot);
+    const bool samples = s >= 0 && length >= prompt;
     const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
-    const int old = total_before[s], computed = computed_before[s];
     __syncwarp();  // every lane has read before lane 0 writes: an array may be input and output
     if (lane == 0) {
         num_sampled[b] = ns;
         num_rejected[b] = nr;
-        num_computed[s] = computed + query - nr;
-        total[s] = old + ns;
+        if (s >= 0) {
+            num_computed[s] = computed + query - nr;
+            total[s] = old + ns;
+        }
     }
 #pragma unroll 1
     for (int i = lane; i < ns; i += 32) {
@@ -63,11 +61,11 @@ __device__ __forceinline__ Row update(
             if (first) bins[place] = bins_before[place] + occurs;
         }
     }
-    if (new_drafts) {
+    if (new_drafts && s >= 0) {
 #pragma unroll 1
         for (int i = lane; i < k; i += 32) draft[s * k + i] = i < 32 ? drafted : new_drafts[(long long)b * k + i];
     }
-    return {s, ns, nr, computed + query - nr};
+    return {s, ns, nr, s >= 0 ? computed + query - nr : 0};
 }
 
 }  // namespace post_update

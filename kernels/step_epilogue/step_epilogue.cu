@@ -33,17 +33,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
     long long* __restrict__ step, int* __restrict__ moves, int rows, int real, int capacity, int tokens_stride,
     int history_len, int vocab_size, int mamba_block_size) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    const int last_end = query_start_loc[real];
+    const int last_end = load(query_start_loc + real);
     if (b < rows) {
-        const int start = query_start_loc[b], query = query_start_loc[b + 1] - start;
-        // Loaded before they are known to be needed: one memory latency instead of two.
-        const long long slot = max(idx[b], 0ll);
+        const int start = load(query_start_loc + b), query = load(query_start_loc + b + 1) - start;
+        const long long s = load(idx + b), slot = max(s, 0ll);
         if (blockIdx.y > 0) {
             if (b >= real || (int)blockIdx.y * 32 >= query) return;
             const draft_inputs::Shifted first =
                 draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, target_ids, target_pos);
-            const bool samples = seq_lens[b] >= prompt_lens[slot];
-            const int rejected = samples ? cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b] : 0;
+            // prompt_lens may be read over the bus.
+            int rejected = cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b];
+            if (rejected != 0 && seq_lens[b] < prompt_lens[slot]) rejected = 0;
             draft_inputs::shift_row(
                 b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, target_ids, target_pos, ids, pos, lens,
                 starts, last_index);
@@ -51,10 +51,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
         }
         const draft_inputs::Shifted first =
             draft_inputs::load_shifted(start, lane, b < real ? query : 0, target_ids, target_pos);
-        const int prompt_token = next_prefill[slot], column = moves ? columns_before[slot] : 0;
+        const int prompt_token = load(next_prefill + slot), length = load(seq_lens + b);
+        int column = 0;
+        if (moves) column = load(columns_before + slot);
         const post_update::Row row = post_update::update(
-            b, lane, idx, cu_num_logits, query_start_loc, seq_lens, sampled_before, tokens, computed_before, total_before,
-            nullptr, bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, nullptr, bins, all_ids,
+            b, lane, s, query, cu_num_logits, seq_lens, sampled_before, tokens, computed_before, total_before, nullptr,
+            bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, nullptr, bins, all_ids,
             tokens_stride, 0, history_len, vocab_size);
         if (lane == 0 && row.s >= 0) {
             const int count = max(row.ns, 1);
@@ -67,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
             int token = prompt_token;
             if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
             draft_inputs::shift_row(
-                b, lane, 0, gridDim.y, start, query - row.nr, token, seq_lens[b], first, target_ids, target_pos, ids, pos, lens,
+                b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, target_ids, target_pos, ids, pos, lens,
                 starts, last_index);
         }
     }

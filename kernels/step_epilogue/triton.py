@@ -86,8 +86,11 @@ def _epilogue(
     # Before the rejected tokens are known: one memory latency instead of two.
     shifted, position = first_shifted(strip, start, tl.where(b < real, query, 0), target_ids, target_pos, LANES)
     if strip > 0:
-        long = (b < real) & (query > strip * LANES)  # prompt_lens may be read over the bus
-        _, _, _, nr = counts_of(b, long, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+        long = (b < real) & (query > strip * LANES)
+        logits = tl.load(cu_num_logits + b + 1, mask=long, other=0) - tl.load(cu_num_logits + b, mask=long, other=0)
+        # prompt_lens may be read over the bus.
+        unequal = long & (logits != tl.load(sampled_before + b, mask=long, other=0))
+        _, _, _, nr = counts_of(b, unequal, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
         shift_rows(
             b,
             strip,

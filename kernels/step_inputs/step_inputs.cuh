@@ -8,6 +8,8 @@
 
 #pragma once
 
+#include "load.cuh"
+
 namespace step_inputs {
 
 __device__ __forceinline__ void prepare(
@@ -22,14 +24,14 @@ __device__ __forceinline__ void prepare(
 
     const int b = thread >> 5, lane = thread & 31;
     if (b >= rows) return;
-    const long long s = idx[b];
-    const int start = query_start_loc[b], query = query_start_loc[b + 1] - start;
-    const int first_logit = cu_num_logits[b], n = cu_num_logits[b + 1] - first_logit;
+    const long long s = load(idx + b);
+    const int start = load(query_start_loc + b), query = load(query_start_loc + b + 1) - start;
+    const int first_logit = load(cu_num_logits + b), n = load(cu_num_logits + b + 1) - first_logit;
+    if (strip > 0 && strip * 32 >= query) return;  // before prompt_lens, which may be read over the bus
     const int ahead_of_lane = strip * 32 + lane - (query - n);
-    const bool early = ahead_of_lane >= 0 && ahead_of_lane < n;
-    long long proposed = 0;
-    if (early) proposed = ahead_of_lane >= new_tokens ? draft[s * k + ahead_of_lane - new_tokens] : last[s];
-    const int computed = num_computed[s], prompt = prompt_lens[s], length = computed + query;
+    const bool drafted_lane = ahead_of_lane >= new_tokens && ahead_of_lane < n;
+    const long long proposed = load(drafted_lane ? draft + s * k + ahead_of_lane - new_tokens : last + s);
+    const int computed = load(num_computed + s), prompt = load(prompt_lens + s), length = computed + query;
     const bool in_prompt = computed < prompt, past = length > prompt;
     const bool anchored = past && new_tokens == 1 && length - n >= prompt;
     const int* history = all_ids + s * history_len;

@@ -77,8 +77,10 @@ def prepare_rows(
     query = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
     first_logit = tl.load(cu_num_logits + b, mask=inside, other=0)
     n = tl.load(cu_num_logits + b + 1, mask=inside, other=0) - first_logit
-    computed = tl.load(num_computed + s, mask=inside, other=0)
-    prompt = tl.load(prompt_lens + s, mask=inside, other=0)
+    # Later strips skip shorter rows: prompt_lens may be read over the bus.
+    here = inside & (query > tl.where(strip == 0, -1, strip * LANES))
+    computed = tl.load(num_computed + s, mask=here, other=0)
+    prompt = tl.load(prompt_lens + s, mask=here, other=0)
     newest = tl.load(last + s, mask=inside, other=0).to(tl.int32)
     length = computed + query
     in_prompt = inside & (computed < prompt)
