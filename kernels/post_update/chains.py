@@ -60,7 +60,9 @@ def _update_slot(
         if ns > 0:
             tl.store(last + s, tl.load(row_tokens + ns - 1))
         token = tl.load(row_tokens + lanes, mask=lanes < ns, other=-1)
-        write_tokens(s, ns, old, token, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS)
+        write_tokens(
+            s, ns, old, token, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS
+        )
         tl.store(total + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
         tl.store(num_computed + s, tl.load(computed_before + s) + query - nr)
