@@ -48,8 +48,9 @@ MARKER = "<!-- splice:"
 GPU = "nvidia-h200"
 #: Names of the profilers.
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
-#: The records shown in README and docs/results-h200.md.
-RECORDS = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
+#: The records at the top of docs/results-h200.md, and all that it shows.
+GLANCE = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
+RECORDS = (*GLANCE, *(f"{GPU}/{name}" for name in ("mtp1", "native", "k_gather", "mamba_spec")))
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
@@ -219,7 +220,7 @@ def overview() -> list[str]:
     the points at which a PyTorch variant was timed, too.
     """
     rows = []
-    for name in RECORDS:
+    for name in GLANCE:
         run = record(name)
         for operator in dict.fromkeys(cell.operator for cell in run.in_order):
             found = [

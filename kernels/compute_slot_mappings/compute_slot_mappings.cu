@@ -1,17 +1,19 @@
-// compute_slot_mappings in one launch. A warp per row of the batch: its lanes map 32 tokens at a time. Every thread of the
-// grid also clears entries of the tail, from the real number of tokens on, one per pass over the grid.
+// compute_slot_mappings in one launch. A warp per row of the batch and 32 of its tokens. Every thread of the grid also clears
+// entries of the tail, from the real number of tokens on, one per pass over the grid.
 //
-// Grid: x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))) blocks, y = groups. Block: THREADS.
+// Grid: x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))) blocks, y = groups, z = strips of a row. Block: THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
-// Predicted: 1.29, the floor:
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes (the last two lines: record
+// step). Predicted: 1.25, the floor:
 //
-//   as vLLM 0.33: a program per row, one for the tail        1 launch           2.24
-//   warps for rows, the tail shared by all threads           1 launch           2.03, Triton 2.03
-//   two warps and 256 entries of the tail per program        1 launch           Triton 1.94
+//   as vLLM 0.33: a program per row, one for the tail        1 launch           2.20   2.40
+//   warps for rows, the tail shared by all threads           1 launch           2.03   2.35, Triton 2.03   2.52
+//   loads before branches, a row's start guessed             1 launch           1.68   1.98
+//   the same, tails last, a turn per strip                   Triton             1.72   2.12
 //
-// Three loads in sequence, query start, position, table entry. Four groups: 2.16, the engine's kernel 2.63.
-// In the run of the last version the one before took 2.00 in both languages; CUDA C++ in blocks of 64 threads took 2.02.
+// Two loads in sequence, position or query start, then the table entry; three where rows differ in length. Four groups: 1.85,
+// the engine's kernel 2.56. Tried: a thread per token, which searches its row among query starts in shared memory, takes
+// 2.17 at B = 128 and 3.51 at 1024, but 1.62 at B = 1 and 1.94 with prefill chunks.
 
 #include "compute_slot_mappings.cuh"
 

@@ -4,15 +4,16 @@
 // second_pass: a thread per entry of the R + 1 boundaries. later_pass: a block per row and strip of its hidden values.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
-// Predicted: 1.25, 1.11 and 1.81, the floor:
+// Predicted: 1.22, 1.07 and 1.80, the floor:
 //
-//   as vLLM 0.33: a program per row, one for the tails       1 launch           2.03   1.55   3.34
+//   as vLLM 0.33: a program per row, one for the tails       1 launch           2.01   1.50   3.31
 //   rows share blocks, all threads share the tails           1 launch           1.94   1.20   2.34
-//                                                            Triton             1.87   1.16   2.30
 //   tails after the row, whose chain of loads is longer      1 launch           1.82
+//   loads before branches, a turn per strip                  1 launch           1.59   1.14   2.30
+//                                                            Triton             1.46   1.09   2.29
 //
-// In the run of the last one the version before took 1.92 and Triton 1.84; blocks of 64 threads did not change it.
-// In the first pass two loads in sequence, the row's counts and its tokens; later passes copy hidden rows.
+// With prefill chunks of 1024 tokens beside decodes 1.71, Triton 1.62 (four turns of 16 tokens: 2.90), the engine's
+// kernel 2.32. In the first pass two loads in sequence, the row's counts and its tokens; later passes copy hidden rows.
 
 #include "draft_inputs.cuh"
 

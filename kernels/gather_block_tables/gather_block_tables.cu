@@ -4,16 +4,17 @@
 //
 // Grid: rows to write, strips, groups. Block: THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
-// Predicted: 1.30, the floor:
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192; four groups with windows (the last line: record step).
+// Predicted: 1.26, the floor:
 //
-//   as vLLM 0.33: a program per row walks over its columns   1 launch           2.01
-//   a block per strip, early columns before the count        1 launch           1.92, Triton 2.04
+//   as vLLM 0.33: a program per row walks over its columns   1 launch           1.97   2.13
+//   a strip for every 512 columns, early columns             1 launch           1.92   2.84, Triton 2.04   2.30
+//   few strips where there are many rows                     1 launch           1.88   2.05
+//   all loads before the first branch, whole vectors         1 launch           1.72   1.93
+//   few strips, early columns, 256 columns per program       Triton             1.80   1.89
 //
-// Two loads in sequence, slot, then count and columns. With four groups and windows the engine's kernel is faster: 2.16
-// against 2.84, Triton 2.30. Why was not found out.
-// Not taken: a single strip per row. 1.85 against 1.88 in the same run, Triton with 128 columns 1.94 against 1.98, since all
-// rows end in the first strip there. But a row of more than 512 blocks (Triton: 128) then takes turns, each a trip to memory.
+// Two loads in sequence, slot, then count and columns. With a strip for every 512 columns, four groups had 2,560 blocks, of
+// which 512 had something to do. A single strip takes 2.71 where all contexts are of 64K to 128K tokens, four strips 2.24.
 
 #include "gather_block_tables.cuh"
 

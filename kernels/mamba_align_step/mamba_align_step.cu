@@ -4,15 +4,14 @@
 // all groups, read from the tables by request slot. after_sampling: a thread per row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, before the forward pass and after sampling (record step).
-// Predicted: 1.18 and 1.11, the floor:
+// Predicted: 1.15 and 1.07, the floor:
 //
-//   a kernel per launch of vLLM 0.33                         6 and 2 launches   7.52   2.57
+//   a kernel per launch of vLLM 0.33                         6 and 2 launches   7.41   2.51
 //   all from the state by slot                               1 launch           2.02   1.31
 //                                                            Triton             1.98   1.34
-//   loads by slot together, table entries before stores      1 launch           1.88
-//   a warp per program instead of two                        Triton             1.79
+//   loads by slot together, table entries before stores      1 launch           1.91   1.29
+//   a warp per program instead of two                        Triton             1.77   1.29
 //
-// In the run of the last two the versions before took 1.99 and Triton 1.90; Triton with entries before stores, two warps: 1.86.
 // Before the forward pass three loads in sequence, slot, count, table entries; after sampling two, without the table.
 
 #include "mamba_align_step.cuh"

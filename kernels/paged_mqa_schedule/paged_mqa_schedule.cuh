@@ -14,6 +14,14 @@
 // Instruction fetches show in launches this short. Up to 1024 requests have kernels without loops over the requests of a
 // thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows, which
 // the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
+//
+// Versions, us on an H200 at B = 1024, contexts of 4096 to 8192 (rows of two lengths; of one):
+//
+//   a thread adds up four consecutive requests, and searches their lengths again    2.19   1.84
+//   1,024 threads with a request each                                                1.95   1.86
+//   a thread holds four requests, 32 apart                                           1.76   1.66 (predicted 1.7)
+//
+// Up to 256 requests: 1.51; totals of warps by shuffles instead of in registers: 1.58.
 
 #pragma once
 

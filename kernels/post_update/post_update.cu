@@ -1,13 +1,14 @@
 // post_update in one launch, a warp per row; post_update.cuh explains it. Grid: ceil(rows / 4) blocks of THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
-// Predicted: 1.18, the floor:
+// Predicted: 1.14, the floor:
 //
-//   as vLLM 0.33: counts, tokens and drafts apart            3 launches         4.20
+//   as vLLM 0.33: counts, tokens and drafts apart            3 launches         4.17
 //   a warp per row, no atomics                               1 launch           1.80, Triton 1.66
+//   tokens and drafts loaded with the counts                 1 launch           1.58, Triton 1.39
 //
-// Two loads in sequence, slot and counts, then the stores that depend on both.
-// No earlier version of this kernel was measured.
+// Two loads in sequence, slot and counts, then the stores that depend on both. The compiler had moved loads behind the branch
+// on the slot: four in sequence.
 
 #include "post_update.cuh"
 

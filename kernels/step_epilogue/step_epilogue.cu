@@ -6,13 +6,14 @@
 // Grid: x = max(ceil(rows / 4), ceil((capacity + 1 - real) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with states).
-// Predicted: 2.67, post_update and draft_inputs one after another less a launch that only loads and stores (1.07); the floor
-// is 1.22:
+// Predicted: 2.0, post_update and draft_inputs one after another less a launch that only loads and stores; the floor is 1.22:
 //
-//   a kernel per launch of vLLM 0.33                          4, 6 launches      6.23   8.74
-//   the parts' fused kernels                                 2, 3 launches      3.73   5.08
+//   a kernel per launch of vLLM 0.33                          4, 6 launches      6.20   8.77
+//   the parts' fused kernels                                 2, 3 launches      3.23   4.59
 //   a warp per row does all of them: CUDA                    1 launch           2.66   2.82
 //                                    Triton                  1 launch           2.24   2.47
+//   target tokens with the counts, tails last: CUDA          1 launch           1.96   2.10
+//                                              Triton        1 launch           1.82   2.12
 //
 // Blocks that specialise were not tried: state may be one array as input and output (triton.py).
 

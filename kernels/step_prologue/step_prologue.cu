@@ -12,15 +12,17 @@
 // The bodies are those of the operators' own kernels. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on the
-// native path, third a hybrid of four groups, three of them states). Predicted for the last two: the longest part, 2.03 as
-// compute_slot_mappings; the floor is 1.30 (?: the estimators disagree):
+// native path, third a hybrid of four groups, three of them states). Predicted: the longest part, 1.79 as step_inputs; the
+// floor is 1.28 (?: the estimators disagree):
 //
-//   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.1   18.6
-//   the parts' fused kernels                           3, 7, 4 launches      5.69   11.1   13.6
+//   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.2   18.6
+//   the parts' fused kernels                           3, 7, 4 launches      5.17   10.6   7.60
 //   blocks specialise, none waits for another: CUDA    1 launch              2.38   2.81?  8.45?
 //                                              Triton  1 launch              2.40   3.21   3.46
+//   few strips of tables, loads before branches: CUDA  1 launch              2.07   2.79?  2.58?
+//                                              Triton  1 launch              2.43   3.23   2.63
 //
-// Neither the gap to the prediction was profiled nor the hybrid's 8.45, which Triton does not have.
+// The hybrid had 5,120 blocks for tables, of which 512 had something to do. The gap to the prediction was not profiled.
 
 #include "compute_slot_mappings/compute_slot_mappings.cuh"
 #include "decode_flatten/decode_flatten.cuh"
