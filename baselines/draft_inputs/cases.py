@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from harness.contract import HardPoint
 
 if TYPE_CHECKING:
@@ -17,6 +19,15 @@ def _chunks(x: Inputs) -> None:
     """Every row is the middle of a prompt: no token was sampled, none rejected."""
     x.num_sampled.zero_()
     x.num_rejected.zero_()
+
+
+def _one_long_row(x: Inputs) -> None:
+    """The first row has all tokens but one for each of the others: more than the host knows of."""
+    rows = len(x.idx)
+    tokens = int(x.query_start_loc[rows])
+    x.query_start_loc[1:rows] = tokens - rows + torch.arange(1, rows, dtype=torch.int32)
+    x.num_rejected.zero_()
+    x.num_sampled.fill_(1)
 
 
 def _after(step: int):
@@ -46,6 +57,7 @@ HARD_POINTS = [
     HardPoint("chunks, some the last ones, beside decodes", _BATCH | {"prefills": 4, "prefill_len": 17}),
     HardPoint("fewer drafts than k", _BATCH | {"decode_len": "ragged"}),
     HardPoint("a row of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 2060}),  # noqa: E501
+    HardPoint("a row of 37 tokens in a grid for 4", _BATCH | {"batch_size": 12}, _one_long_row),
     HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
     HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500}),
     HardPoint("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),

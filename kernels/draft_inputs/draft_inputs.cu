@@ -31,12 +31,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
         const int start = load(query_start_loc + b), end = load(query_start_loc + b + 1);
         const int kept = end - start - load(num_rejected + b), sampled = load(num_sampled + b), length = load(seq_lens + b);
         const long long s = load(idx + b);
-        const draft_inputs::Shifted shifted =
+        const draft_inputs::Shifted first =
             draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, kept, target_ids, target_pos);
         const int newest = (int)load(last + s), prompt_token = load(next_prefill + s);
         draft_inputs::shift_row(
-            b, lane, blockIdx.y, start, kept, sampled > 0 ? newest : prompt_token, length, shifted, ids, pos, lens, starts,
-            last_index);
+            b, lane, blockIdx.y, gridDim.y, start, kept, sampled > 0 ? newest : prompt_token, length, first, target_ids,
+            target_pos, ids, pos, lens, starts, last_index);
     }
     // After the row, whose chain of loads is longer.
     if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, last_end, lens, starts, last_index, step);

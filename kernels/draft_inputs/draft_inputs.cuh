@@ -30,15 +30,20 @@ __device__ __forceinline__ Shifted load_shifted(
     return shifted;
 }
 
-// A row of the first pass: its kept tokens shifted by one, `token` behind them. A warp has 32 tokens of the row; lane 0 of
-// the first strip has what a row has once. shifted: of the lane's token, loaded by the caller, perhaps before it knows how
-// many are kept.
+// A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by as
+// many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by the
+// caller, perhaps before it knows how many are kept.
 __device__ __forceinline__ void shift_row(
-    int b, int lane, int strip, int start, int kept, int token, int length, Shifted shifted, int* __restrict__ ids,
+    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first,
+    const int* __restrict__ target_ids, const long long* __restrict__ target_pos, int* __restrict__ ids,
     long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index) {
-    const int j = strip * 32 + lane;
-    if (j < kept - 1) ids[start + j] = shifted.id;
-    if (j < kept) pos[start + j] = shifted.position;
+    Shifted now = first;
+#pragma unroll 1
+    for (int j = strip * 32 + lane; j < kept; j += strips * 32) {
+        if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, target_ids, target_pos);
+        if (j < kept - 1) ids[start + j] = now.id;
+        pos[start + j] = now.position;
+    }
     if (strip == 0 && lane == 0) {
         ids[start + kept - 1] = token;
         last_index[b] = start + kept - 1;

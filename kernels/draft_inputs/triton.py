@@ -34,8 +34,8 @@ def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TA
 
 
 @triton.jit
-def load_shifted(strip, start, tokens, target_ids, target_pos, LANES: tl.constexpr):
-    """[ROWS, LANES] ids and positions that ``shift_rows`` stores; tokens: of each row, or more."""
+def first_shifted(strip, start, tokens, target_ids, target_pos, LANES: tl.constexpr):
+    """[ROWS, LANES] ids and positions that ``shift_rows`` stores in its first turn; tokens: of each row, or more."""
     j = strip * LANES + tl.arange(0, LANES)[None, :]
     t = start[:, None] + j
     shifted = tl.load(target_ids + t + 1, mask=j < tokens[:, None] - 1, other=0)
@@ -46,12 +46,15 @@ def load_shifted(strip, start, tokens, target_ids, target_pos, LANES: tl.constex
 def shift_rows(
     b,
     strip,
+    strips,
     start,
     kept,
     token,
     length,
     shifted,
     position,
+    target_ids,
+    target_pos,
     ids,
     pos,
     lens,
@@ -61,8 +64,8 @@ def shift_rows(
 ):
     """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 behind the last row.
 
-    A program has LANES tokens of each row; the first strip writes what a row has once. shifted, position: of
-    ``load_shifted``, perhaps from before the kept tokens were known.
+    Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
+    shifted, position: of ``first_shifted``, perhaps from before the kept tokens were known.
     """
     end = start + kept - 1
     once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
@@ -73,6 +76,12 @@ def shift_rows(
     j = strip * LANES + tl.arange(0, LANES)[None, :]
     tl.store(ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
     tl.store(pos + start[:, None] + j, position, mask=j < kept[:, None])
+    for first in range((strip + strips) * LANES, tl.max(kept, 0), strips * LANES):
+        j = first + tl.arange(0, LANES)[None, :]
+        t = start[:, None] + j
+        shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
+        tl.store(ids + t, shifted, mask=j < kept[:, None] - 1)
+        tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
@@ -110,16 +119,19 @@ def _first(
     prompt = tl.load(next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
     length = tl.load(seq_lens + b, mask=inside, other=0)
-    shifted, position = load_shifted(strip, start, kept, target_ids, target_pos, LANES)
+    shifted, position = first_shifted(strip, start, kept, target_ids, target_pos, LANES)
     shift_rows(
         b,
         strip,
+        tl.num_programs(1),
         start,
         kept,
         token,
         length,
         shifted,
         position,
+        target_ids,
+        target_pos,
         ids,
         pos,
         lens,

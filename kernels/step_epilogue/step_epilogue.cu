@@ -40,16 +40,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
         const long long s = load(idx + b), slot = max(s, 0ll);
         if (blockIdx.y > 0) {
             if (b >= real || (int)blockIdx.y * 32 >= query) return;
-            const draft_inputs::Shifted shifted =
+            const draft_inputs::Shifted first =
                 draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, target_ids, target_pos);
             // prompt_lens may be read over the bus.
             int rejected = cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b];
             if (rejected != 0 && seq_lens[b] < prompt_lens[slot]) rejected = 0;
             draft_inputs::shift_row(
-                b, lane, blockIdx.y, start, query - rejected, 0, 0, shifted, ids, pos, lens, starts, last_index);
+                b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, target_ids, target_pos, ids, pos, lens,
+                starts, last_index);
             return;
         }
-        const draft_inputs::Shifted shifted =
+        const draft_inputs::Shifted first =
             draft_inputs::load_shifted(start, lane, b < real ? query : 0, target_ids, target_pos);
         const int prompt_token = load(next_prefill + slot), length = load(seq_lens + b);
         int column = 0;
@@ -69,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
             int token = prompt_token;
             if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
             draft_inputs::shift_row(
-                b, lane, 0, start, query - row.nr, token, length, shifted, ids, pos, lens, starts, last_index);
+                b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, target_ids, target_pos, ids, pos, lens,
+                starts, last_index);
         }
     }
     // After the row, whose chain of loads is longer.
