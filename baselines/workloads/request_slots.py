@@ -175,6 +175,13 @@ def longest_row(point: Point) -> int:
     return max(point.max_decode_len, _chunk(point) if point.get("prefills", 0) else 1)
 
 
+def row_tiling(point: Point) -> tuple[int, int]:
+    """Tokens of a row that a Triton program takes at a time, and the programs that share the longest row."""
+    longest = longest_row(point)
+    tokens = 16 if longest <= 16 else 64
+    return tokens, cdiv(longest, tokens)
+
+
 def _chunk(point: Point) -> int:
     return point.get("prefill_len", 1)
 

@@ -16,9 +16,9 @@ import triton.language as tl
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
-from kernels.step_inputs.triton import tokens_of
 
 #: Rows of a program, and entries of the tail that it clears.
 ROWS, TAIL = 4, 256
@@ -167,7 +167,7 @@ def _map(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: four rows and a strip of the tail per program and group."""
     rows, capacity = len(x.idx), out.slots.shape[1]
-    lanes, strips = tokens_of(point)
+    lanes, strips = row_tiling(point)
     grid = (max(cdiv(rows, ROWS), cdiv(capacity, TAIL)), point.num_groups, strips)
 
     return fixed_launch(

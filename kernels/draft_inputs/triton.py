@@ -12,9 +12,9 @@ import triton.language as tl
 
 from baselines.draft_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from baselines.workloads.request_slots import row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
-from kernels.step_inputs.triton import tokens_of
 
 #: First pass: rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256
@@ -223,7 +223,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, capacity, k, most = len(x.seq_lens), point.max_num_seqs, point.next_n - 1, point.max_model_len
     advance = point.advance == "yes"
     if point.draft_pass == "first":
-        lanes, strips = tokens_of(point)
+        lanes, strips = row_tiling(point)
         grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - rows, TAIL)), strips)
 
         launch = fixed_launch(

@@ -20,13 +20,12 @@ import triton.language as tl
 
 from baselines.step_epilogue.operator import Inputs, Outputs, with_states
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import num_real
+from baselines.workloads.request_slots import num_real, row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.draft_inputs.triton import clear_tails, first_shifted, shift_rows
 from kernels.mamba_align_step.triton import freeze, store_move
 from kernels.post_update.triton import counts_of, update_rows
-from kernels.step_inputs.triton import tokens_of
 
 #: Rows of a program, and entries of the tails that it clears.
 ROWS, TAIL = 4, 256
@@ -179,7 +178,7 @@ def _epilogue(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part of a row."""
     rows, real, capacity = point.batch_size, num_real(point), point.max_num_seqs
-    lanes, strips = tokens_of(point)
+    lanes, strips = row_tiling(point)
     grid = (max(cdiv(rows, ROWS), cdiv(capacity + 1 - real, TAIL)), strips)
     prompt_lens = x.prompt_lens_device if x.prompt_lens_host is None else x.prompt_lens_host
     all_ids = out.all_ids_device if out.all_ids_host is None else out.all_ids_host

@@ -14,21 +14,12 @@ import triton.language as tl
 
 from baselines.step_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
+from baselines.workloads.request_slots import row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
 #: Rows of a program, and entries of the tail that it clears.
 ROWS, TAIL = 4, 256
-#: Tokens of a row that a program takes where no row is longer than the first number, and where one is.
-LANES, LONG_LANES = 16, 64
-
-
-def tokens_of(point: Point) -> tuple[int, int]:
-    """Tokens of a row that a program takes, and the programs that share the longest row."""
-    longest = longest_row(point)
-    lanes = LANES if longest <= LANES else LONG_LANES
-    return lanes, cdiv(longest, lanes)
 
 
 @triton.jit
@@ -189,7 +180,7 @@ def _prepare(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch where the engine takes four or five."""
     rows, capacity = len(x.idx), point.max_num_seqs
-    lanes, strips = tokens_of(point)
+    lanes, strips = row_tiling(point)
     grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), strips)
 
     return fixed_launch(

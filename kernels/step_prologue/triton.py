@@ -36,7 +36,7 @@ from baselines.step_prologue.operator import (
     with_indexer,
 )
 from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import group_tables, num_real
+from baselines.workloads.request_slots import group_tables, num_real, row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.compute_slot_mappings.triton import map_rows
@@ -48,7 +48,7 @@ from kernels.gather_block_tables.triton import gather_row, strips_of
 from kernels.mamba_align_step.triton import before_rows
 from kernels.mla_tile_schedule import triton as mla_tile_schedule
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
-from kernels.step_inputs.triton import prepare_rows, tokens_of
+from kernels.step_inputs.triton import prepare_rows
 
 #: Rows of a program, entries of a tail that it clears, lengths that it gathers at once.
 ROWS, TAIL, GATHERED = 16, 512, 256
@@ -389,7 +389,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     _, inputs, _ = tables_part(point, x, out)
     num_warps = NUM_WARPS if with_indexer(point) else 4
     strips = strips_of(point, COLUMNS, 32 * num_warps)
-    lanes, row_strips = tokens_of(point)
+    lanes, row_strips = row_tiling(point)
     counts = {
         "row_strips": row_strips,
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
