@@ -13,8 +13,6 @@ from harness.cuda import launcher
 SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
 #: As in the CUDA source: threads of a block, each with a row of the table.
 THREADS = 256
-#: Requests of a thread in the kernels without a loop over them.
-ONE, FOUR = 1, 4
 
 
 @variant("paged_mqa_schedule", requires=GPU, sources=SOURCE, sizes={"num_sms": (THREADS - 1,)})
@@ -25,7 +23,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lens = request_lens(x)
     batch_size = len(lens)
     runs = with_indices(point)
-    size = "one" if batch_size <= ONE * THREADS else "four" if batch_size <= FOUR * THREADS else "many"
+    size = "one" if batch_size <= THREADS else "four" if batch_size <= 4 * THREADS else "many"
     return launcher(
         SOURCE,
         ("runs_" if runs else "schedule_") + size,
