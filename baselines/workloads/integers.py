@@ -8,6 +8,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def strips_of_rows(columns: int, per_program: int, rows: int, most_programs: int) -> int:
+    """Programs that share a table row, ``per_program`` of its columns each in turn: as many as its columns need, but
+    few where there are many rows, because most strips of a wide table have nothing to do.
+    """
+    return max(1, min(cdiv(columns, per_program), most_programs // rows))
+
+
 def reciprocal(divisor: int) -> tuple[int, int]:
     """(multiplier, shift) with n // divisor == n * multiplier >> shift for 0 <= n < 2^30, computed in 64 bits.
 

@@ -182,6 +182,11 @@ def row_tiling(point: Point) -> tuple[int, int]:
     return tokens, cdiv(longest, tokens)
 
 
+def warps_per_row(point: Point) -> int:
+    """Warps that share the longest row, 32 tokens each in turn."""
+    return cdiv(longest_row(point), 32)
+
+
 def _chunk(point: Point) -> int:
     return point.get("prefill_len", 1)
 

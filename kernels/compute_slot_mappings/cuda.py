@@ -7,20 +7,18 @@ from pathlib import Path
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, rank_of
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
+from baselines.workloads.request_slots import warps_per_row
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("compute_slot_mappings.cu")
 THREADS = 128
-#: Tokens of a row that one warp takes.
-TOKENS = 32
 
 
 @variant("compute_slot_mappings", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row and group."""
-    rows, capacity, strips = len(x.idx), out.slots.shape[1], cdiv(longest_row(point), TOKENS)
+    rows, capacity, strips = len(x.idx), out.slots.shape[1], warps_per_row(point)
     return launcher(
         SOURCE,
         "map_one_rank" if point.cp_size == 1 else "map_ranks",

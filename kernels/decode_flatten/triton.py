@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
-from baselines.workloads.integers import cdiv
+from baselines.workloads.integers import cdiv, strips_of_rows
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -121,7 +121,7 @@ def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int
     fill the GPU anyway. x counts the requests, then the columns of blocks that clear the lengths behind the last token.
     """
     batch_size = len(x.seq_lens)
-    strips = max(1, min(cdiv(copied_columns(x, out), ints_per_block), TARGET_BLOCKS // batch_size))
+    strips = strips_of_rows(copied_columns(x, out), ints_per_block, batch_size, TARGET_BLOCKS)
     return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
 
 

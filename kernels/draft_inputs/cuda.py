@@ -7,14 +7,12 @@ from pathlib import Path
 
 from baselines.draft_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
+from baselines.workloads.request_slots import warps_per_row
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("draft_inputs.cu")
 THREADS = 128
-#: Tokens of a row that one warp takes in the first pass.
-TOKENS = 32
 
 
 @variant("draft_inputs", requires=GPU, sources=SOURCE)
@@ -26,7 +24,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         return launcher(
             SOURCE,
             "first_pass",
-            (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - rows, THREADS)), cdiv(longest_row(point), TOKENS)),
+            (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - rows, THREADS)), warps_per_row(point)),
             THREADS,
             x.query_start_loc,
             x.seq_lens,

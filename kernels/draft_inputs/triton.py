@@ -34,12 +34,21 @@ def clear_tails(program, rows, capacity, end, lens, starts, last_index, step, TA
 
 
 @triton.jit
-def first_shifted(strip, start, tokens, target_ids, target_pos, LANES: tl.constexpr):
-    """[ROWS, LANES] ids and positions that ``shift_rows`` stores in its first turn; tokens: of each row, or more."""
-    j = strip * LANES + tl.arange(0, LANES)[None, :]
+def load_shifted(turn, start, tokens, target_ids, target_pos, LANES: tl.constexpr):
+    """[ROWS, LANES] ids and positions that ``shift_rows`` stores in a turn, the ``turn``-th LANES tokens of each row;
+    tokens: of each row, or more.
+    """
+    j = turn * LANES + tl.arange(0, LANES)[None, :]
     t = start[:, None] + j
     shifted = tl.load(target_ids + t + 1, mask=j < tokens[:, None] - 1, other=0)
     return shifted, tl.load(target_pos + t, mask=j < tokens[:, None], other=0)
+
+
+@triton.jit
+def _store_shifted(turn, start, kept, shifted, position, ids, pos, LANES: tl.constexpr):
+    j = turn * LANES + tl.arange(0, LANES)[None, :]
+    tl.store(ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
+    tl.store(pos + start[:, None] + j, position, mask=j < kept[:, None])
 
 
 @triton.jit
@@ -65,7 +74,7 @@ def shift_rows(
     """Rows of the first pass: kept tokens shifted by one, ``token`` behind them. kept is 0 behind the last row.
 
     Long rows are shared by ``strips`` programs, LANES tokens in turn; the first strip writes what a row has once.
-    shifted, position: of ``first_shifted``, perhaps from before the kept tokens were known.
+    shifted, position: of ``load_shifted`` for the first turn, perhaps from before the kept tokens were known.
     """
     end = start + kept - 1
     once = tl.where(strip == 0, kept, 0) > 0  # a row keeps a token at least
@@ -73,15 +82,10 @@ def shift_rows(
     tl.store(lens + b, length, mask=once)
     tl.store(last_index + b, end.to(tl.int64), mask=once)
     tl.store(starts + b, start, mask=once)
-    j = strip * LANES + tl.arange(0, LANES)[None, :]
-    tl.store(ids + start[:, None] + j, shifted, mask=j < kept[:, None] - 1)
-    tl.store(pos + start[:, None] + j, position, mask=j < kept[:, None])
-    for first in range((strip + strips) * LANES, tl.max(kept, 0), strips * LANES):
-        j = first + tl.arange(0, LANES)[None, :]
-        t = start[:, None] + j
-        shifted = tl.load(target_ids + t + 1, mask=j < kept[:, None] - 1, other=0)
-        tl.store(ids + t, shifted, mask=j < kept[:, None] - 1)
-        tl.store(pos + t, tl.load(target_pos + t, mask=j < kept[:, None], other=0), mask=j < kept[:, None])
+    _store_shifted(strip, start, kept, shifted, position, ids, pos, LANES)
+    for turn in range(strip + strips, tl.cdiv(tl.max(kept, 0), LANES), strips):
+        shifted, position = load_shifted(turn, start, kept, target_ids, target_pos, LANES)
+        _store_shifted(turn, start, kept, shifted, position, ids, pos, LANES)
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
@@ -119,7 +123,7 @@ def _first(
     prompt = tl.load(next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(num_sampled + b, mask=inside, other=0) > 0, newest, prompt)
     length = tl.load(seq_lens + b, mask=inside, other=0)
-    shifted, position = first_shifted(strip, start, kept, target_ids, target_pos, LANES)
+    shifted, position = load_shifted(strip, start, kept, target_ids, target_pos, LANES)
     shift_rows(
         b,
         strip,

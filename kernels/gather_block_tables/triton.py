@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
-from baselines.workloads.integers import cdiv
+from baselines.workloads.integers import strips_of_rows
 from baselines.workloads.request_slots import group_widths
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
@@ -106,13 +106,11 @@ def _gather(
 
 
 def strips_of(point: Point, columns: int, threads: int = 128) -> int:
-    """Programs of a row that take ``columns`` at a time: as many as its longest table has, but few where there are many
-    rows, because most have nothing to do; one where each would read the block count over the bus.
-    """
+    """Programs of a row that take ``columns`` at a time. One where each would read the block count over the bus."""
     if point.memory == "uva":
         return 1
     rows = max(rows_to_write(point), 1) * point.num_groups
-    return max(min(cdiv(max(group_widths(point)), columns), MOST_THREADS // (rows * threads)), 1)
+    return strips_of_rows(max(group_widths(point)), columns, rows, MOST_THREADS // threads)
 
 
 @variant("gather_block_tables")

@@ -24,9 +24,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) update(
     const int b = (blockIdx.x * THREADS + threadIdx.x) >> 5, lane = threadIdx.x & 31;
     if (b >= rows) return;
     const long long s = load(idx + b);
-    const int query = load(query_start_loc + b + 1) - load(query_start_loc + b);
+    const int query = load(query_start_loc + b + 1) - load(query_start_loc + b), length = load(seq_lens + b);
     const post_update::Row row = post_update::update(
-        b, lane, s, query, cu_num_logits, seq_lens, sampled_before, tokens, computed_before, total_before, new_drafts,
+        b, lane, s, query, length, cu_num_logits, sampled_before, tokens, computed_before, total_before, new_drafts,
         bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, draft, bins, all_ids, tokens_stride, k,
         history_len, vocab_size);
     if (lane == 0 && row.s >= 0) accepted[row.s] = max(row.ns, 1);

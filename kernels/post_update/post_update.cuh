@@ -16,17 +16,17 @@ struct Row {
     int ns, nr, computed;
 };
 
-// Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query: slot and query tokens of the
-// row.
+// Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query, length: slot, query tokens
+// and length of the row.
 __device__ __forceinline__ Row update(
-    int b, int lane, long long s, int query, const int* __restrict__ cu_num_logits, const int* __restrict__ seq_lens,
-    const int* sampled_before, const long long* __restrict__ tokens, const int* computed_before, const int* total_before,
+    int b, int lane, long long s, int query, int length, const int* __restrict__ cu_num_logits, const int* sampled_before,
+    const long long* __restrict__ tokens, const int* computed_before, const int* total_before,
     const long long* __restrict__ new_drafts, const int* bins_before, const int* __restrict__ prompt_lens,
     int* num_sampled, int* num_rejected, int* num_computed, int* total, long long* __restrict__ last,
     long long* __restrict__ draft, int* bins, int* __restrict__ all_ids, int tokens_stride, int k, int history_len,
     int vocab_size) {
     const int logits = load(cu_num_logits + b + 1) - load(cu_num_logits + b);
-    const int produced = load(sampled_before + b), length = load(seq_lens + b);
+    const int produced = load(sampled_before + b);
     const long long slot = max(s, 0ll), *row = tokens + (long long)b * tokens_stride;
     const long long early = load(row + max(min(lane, produced - 1), 0));
     long long drafted = 0;

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from baselines.step_epilogue.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row, num_real
+from baselines.workloads.request_slots import num_real, warps_per_row
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
@@ -31,7 +31,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         "epilogue",
-        (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - real, THREADS)), cdiv(longest_row(point), TOKENS)),
+        (max(cdiv(rows, THREADS // 32), cdiv(capacity + 1 - real, THREADS)), warps_per_row(point)),
         THREADS,
         x.idx,
         x.cu_num_logits,

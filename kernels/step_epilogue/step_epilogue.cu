@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
         int column = 0;
         if (moves) column = load(columns_before + slot);
         const post_update::Row row = post_update::update(
-            b, lane, s, query, cu_num_logits, seq_lens, sampled_before, tokens, computed_before, total_before, nullptr,
+            b, lane, s, query, length, cu_num_logits, sampled_before, tokens, computed_before, total_before, nullptr,
             bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, nullptr, bins, all_ids,
             tokens_stride, 0, history_len, vocab_size);
         if (lane == 0 && row.s >= 0) {

@@ -23,7 +23,7 @@ from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import num_real, row_tiling
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
-from kernels.draft_inputs.triton import clear_tails, first_shifted, shift_rows
+from kernels.draft_inputs.triton import clear_tails, load_shifted, shift_rows
 from kernels.mamba_align_step.triton import freeze, store_move
 from kernels.post_update.triton import counts_of, update_rows
 
@@ -83,7 +83,7 @@ def _epilogue(
     start = tl.load(query_start_loc + b, mask=b < rows, other=0)
     query = tl.load(query_start_loc + b + 1, mask=b < rows, other=0) - start
     # Before the rejected tokens are known: one memory latency instead of two.
-    shifted, position = first_shifted(strip, start, tl.where(b < real, query, 0), target_ids, target_pos, LANES)
+    shifted, position = load_shifted(strip, start, tl.where(b < real, query, 0), target_ids, target_pos, LANES)
     if strip > 0:
         long = (b < real) & (query > strip * LANES)
         logits = tl.load(cu_num_logits + b + 1, mask=long, other=0) - tl.load(cu_num_logits + b, mask=long, other=0)

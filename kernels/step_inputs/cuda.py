@@ -7,19 +7,12 @@ from pathlib import Path
 
 from baselines.step_inputs.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
-from baselines.workloads.request_slots import longest_row
+from baselines.workloads.request_slots import warps_per_row
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("step_inputs.cu")
 THREADS = 128
-#: Tokens of a row that one warp takes.
-TOKENS = 32
-
-
-def strips_of(point: Point) -> int:
-    """Warps that share a row."""
-    return cdiv(longest_row(point), TOKENS)
 
 
 @variant("step_inputs", requires=GPU, sources=SOURCE)
@@ -29,7 +22,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         "prepare",
-        (max(cdiv(rows, THREADS // 32), cdiv(capacity - rows, THREADS)), strips_of(point)),
+        (max(cdiv(rows, THREADS // 32), cdiv(capacity - rows, THREADS)), warps_per_row(point)),
         THREADS,
         x.idx,
         x.query_start_loc,

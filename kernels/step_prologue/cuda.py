@@ -22,13 +22,12 @@ from baselines.step_prologue.operator import (
     with_indexer,
 )
 from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import group_tables, group_widths, num_real, table_starts
+from baselines.workloads.request_slots import group_tables, group_widths, num_real, table_starts, warps_per_row
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
-from kernels.gather_block_tables.triton import strips_of as columns_strips
-from kernels.step_inputs.cuda import strips_of
+from kernels.gather_block_tables.triton import strips_of
 
 SOURCE = Path(__file__).with_name("step_prologue.cu")
 #: As in the CUDA sources.
@@ -93,9 +92,9 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         )
     of_inputs = max(cdiv(real, THREADS // 32), cdiv(capacity - real, THREADS))
     of_slots = max(cdiv(rows, THREADS // 32), cdiv(point.max_num_batched_tokens, 4 * THREADS))
-    row_strips = strips_of(point)
+    row_strips = warps_per_row(point)
     of_states = cdiv(rows, THREADS // LANES) if point.state_groups else 0
-    strips = columns_strips(point, THREADS * vector, THREADS)
+    strips = strips_of(point, THREADS * vector, THREADS)
     of_tables = max(rows_to_write(point), 1) * strips
     groups = point.num_groups
     blocks = schedulers + (of_inputs + of_slots * groups) * row_strips + of_states + of_lengths + of_tables * groups
