@@ -25,18 +25,13 @@ class _Forking:
 
     def Process(self, target: Callable, args: tuple, **more: Any) -> multiprocessing.Process:
         fork_server.start()
-        return fork_server.CONTEXT.Process(
-            target=_in_worker, args=(dict(os.environ), os.getpid(), target, args), **more
-        )
+        return fork_server.CONTEXT.Process(target=_in_worker, args=(dict(os.environ), target, args), **more)
 
 
-def _in_worker(environment: Mapping[str, str], starter: int, target: Callable, args: tuple) -> None:
-    """starter: the process that asked for this one, whose parent is the server."""
+def _in_worker(environment: Mapping[str, str], target: Callable, args: tuple) -> None:
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by a process that is spawned
-    die_with_parent = fork_server.die_with_parent
-    fork_server.die_with_parent = lambda parent: parent == starter or die_with_parent(parent)
     target(*args)
 
 

@@ -362,11 +362,10 @@ def _case_process(
     sweep: bool,
     output: Path,
     answer: Connection,
-    parent: int,
 ) -> None:
-    from harness.runner.fork_server import die_with_parent
+    from harness.runner.fork_server import end_with_parent
 
-    die_with_parent(parent)
+    end_with_parent()
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -419,12 +418,11 @@ def _operator_process(
     timeout_s: float,
     slots: Any,
     results: Connection,
-    parent: int,
 ) -> None:
     """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
-    from harness.runner.fork_server import die_with_parent
+    from harness.runner.fork_server import end_with_parent
 
-    die_with_parent(parent)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     interpreter.choose(device)
     with slots:
@@ -437,7 +435,7 @@ def _operator_process(
             folder = tempfile.TemporaryDirectory(prefix="mutant-")
             answer, theirs = context.Pipe(duplex=False)
             tree, output = mutated_tree(cases[number], Path(folder.name)), Path(folder.name, "output")
-            of_case = (cases[number], prepared, tree, device, seed, sweep, output, theirs, os.getpid())
+            of_case = (cases[number], prepared, tree, device, seed, sweep, output, theirs)
             process = context.Process(target=_case_process, args=of_case)
             process.start()
             theirs.close()
@@ -471,7 +469,7 @@ def run_all(
         for name in dict.fromkeys(case.operator for case in cases):
             mine = {number: case for number, case in left.items() if case.operator == name}
             ours, theirs = context.Pipe(duplex=False)
-            of_operator = (name, mine, device, seed, sweep, timeout_s, slots, theirs, os.getpid())
+            of_operator = (name, mine, device, seed, sweep, timeout_s, slots, theirs)
             processes.append(context.Process(target=_operator_process, args=of_operator))
             processes[-1].start()
             theirs.close()

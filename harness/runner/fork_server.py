@@ -6,7 +6,6 @@ The server never touches the device: the driver does not survive a fork.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -54,22 +53,24 @@ def started(target: Callable[..., None], arguments: tuple, name: str) -> multipr
 
 
 def _begin(environment: Mapping[str, str], target: Callable[..., None], arguments: tuple) -> None:
-    die_with_parent()
+    end_with_parent()
     os.setpgid(0, 0)  # with what its variants start it is a group, which the parent ends
     os.environ.clear()
     os.environ.update(environment)
     target(*arguments)
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """A process whose parent was killed must not keep the GPU, whatever it is doing (Linux: PR_SET_PDEATHSIG).
+def end_with_parent() -> None:
+    """End this process with the one that started it, whatever it is doing: it must not keep the GPU of a killed run.
 
-    parent: its process id, for a process that would not notice otherwise that it is gone already.
+    PR_SET_PDEATHSIG would not do: a worker's parent in the system is the server, which lives as long as its workers.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if parent is not None and os.getppid() != parent:
-            os._exit(1)
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="end with parent", daemon=True).start()
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,15 +79,16 @@ def shared_run(cluster, folder, harm):
         finally:
             (folder / "go").touch()
 
-    with connected(cluster.address, job.variant_files) as found:
+    with ThreadPoolExecutor(1) as thread, connected(cluster.address, job.variant_files) as found:
         assert dict(found.gpus) == {"H100": 2, "H200": 1}
         runner = SeveralGpus(
             cluster_gpus(job, "H100", 2), lines.append, lambda progress: None, warnings.append, 0.2, "hot"
         )
         try:
-            threading.Thread(target=disturb, daemon=True).start()
+            disturbed = thread.submit(disturb)
             assert warnings == []
             runner.run(groups)
+            disturbed.result()
             assert ray.available_resources()["accelerator_type:H200"] == 1  # no retry on another model
         finally:
             runner.close()

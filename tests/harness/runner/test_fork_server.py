@@ -1,13 +1,14 @@
 """The process that workers are forked from: what it has loaded, and what a worker gets from the command."""
 
 import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from harness.runner import fork_server
-from tests.processes import run_python
+from tests.processes import has_ended, run_python
 
 
 def answer(connection, wanted):
@@ -38,7 +39,6 @@ def test_starts_in_two_threads_leave_the_environment_as_it_was(monkeypatch):
 
 
 def test_the_server_outlives_the_thread_that_started_it():
-    """PR_SET_PDEATHSIG is about the thread, not about its process."""
     program = (
         "import os, threading; from harness.runner import fork_server; "
         "ends = lambda: fork_server.started(os._exit, (5,), 'test').join(60); "
@@ -47,6 +47,18 @@ def test_the_server_outlives_the_thread_that_started_it():
     )
     done = run_python(program)
     assert (done.stdout, done.stderr) == ("5\n", "")
+
+
+def test_a_process_that_is_busy_ends_with_the_one_that_started_it():
+    """Not with the server, which lives as long as the processes that it has forked."""
+    program = (
+        "import os, signal, time; from harness.runner import fork_server; "
+        "process = fork_server.started(time.sleep, (600,), 'test'); print(process.pid, flush=True); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = run_python(program)
+    assert done.returncode == -signal.SIGKILL
+    assert has_ended(int(done.stdout))
 
 
 def test_it_loads_torch_and_the_engine_but_no_variant_and_no_triton():

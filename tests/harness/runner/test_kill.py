@@ -54,7 +54,7 @@ second = noted("second", flat_view)
 
 WHOLE = {f"decode_native/{name}/batch_size={size},context_len=1000" for name in ("first", "second") for size in SIZES}
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers follow their parent by PR_SET_PDEATHSIG")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @dataclass
