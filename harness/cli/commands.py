@@ -314,11 +314,12 @@ def _planned_loops(
     job = _job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
+    sources = source_hashes(operators, job.variant_files)
 
     def measure(kept: KeptWorkers | None) -> int:
         if kept:
             kept.close()  # a loop has the GPU and its memory to itself
-        return record_loops(make_console(), job, source, groups, operators, out, options.no_plots, resumed)
+        return record_loops(make_console(), job, source, groups, operators, sources, out, options.no_plots, resumed)
 
     return measure
 

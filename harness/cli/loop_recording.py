@@ -40,7 +40,6 @@ from harness.runner.loop_run import LoopRunner
 from harness.runner.protocol import Job, Ready
 from harness.runner.resume import check_same_machine, check_same_sources
 from harness.runner.run import WallTime, header, segment
-from harness.runner.sources import source_hashes
 from harness.wording import counted
 
 
@@ -64,17 +63,18 @@ def record_loops(
     source: Source,
     groups: Sequence[LoopGroup],
     operators: Sequence[Group],
+    sources: dict[str, str],
     out: Path | None,
     no_plots: bool,
     resumed: Run | None = None,
 ) -> int:
     """Measure all loops into ``out``/run.jsonl, or what ``resumed`` lacks of them into its file; the exit code.
 
-    operators: the operators of the stacks with their variants, whose sources the record notes.
+    operators: the operators of the stacks with their variants; sources: theirs, of when they were imported.
     """
     folder = Path(resumed.path).parent if resumed else out or default_folder(source.config.name, job.device)
     missing = missing_loops(groups, resumed.loops) if resumed else list(groups)
-    sources = source_hashes(operators, job.variant_files)
+    check_sources_unchanged(sources, operators, job)
     if resumed and missing:
         check_same_sources(resumed, sources)
     if resumed is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.config.sweep import Group
 from harness.contract import Operator, Variant
-from harness.discover import ROOT
+from harness.discover import FOLDERS, PEERS, ROOT
 from harness.records.schema import Cell, Segment
 from harness.runner.protocol import Job, Ready
 from harness.runner.run import Progress, Runner, WallTime
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 #: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
-SHIPPED, BESIDE = ("baselines", "kernels", "harness", "bench.py"), (".cu", ".cuh", ".py")
+SHIPPED, BESIDE = (*FOLDERS, PEERS, "harness", "bench.py"), (".cu", ".cuh", ".py")
 #: How Ray names the model of a node's GPUs among its resources.
 MODEL = "accelerator_type:"
 #: Seconds for an actor to be placed on a free GPU and to be ready.

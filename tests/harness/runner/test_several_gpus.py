@@ -16,10 +16,11 @@ from msgspec import structs
 from harness.config.load import Measure
 from harness.config.sweep import Group
 from harness.contract import Point, Variant
+from harness.discover import discover
 from harness.records.file import Writer, read_run
 from harness.records.schema import Cell, Metrics, Segment
 from harness.runner import worker
-from harness.runner.cluster import _Shipped
+from harness.runner.cluster import _Shipped, _stage
 from harness.runner.protocol import Fatal, Heartbeat, Job, Ready
 from harness.runner.run import header
 from harness.runner.several_gpus import LocalGpu, Points, SeveralGpus
@@ -28,7 +29,7 @@ from harness.runner.worker import RunError, Worker, WorkerDied
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, session
 from tests.harness.runner.test_run import OPERATOR, groups
-from tests.processes import has_ended
+from tests.processes import has_ended, run_python
 
 #: GPU -> its clock; the other GPU's kernels take twice as long.
 CLOCKS_MHZ = {"GPU 0": 1980, "GPU 1": 990}
@@ -317,3 +318,14 @@ def test_the_group_that_is_shipped_to_a_cluster_has_the_same_cells():
     shipped = _Shipped.of(group)
     assert (shipped.keys, shipped.baseline) == (group.keys, "b")
     assert shipped.cell("a", "failed").key == group.key("a")
+
+
+def test_the_checkout_that_is_shipped_to_a_cluster_has_every_variant(tmp_path):
+    """Those of engines' kernels are in a folder of their own."""
+    _stage(tmp_path, ())
+    program = (
+        f"import sys; sys.path[0] = {str(tmp_path)!r}; "
+        "from harness.discover import ROOT, discover; print(ROOT, *(one.id for one in discover().variants))"
+    )
+    done = run_python(program)
+    assert done.stdout.split() == [str(tmp_path), *(one.id for one in discover().variants)], done.stderr
