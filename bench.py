@@ -298,22 +298,23 @@ def _doctor_options(doctor: argparse.ArgumentParser) -> None:
     _add_device(doctor)
 
 
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) > 2**53:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2**53")
+def _whole(text: str, least: int, most: int, words: str) -> int:
+    # Python converts no text of thousands of digits.
+    if not text.isdecimal() or len(text) > 20 or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {words}")
     return int(text)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0, 2**53, "0 to 2**53")
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to a million")
-    return int(text)
+    return _whole(text, 0, 10**6, "0 to a million")
 
 
 def _calls(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
-    return int(text)
+    return _whole(text, 1, 1000, "1 to 1000")
 
 
 def _minutes(text: str) -> float:

@@ -99,8 +99,8 @@ def record(
             warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
     known: list[Cell] = []
     if proof:
-        check_same_code(proof, sources)
         missing, known = split(groups, proof)
+        check_same_code(proof, sources)
 
     def first_line(ready: Ready) -> Header | Segment:
         if proof:

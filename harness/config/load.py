@@ -19,6 +19,7 @@ import yaml
 from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
 from harness.config.decode_loop import DecodeLoop
+from harness.records.valid import MAX_DEPTH, MAX_INTEGER
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -28,8 +29,8 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 #: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
 #: few enough that aliases of aliases do not hang the loader.
 MAX_VALUES = 100_000
-#: Bytes and nesting of a configuration: read and parsed within seconds.
-MAX_BYTES, MAX_DEPTH = 2**18, 32
+#: Bytes of a configuration: read and parsed within seconds.
+MAX_BYTES = 2**18
 
 
 class _Loader(yaml.SafeLoader):
@@ -95,7 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     decode_loop: ITL and TPOT of stacks of variants, measured in a loop of decode steps.
     """
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+\Z")]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[\w-][\w.-]*\Z")]
     operators: Annotated[list[str], msgspec.Meta(min_length=1)] = []
     sweep: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] = []
     variants: str | Annotated[list[str], msgspec.Meta(min_length=1)] = "all"
@@ -142,6 +143,7 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     data, lines = _read(path)
     for key, value in (overrides or {}).items():
         _override(path, data, lines, key, value)
+    _check_values(path, lines, data, "")
     _check_names(path, lines, data, Config, "")
     _check_kind(path, lines, data)
     for i, grid in enumerate(data["sweep"] if isinstance(data.get("sweep"), list) else []):
@@ -163,8 +165,24 @@ def load(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Source
     return Source(path, config, lines)
 
 
+def _check_values(path: str, lines: Mapping[str, int | str], value: Any, key: str, depth: int = 0) -> None:
+    """Raises ConfigError for a value that a record could not hold: its header has the configuration."""
+    if depth > MAX_DEPTH:
+        raise located(path, lines, key, f"nested more than {MAX_DEPTH} deep")
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise located(path, lines, key, "a number of more than 64 bits")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_values(path, lines, inner, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_values(path, lines, inner, f"{key}[{i}]", depth + 1)
+
+
 def _check_kind(path: str, lines: Mapping[str, int | str], data: Mapping[str, Any]) -> None:
     """Raises ConfigError for a configuration that is neither a sweep nor a decode loop, or both."""
+    if "decode_loop" in data and data["decode_loop"] is None:
+        raise located(path, lines, "decode_loop", "is empty; give it stacks, or remove it")
     for name in OF_A_SWEEP:
         if "decode_loop" not in data and name not in data:
             raise located(path, lines, "", f"the key {name} is missing")
@@ -187,7 +205,7 @@ def _in_words(message: str) -> str:
     message = re.sub(
         r"`([\w| ]+)`", lambda types: " or ".join(words.get(one, one) for one in types[1].split(" | ")), message
     )
-    return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `.` and `-`", message)
+    return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `-` and, but for the first, `.`", message)
 
 
 def _choices(key: str) -> str:

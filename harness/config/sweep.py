@@ -222,7 +222,7 @@ def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``2/8`` -> (2, 8). Raises ConfigError."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    found = re.fullmatch(r"(\d{1,100})/(\d{1,100})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise ConfigError(f"--shard {text}: expected I/N such as 2/8, counted from 1")
     return int(found[1]), int(found[2])
