@@ -1,4 +1,4 @@
-// Loads that are issued where they are written.
+// Loads that NVVM leaves where they are written. (ptxas may still move one into the only branch that uses its value.)
 //
 // Each branch that waits for a load costs a memory latency for every load behind it, and the compiler moves loads down to
 // their first use, behind such branches. Launches this short have a handful of latencies, so the kernels over request slots

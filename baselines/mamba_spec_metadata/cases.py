@@ -45,7 +45,7 @@ def _stale_padding_rows(x: Inputs) -> None:
 def _no_request(x: Inputs) -> None:
     """An idle rank replays a padded graph: every row is stale, with request slots beyond every array."""
     rows = len(x.seq_lens)
-    x.seq_lens.fill_(x.block_table.shape[1] << 20)
+    x.seq_lens.fill_(2**31 - 1)  # with blocks of one token the column after it wraps
     x.query_start_loc.copy_(torch.arange(rows + 1) * 4)
     x.num_accepted_tokens.fill_(3)
     x.request_slots.fill_(UNUSED_BLOCK_ID)
@@ -126,6 +126,7 @@ HARD_POINTS = [
     HardPoint("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
     HardPoint("no real request", _IDLE),
     HardPoint("no real request, all rows hold stale inputs", _IDLE, _no_request),
+    HardPoint("BS = 1, no real request, all rows hold stale inputs", _BS1 | _IDLE, _no_request),
     HardPoint("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
     HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
     HardPoint("align", _ALIGN | _BS16 | _ANY | {"batch_size": 9}),

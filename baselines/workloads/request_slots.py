@@ -23,6 +23,8 @@ from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
 UNUSED = 0x7FFF0000
+#: CUDA's limit for the second and third dimension of a grid. Programs of a row take its strips in turn.
+MAX_GRID_Y = 65535
 
 PADDING = Axis(
     "padding", axes.probability, 0.0, "share of the rows that is padding, rounded up; 1 is an idle rank", plain
@@ -179,12 +181,12 @@ def row_tiling(point: Point) -> tuple[int, int]:
     """Tokens of a row that a Triton program takes at a time, and the programs that share the longest row."""
     longest = longest_row(point)
     tokens = 16 if longest <= 16 else 64
-    return tokens, cdiv(longest, tokens)
+    return tokens, min(cdiv(longest, tokens), MAX_GRID_Y)
 
 
 def warps_per_row(point: Point) -> int:
     """Warps that share the longest row, 32 tokens each in turn."""
-    return cdiv(longest_row(point), 32)
+    return min(cdiv(longest_row(point), 32), MAX_GRID_Y)
 
 
 def _chunk(point: Point) -> int:

@@ -249,7 +249,7 @@ def _fused(
 @variant("decode_flatten", sizes=STRIP_SIZES)
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for uniform, ragged, padded and token-padded batches; copies used blocks only. Not recompiled for
-    another batch size or table width; of row strides only divisibility by 16 matters.
+    another batch size or table width; of row strides only 1 and divisibility by 16 matter.
     """
     source, table, block_size = x.block_table, out.block_table, point.block_size
     batch_size, capacity, columns = len(x.seq_lens), out.lens.numel(), copied_columns(x, out)

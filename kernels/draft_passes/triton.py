@@ -39,7 +39,7 @@ def kept_tokens(seq_lens, num_rejected, b, inside):
 
 @triton.jit(
     do_not_specialize=[
-        *("rows", "real", "capacity", "most", "advance", "schedulers", "blocks"),
+        *("rows", "real", "capacity", "most", "advance", "schedulers"),
         *("num_sms", "multiplier", "shift", "back"),
     ]
 )
@@ -65,7 +65,6 @@ def _passes(
     most,
     advance,
     schedulers,
-    blocks,
     num_sms,
     multiplier,
     shift,
@@ -156,7 +155,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         point.max_model_len,
         int(point.advance == "yes"),
         schedulers,
-        blocks,
         point.num_sms,
         *reciprocal(point.num_sms),
         int(point.remainder == "back"),

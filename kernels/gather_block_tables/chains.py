@@ -49,7 +49,7 @@ def _gather_rows(
 @variant("gather_block_tables")
 def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: one launch, grid (groups, rows)."""
-    grid = (point.num_groups, max(rows_to_write(point), 1))
+    grid = (point.num_groups, rows_to_write(point))
 
     def launch() -> None:
         _gather_rows[grid](

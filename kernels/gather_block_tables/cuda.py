@@ -25,7 +25,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(
         SOURCE,
         f"gather_vec{vector}",
-        (max(rows_to_write(point), 1), strips_of(point, THREADS * vector), point.num_groups),
+        (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups),
         THREADS,
         x.idx,
         x.source,

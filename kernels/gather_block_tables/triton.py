@@ -109,14 +109,14 @@ def strips_of(point: Point, columns: int, threads: int = 128) -> int:
     """Programs of a row that take ``columns`` at a time. One where each would read the block count over the bus."""
     if point.memory == "uva":
         return 1
-    rows = max(rows_to_write(point), 1) * point.num_groups
+    rows = rows_to_write(point) * point.num_groups
     return strips_of_rows(max(group_widths(point)), columns, rows, MOST_THREADS // threads)
 
 
 @variant("gather_block_tables")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all groups: rows x strips x groups."""
-    grid = (max(rows_to_write(point), 1), strips_of(point, COLUMNS), point.num_groups)
+    grid = (rows_to_write(point), strips_of(point, COLUMNS), point.num_groups)
 
     return fixed_launch(
         _gather,

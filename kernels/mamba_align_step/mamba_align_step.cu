@@ -19,9 +19,9 @@
 constexpr int THREADS = 128;
 
 extern "C" __global__ void __launch_bounds__(THREADS) before_forward(
-    const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* __restrict__ columns_before,
-    const int* __restrict__ accepted_before, const int* __restrict__ query_start_loc, const int* __restrict__ slot_tables,
-    int* __restrict__ accepted, int* __restrict__ moves, int* __restrict__ columns, int* __restrict__ source_columns,
+    const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* columns_before,
+    const int* accepted_before, const int* __restrict__ query_start_loc, const int* __restrict__ slot_tables,
+    int* accepted, int* __restrict__ moves, int* columns, int* __restrict__ source_columns,
     int* __restrict__ source_offsets, int* __restrict__ batch_accepted, int* __restrict__ state_slots,
     bool* __restrict__ mask, int* __restrict__ starts, int rows, int capacity, int width, int slots_per_row, int groups,
     int block_size) {

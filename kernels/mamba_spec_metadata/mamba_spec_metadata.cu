@@ -1,13 +1,12 @@
 // mamba_spec_metadata in one launch. A request has 2^log_lanes >= slots lanes of one warp, a lane per slot.
 //
-// all_states: loads are two deep instead of three. The table entry depends on the anchor, and the anchor on the request slot.
-// But the anchor is the last computed column or the next one, unless the block size is below the number of drafts, so both
-// entries are loaded before the anchor has arrived and it only selects. Columns are clamped into the row; a clamped entry is
-// never selected, or belongs to a lane beyond the slots.
+// all_states: the table entry depends on the anchor, and the anchor on the request slot. But the anchor is the last computed
+// column or the next one, unless the block size is below the number of drafts, so the addresses of both entries do not need
+// it, and it only selects. (ptxas still makes the load of `here` wait for it.) Columns are clamped into the row; a clamped
+// entry is never selected, or belongs to a lane beyond the slots.
 //
 // Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors are never
 // dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot nor its length.
-// No thread returns before the loads.
 //
 // n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array, so neither is
 // __restrict__; all lanes of a request have read it before the first one writes (__syncwarp).
@@ -27,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) all_states(
     const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
     const int row = max(min(b, num_decodes - 1), 0), last_column = width - 1;
     const int slot = num_decodes > 0 ? request_slots[row] : 0;
-    const int start = query_start_loc[row], end = query_start_loc[row + 1], seq_len = seq_lens[row];
+    const int start = query_start_loc[row], end = query_start_loc[row + 1], seq_len = num_decodes > 0 ? seq_lens[row] : 0;
     const bool resumed = fresh[row];
     const int count = accepted[row];
     const int anchor = anchors[slot];

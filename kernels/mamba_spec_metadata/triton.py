@@ -63,12 +63,13 @@ def _all_states(
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
     # Padding rows load the data of the last real request, so that stale slots and anchors are never dereferenced. With
-    # no real request they load row 0, and anchor 0 instead of the one of its slot.
+    # no real request they load row 0, but use neither its slot nor its length.
     row = tl.maximum(tl.minimum(b, num_decodes - 1), 0)
     live = b < num_decodes
     slot = tl.where(num_decodes > 0, tl.load(request_slots + row), 0)
     start, end = tl.load(query_start_loc + row), tl.load(query_start_loc + row + 1)
-    seq_len, resumed, count = tl.load(seq_lens + row), tl.load(fresh + row), tl.load(accepted + row)
+    seq_len = tl.where(num_decodes > 0, tl.load(seq_lens + row), 0)
+    resumed, count = tl.load(fresh + row), tl.load(accepted + row)
     anchor = tl.load(anchors + slot)
 
     computed = tl.maximum(seq_len - (end - start) - 1, 0) // BLOCK_SIZE
@@ -129,7 +130,7 @@ def _window(
 @variant("mamba_spec_metadata")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, one warp per program; not recompiled for another batch size or table width; of the table's row
-    stride only divisibility by 16 matters.
+    stride only 1 and divisibility by 16 matter.
     """
     slots = mamba.slots_per_step(point)
     lanes = triton.next_power_of_2(slots)

@@ -56,7 +56,7 @@ def _gather(
 @variant("mamba_state_gather")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all layers, one warp per program; not recompiled for another batch size or table width;
-    of the table's row stride only divisibility by 16 matters.
+    of the table's row stride only 1 and divisibility by 16 matter.
     """
     slots = mamba.slots_per_step(point)
     lanes = triton.next_power_of_2(slots)

@@ -11,6 +11,8 @@
 // A search looks for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry. So the
 // entry found holds the unit, a request without units is never found, and the prefix found is what to subtract.
 //
+// (1024 is this operator's own launch; kernels that contain the schedule have one request per thread up to 256.)
+//
 // Instruction fetches show in launches this short. Up to 1024 requests have kernels without loops over the requests of a
 // thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows, which
 // the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.

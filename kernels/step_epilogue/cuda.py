@@ -16,8 +16,6 @@ from harness.cuda import launcher
 
 SOURCE = Path(__file__).with_name("step_epilogue.cu")
 THREADS = 128
-#: Tokens of a row that one warp shifts.
-TOKENS = 32
 
 
 def _or_null(tensor: Tensor | None) -> Tensor | ctypes.c_longlong:

@@ -95,7 +95,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     row_strips = warps_per_row(point)
     of_states = cdiv(rows, THREADS // LANES) if point.state_groups else 0
     strips = strips_of(point, THREADS * vector, THREADS)
-    of_tables = max(rows_to_write(point), 1) * strips
+    of_tables = rows_to_write(point) * strips
     groups = point.num_groups
     blocks = schedulers + (of_inputs + of_slots * groups) * row_strips + of_states + of_lengths + of_tables * groups
     states = _states(point, x, out) if indexer or point.state_groups else ()

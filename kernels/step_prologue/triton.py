@@ -394,7 +394,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         "row_strips": row_strips,
         "of_inputs": max(cdiv(real, ROWS), cdiv(capacity - real, TAIL)),
         "of_slots": max(cdiv(rows, ROWS), cdiv(point.max_num_batched_tokens, TAIL)),
-        "of_tables": max(rows_to_write(point), 1) * strips,
+        "of_tables": rows_to_write(point) * strips,
         "strips": strips,
         "schedulers": 0,
         "of_states": 0,

@@ -32,7 +32,9 @@ def test_more_pieces_than_points_are_refused_in_each_piece_alike():
             shard_of([1, 2, 3], i, 4)
 
 
-@pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "a/b", "1/2/3", " 1/2", "1.0/2", "1/" + "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "a/b", "1/2/3", " 1/2", "1.0/2", "1/" + "9" * 5000]
+)
 def test_what_is_no_piece_is_refused(text):
     with pytest.raises(ConfigError, match="expected I/N such as 2/8, counted from 1"):
         parse_shard(text)
