@@ -160,4 +160,4 @@ def many_loops(rng: np.random.Generator, concurrencies: Sequence[int] = (1, 8, 3
 def _with(one: Loop, alone: Metrics, spans: list[LoopSpan]) -> Loop:
     from msgspec import structs
 
-    return structs.replace(one, alone=alone, trace=spans)
+    return structs.replace(one, alone=alone, waited_us=alone.eager_us, trace=spans)

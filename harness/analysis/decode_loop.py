@@ -163,8 +163,8 @@ def alone(loop: Loop, figure: str) -> float | None:
 
 
 def cost_figure(loop: Loop) -> str:
-    """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``waited_us`` or
-    ``eager_us`` where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
+    """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``eager_us``, here
+    from ``waited_us``, where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
     """
     if loop.axes.get("graph") == "full":
         return "gpu_us"
@@ -174,18 +174,18 @@ def cost_figure(loop: Loop) -> str:
 def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
     """The change of the mean ITL that the model predicts from the operators' times outside of the loop, microseconds.
 
-    The eager time is that after a wait for the device, as in a loop, where it was recorded; its mean, as its outliers
-    are outliers of the ITL. None where the operators were not timed, as on a CPU.
+    The eager time is that after a wait for the device, as in a loop; its mean, as its outliers are outliers of the ITL.
+    None where the operators were not timed, as on a CPU.
     """
     figure, costs = cost_figure(loop), []
     for one in (reference, loop):
-        time_us = alone(one, figure)
-        if figure == "eager_us" and reference.waited_us and loop.waited_us:
-            costs.append(float(np.mean(one.waited_us)))
-        elif time_us is not None:
-            costs.append(time_us)
+        if figure == "eager_us":
+            time_us = float(np.mean(one.waited_us)) if one.waited_us else None
         else:
+            time_us = alone(one, figure)
+        if time_us is None:
             return None
+        costs.append(time_us)
     return costs[1] - costs[0]
 
 

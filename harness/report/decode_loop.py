@@ -64,7 +64,7 @@ def loop_tables(run: Run) -> list[Table]:
                 "and the difference",
                 _against_model,
                 [
-                    "modelled from: sync: time after a wait for the device, or eager time in older records; "
+                    "modelled from: sync: time after a wait for the device; "
                     "async: time in a queued stream; captured step: graph slope"
                 ],
             )

@@ -42,14 +42,14 @@ class _ProbedOutput:
 
 
 class OutputProbe:
-    """Probes the outputs of one point, for launches on batch ``batch`` of the fixture."""
+    """Probes the outputs of one point, for launches on the first batch of the fixture."""
 
-    def __init__(self, fixture: Fixture, batch: int = 0) -> None:
+    def __init__(self, fixture: Fixture) -> None:
         #: The system's source: a variant that seeds or reads Python's generator does not learn which set is next.
         self._random = random.SystemRandom()
         self._outputs: list[_ProbedOutput] = []
         self._armed: list[tuple[_ProbedOutput, int]] = []
-        for name, expected in fixture.batches[batch].expected.items():
+        for name, expected in fixture.batches[0].expected.items():
             must = required(expected)
             positions = must.reshape(-1).nonzero().reshape(-1)
             if len(positions):
