@@ -126,7 +126,7 @@ HARD_POINTS = [
     HardPoint("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
     HardPoint("no real request", _IDLE),
     HardPoint("no real request, all rows hold stale inputs", _IDLE, _no_request),
-    HardPoint("BS = 1, no real request, all rows hold stale inputs", _BS1 | _IDLE, _no_request),
+    HardPoint("BS = 1, no real request, all rows hold stale inputs", _BS1 | _IDLE | {"context_len": 40}, _no_request),
     HardPoint("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
     HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
     HardPoint("align", _ALIGN | _BS16 | _ANY | {"batch_size": 9}),
