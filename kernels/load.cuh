@@ -3,6 +3,8 @@
 // Each branch that waits for a load costs a memory latency for every load behind it, and the compiler moves loads down to
 // their first use, behind such branches. Launches this short have a handful of latencies, so the kernels over request slots
 // issue all loads of a row first, whether they will be needed or not, as far as the address is legal.
+//
+// load_in_order stays where it is written in ptxas, too, but goes past L1: for values that one thread or a few read.
 
 #pragma once
 
@@ -27,5 +29,21 @@ __device__ __forceinline__ int4 load(const int4* from) {
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from)
                  : "memory");
+    return value;
+}
+
+__device__ __forceinline__ int load_in_order(const int* from) {
+    int value;
+    asm volatile("ld.volatile.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ __forceinline__ long long load_in_order(const long long* from) {
+    long long value;
+    asm volatile("ld.volatile.global.b64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+__device__ __forceinline__ bool load_in_order(const bool* from) {
+    int value;
+    asm volatile("ld.volatile.global.u8 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }

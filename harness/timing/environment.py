@@ -142,8 +142,8 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool]:
-    """Short commit hash, and whether the tree differs from it. Without a .git, they are read from BENCH_COMMIT, in
-    which a plus follows the hash of a tree that differs.
+    """Ten digits of the commit hash, and whether the tree differs from it. Without a .git, they are read from
+    BENCH_COMMIT, in which a plus follows the hash of a tree that differs.
     """
 
     def git(*arguments: str) -> str | None:
@@ -158,5 +158,5 @@ def _git_state() -> tuple[str | None, bool]:
     commit = git("rev-parse", "--short=10", "HEAD")
     if commit is None:
         given = os.environ.get("BENCH_COMMIT", "")
-        return given.removesuffix("+") or None, given.endswith("+")
+        return given.removesuffix("+")[:10] or None, given.endswith("+")
     return commit, bool(git("status", "--porcelain", "--untracked-files=no"))

@@ -5,15 +5,9 @@ anchor, and the anchor on the request slot, but k drafts reach at most one block
 the last computed column or the one after it; both entries are loaded while the anchor is in flight, which then only
 selects.
 
-Tried to come closer to the floor, on an H200 at B = 128, k = 3:
-
-    Triton     one or two entries per thread                       within 2 %
-    CUDA C++   loads pinned in source order                        1 % faster
-               output pointers used early                          1 % faster
-    both       one load deep, a warp loads the whole table row     15 % slower in Triton, 5 % in CUDA C++
-
-So neither the depth of the loads nor the size of a block explains the distance from the floor. Nsight Compute: three
-quarters of the stalls in CUDA C++ and four fifths in Triton are for loads from global memory.
+Tried, on an H200 at B = 128, k = 3: one or two entries per thread (within 2 %); one load deep, where a warp loads the
+whole table row (15 % slower, 5 % in CUDA C++). Nsight Compute: four fifths of the stalls are for loads from global memory.
+What ordered loads gain in CUDA C++ is in mamba_spec_metadata.cu; Triton cannot order them.
 """
 
 from __future__ import annotations
