@@ -15,7 +15,7 @@ struct Written {
 
     __device__ __forceinline__ int early(int b, int j) const {
         const int t = b * per_row + j;
-        return (int)load(positions + min(t, capacity - 1));
+        return (int)load_in_order(positions + min(t, capacity - 1));
     }
     __device__ __forceinline__ int at(int t, int b, int j, long long, int early) const {
         return j < 32 && t == b * per_row + j ? early : (int)positions[t];
@@ -39,16 +39,16 @@ __device__ __forceinline__ void map_rows(
     const bool* __restrict__ sharded, long long* __restrict__ slots, int rows, int capacity, int ranks, int rank,
     int interleave) {
     long long* target = slots + (long long)g * capacity;
-    const int b = thread >> 5, lane = thread & 31, tail = load(query_start_loc + rows), block_size = load(block_sizes + g);
+    const int b = thread >> 5, lane = thread & 31, tail = load_in_order(query_start_loc + rows), block_size = load_in_order(block_sizes + g);
     const int early = positions.early(min(b, rows), lane);
-    const long long table_start = load(starts + g), width = load(widths + g);
-    const bool on = load(enabled + g), split = RANKS && sharded[g];
+    const long long table_start = load_in_order(starts + g), width = load_in_order(widths + g);
+    const bool on = load_in_order(enabled + g), split = RANKS && sharded[g];
     int start = 0, end = 0;
     long long s = -1;
     if (b < rows) {
-        start = load(query_start_loc + b);
-        end = load(query_start_loc + b + 1);
-        s = load(idx + b);
+        start = load_in_order(query_start_loc + b);
+        end = load_in_order(query_start_loc + b + 1);
+        s = load_in_order(idx + b);
     }
     const bool known = on && s >= 0;
     const int* table = tables + table_start + s * width;
