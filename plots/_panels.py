@@ -27,7 +27,7 @@ def median_us(cell: Cell, figure: str) -> float | None:
 
 
 #: Times that differ by less than this share look the same on a logarithmic axis.
-SAME_TIMES = 0.02
+SAME_TIMES = 0.01
 
 
 def coincides(times: Mapping[Any, float], drawn: Iterable[Mapping[Any, float]]) -> bool:

@@ -30,8 +30,8 @@ from plots._panels import (
 )
 from plots._style import (
     FLOOR_STYLE,
+    HALO_STYLE,
     LABEL_PT,
-    UNDERLAID_STYLE,
     caption,
     environment_caption,
     legend_below,
@@ -63,8 +63,7 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
         places = [of_panel[id(group[0] if styles else panel)] for panel in group]
         drawn = [_draw_panel(ax, panel, styles) for ax, panel in zip(places, group, strict=True)]
         for ax, panel, one in zip(places, group, drawn, strict=True):
-            for name, handle in one.handles.items():
-                handles.setdefault(name, handle)
+            handles |= one.handles
             log_y(ax, [height for other in drawn for height in other.heights])
             log_x(ax, [x for other in drawn for x in other.xs])
             if not styles:
@@ -110,16 +109,20 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
             continue
         intervals = [stats.interval(point.cells[variant], panel.figure) for point in timed]
         times = {point.axes[x_axis]: interval.median for point, interval in zip(timed, intervals, strict=True)}
-        size = UNDERLAID_STYLE if coincides(times, drawn) else {"markersize": 4.5, "linewidth": 1.3}
+        style = styles.of(panel, variant) if styles else variant_style(variant)
+        if coincides(times, drawn):
+            ax.plot(list(times), list(times.values()), **style, **HALO_STYLE)
+            style["zorder"] = HALO_STYLE["zorder"]
+        drawn.append(times)
         handles[panel.marked(variant)] = ax.errorbar(
             list(times),
             list(times.values()),
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
-            **(styles.of(panel, variant) if styles else variant_style(variant)),
-            **size,
+            **style,
+            markersize=4.5,
+            linewidth=1.3,
             capsize=2,
         )
-        drawn.append(times)
         ringed = [
             (x, us)
             for point, (x, us) in zip(timed, times.items(), strict=True)

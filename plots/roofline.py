@@ -20,9 +20,9 @@ from plots._axes import log_y, panel_grid, title_panel
 from plots._panels import Panel, coincides, floor_caption, limits_caption, median_us, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
+    HALO_STYLE,
     LABEL_PT,
     SMALL_PT,
-    UNDERLAID_STYLE,
     caption,
     environment_caption,
     legend_below,
@@ -46,8 +46,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     fig, axes = panel_grid(found, "GPU time against the bytes that the operator must move, and the floor")
     handles: dict[str, object] = {}
     for ax, panel in zip(axes, found, strict=True):
-        for name, handle in _draw_panel(ax, panel).items():
-            handles.setdefault(name, handle)
+        handles |= _draw_panel(ax, panel)
     handles |= {"floor": handles.pop("floor")}
     legend_below(fig, handles)
     listed = "Numbers in a panel: geometric mean of time over floor.\n"
@@ -73,15 +72,14 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
             dots.setdefault(variant, {})[point.label] = dot
     drawn: list[dict[str, float]] = []
     for variant in (name for name in panel.variants() if name in dots):
+        style = variant_style(variant) | {"linestyle": "none", "alpha": 0.8}
+        sizes = [size for size, _, _ in dots[variant].values()]
         times = {label: us for label, (_, us, _) in dots[variant].items()}
-        style = variant_style(variant) | (UNDERLAID_STYLE if coincides(times, drawn) else {"markersize": 4})
-        (handles[panel.marked(variant)],) = ax.plot(
-            [size for size, _, _ in dots[variant].values()],
-            list(times.values()),
-            **style | {"linestyle": "none"},
-            alpha=0.8,
-        )
+        if coincides(times, drawn):
+            ax.plot(sizes, list(times.values()), **style, **HALO_STYLE)
+            style["zorder"] = HALO_STYLE["zorder"]
         drawn.append(times)
+        (handles[panel.marked(variant)],) = ax.plot(sizes, list(times.values()), **style, markersize=4)
     sizes = [max(size, 1) for of_variant in dots.values() for size, _, _ in of_variant.values()]
     low, high = min(sizes) / 2, max(sizes) * 2
     grid = np.geomspace(low, high, 200)

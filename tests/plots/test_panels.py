@@ -81,12 +81,12 @@ def test_among_equal_slices_the_largest_whole_numbers_win():
 
 
 @pytest.mark.parametrize("name", ["latency", "roofline"])
-def test_a_curve_that_would_hide_another_one_is_wider_and_underneath(name):
+def test_a_curve_that_would_hide_another_one_surrounds_it(name):
     times = {"op_chain": 40.0, "cuda_fused": 2.0, "cuda_replayed": 2.0, "triton_fused": 2.2}
     run = pairs_run({(8, 0): times, (64, 0): times})
     (ax,) = importlib.import_module(f"plots.{name}").figure([run]).axes
-    wide = [line.get_color() for line in ax.get_lines() if line.get_zorder() == _style.UNDERLAID_STYLE["zorder"]]
-    assert set(wide) == {_style.variant_style("cuda_replayed")["color"]}
+    halos = [line.get_color() for line in ax.get_lines() if line.get_markersize() == _style.HALO_STYLE["markersize"]]
+    assert halos == [_style.variant_style("cuda_replayed")["color"]]
 
 
 def test_labels_name_axes_that_vary_and_defaults_that_point_labels_leave_out():
