@@ -16,6 +16,7 @@ _MARGIN = 0.12
 
 #: Share of the axis below which a bar has no edge of its own.
 _NARROW = 0.005
+EDGE_STYLE = {"color": "black", "linewidth": 0.8, "linestyle": ":"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def draw_lanes(ax: Axes, bars: Iterable[Bar], length: float, longest: float, bef
                 linewidth=0.3,
             )
     for edge in (0.0, length):
-        ax.axvline(edge, color="black", linewidth=0.8, linestyle=":")
+        ax.axvline(edge, **EDGE_STYLE)
     ax.set_xlim(left, right)
     ax.set_ylim(-0.5, 1.5)
     ax.set_yticks(list(_LANES.values()), list(_LANES), fontsize=LABEL_PT)

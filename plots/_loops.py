@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,11 +123,22 @@ def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
     return list({id(panel.run): panel.run for panel in panels}.values())
 
 
-def loop_caption(panels: Iterable[LoopPanel]) -> str:
-    """The declared limits of variants of the drawn stacks, then the machines."""
+def loop_caption(panels: Iterable[LoopPanel], stacks: Collection[str] = ()) -> str:
+    """The variants of the drawn stacks, by default all, and their declared limits, then the machines."""
     panels = list(panels)
-    limits = loop_limit_warnings(loop for panel in panels for point in panel.points for loop in point)
-    return "".join(f"{text}\n" for text in limits) + environment_caption(runs_of(panels))
+    loops = [
+        loop
+        for panel in panels
+        for point in panel.points
+        for loop in sorted(point, key=lambda loop: panel.stacks.index(loop.stack))
+        if not stacks or loop.stack in stacks
+    ]
+    variants = [
+        f"{loop.stack}: {', '.join(f'{operator}/{variant}' for operator, variant in loop.operators.items())}"
+        for loop in loops
+    ]
+    lines = [*dict.fromkeys(variants), *loop_limit_warnings(loops), environment_caption(runs_of(panels))]
+    return "\n".join(lines)
 
 
 def draw_changes(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,18 @@ def median_us(cell: Cell, figure: str) -> float | None:
     """None where the cell was not timed, or its median is not plausible."""
     median = float(np.median(samples(cell.metrics, figure))) if is_timed(cell, figure) else math.nan
     return median if is_plausible(median) else None
+
+
+#: Times that differ by less than this share look the same on a logarithmic axis.
+SAME_TIMES = 0.01
+
+
+def coincides(times: Mapping[Any, float], drawn: Iterable[Mapping[Any, float]]) -> bool:
+    """Whether one of the curves ``drawn`` has the same times at the same points, so that this one would hide it."""
+    return any(
+        times.keys() == other.keys() and all(abs(us / other[x] - 1) < SAME_TIMES for x, us in times.items())
+        for other in drawn
+    )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ GENERATIONS = ("Ampere", "Ada", "Hopper", "Blackwell", "CPU")
 #: Width of every figure: 1350 px at 150 dpi, which GitHub shows with little shrinking.
 WIDTH_IN, DPI = 9.0, 150
 TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
+#: What surrounds the curve of a variant with the times of another one, which is drawn over both.
+HALO_STYLE = {"markersize": 6.5, "linewidth": 3, "zorder": 1.5}
 FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
 #: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 
+import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,14 +38,18 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     calibrated = [run for run in runs if run.header.calibration is not None and run.header.calibration.spins]
     if not calibrated:
         return None
-    fig = new_figure(0.5 + 2.9 * len(calibrated))
+    shared: dict[bytes, list[Run]] = {}  # the configurations of one command share a calibration
+    for run in calibrated:
+        shared.setdefault(msgspec.json.encode(run.header.calibration), []).append(run)
+    fig = new_figure(0.5 + 2.9 * len(shared))
     fig.suptitle("Timer error on kernels of known duration", fontsize=TITLE_PT)
-    rows = fig.subplots(len(calibrated), 2, squeeze=False, width_ratios=(2, 1))
+    rows = fig.subplots(len(shared), 2, squeeze=False, width_ratios=(2, 1))
     handles: dict[str, object] = {}
-    for (left, right), run in zip(rows, calibrated, strict=True):
-        name = f"{run.header.environment.gpu}, {run.header.name}"
-        handles |= _draw_residuals(left, run.header.calibration, name)
-        _draw_chases(right, run.header.calibration)
+    for (left, right), group in zip(rows, shared.values(), strict=True):
+        header = group[0].header
+        name = f"{header.environment.gpu}, {', '.join(run.header.name for run in group)}"
+        handles |= _draw_residuals(left, header.calibration, name)
+        _draw_chases(right, header.calibration)
     legend_below(fig, handles)
     caption(
         fig,

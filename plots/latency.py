@@ -17,9 +17,20 @@ from harness.analysis.estimators import AGREEMENT, disagreement
 from harness.records.schema import Run
 from plots._axes import log_x, log_y, panel_grid, title_panel, x_label
 from plots._by_gpu import GpuStyles, title_shared
-from plots._panels import Panel, PointCells, by_operator, floor_caption, gpus_of, limits_caption, panels, runs_of
+from plots._panels import (
+    Panel,
+    PointCells,
+    by_operator,
+    coincides,
+    floor_caption,
+    gpus_of,
+    limits_caption,
+    panels,
+    runs_of,
+)
 from plots._style import (
     FLOOR_STYLE,
+    HALO_STYLE,
     LABEL_PT,
     caption,
     environment_caption,
@@ -91,25 +102,30 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
     """Without the scales of the axes, which several panels may share."""
     x_axis = panel.x_axis()
     slice_name, points = panel.slice(x_axis)
-    handles, heights = {}, []
+    handles, heights, drawn = {}, [], []
     for variant in panel.variants():
         timed = [point for point in points if variant in point.timed(panel.figure)]
         if not timed:
             continue
         intervals = [stats.interval(point.cells[variant], panel.figure) for point in timed]
-        middles = [interval.median for interval in intervals]
+        times = {point.axes[x_axis]: interval.median for point, interval in zip(timed, intervals, strict=True)}
+        style = styles.of(panel, variant) if styles else variant_style(variant)
+        if coincides(times, drawn):
+            ax.plot(list(times), list(times.values()), **style, **HALO_STYLE)
+            style["zorder"] = HALO_STYLE["zorder"]
+        drawn.append(times)
         handles[panel.marked(variant)] = ax.errorbar(
-            [point.axes[x_axis] for point in timed],
-            middles,
+            list(times),
+            list(times.values()),
             yerr=[[i.median - i.low for i in intervals], [i.high - i.median for i in intervals]],
-            **(styles.of(panel, variant) if styles else variant_style(variant)),
+            **style,
             markersize=4.5,
             linewidth=1.3,
             capsize=2,
         )
         ringed = [
-            (point.axes[x_axis], middle)
-            for point, middle in zip(timed, middles, strict=True)
+            (x, us)
+            for point, (x, us) in zip(timed, times.items(), strict=True)
             if disagreement(point.cells[variant].metrics, point.run.calibration_of(point.cells[variant]))
         ]
         if ringed:

@@ -76,7 +76,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     legend_below(fig, handles)
     note = ", ".join(f"{name}: {_words(name)}" for name in schedulings)
     intervals = "95 % intervals by a bootstrap over blocks of steps; percentages: the fastest stack"
-    caption(fig, f"{intervals}. {note}\n{loop_caption(panels)}")
+    caption(fig, f"{intervals}\n{note}\n{loop_caption(panels)}")
     mark_uncalibrated(fig, runs_of(panels))
     return fig
 

@@ -31,6 +31,8 @@ from plots._style import (
 )
 
 ROW_IN = 2.5
+#: Distance between the dots of two stacks, as a share of the axis, so that equal ones do not hide each other.
+APART = 0.02
 
 
 def figure(runs: Sequence[Run]) -> Figure | None:
@@ -73,17 +75,18 @@ def _widest(panel: LoopPanel) -> int:
 def _draw(ax: Axes, panel: LoopPanel, concurrency: int, scheduling: str, styles: dict) -> dict[str, object]:
     """Returns legend handles by stack."""
     handles: dict[str, object] = {}
-    for stack in panel.stacks[1:]:
+    steps = [us / 1000 for us in panel.values("model_step_us")]
+    apart = APART * (steps[-1] - steps[0])
+    for number, stack in enumerate(panel.stacks[1:]):
         found = {}
         for step_us in panel.values("model_step_us"):
             at = {"concurrency": concurrency, "scheduling": scheduling, "model_step_us": step_us}
             if one := panel.delta(stack, "itl_us", **at):
-                found[step_us / 1000] = one.us
+                found[step_us / 1000 + apart * number] = one.us
         if found:
             handles[panel.marked(stack)] = draw_changes(
                 ax, list(found), list(found.values()), styles[stack], linewidth=1.2
             )
-    steps = [us / 1000 for us in panel.values("model_step_us")]
     ax.set_xticks(steps, [plain(step) for step in steps], fontsize=LABEL_PT)
     style_changes(ax)
     return handles

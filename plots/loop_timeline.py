@@ -1,20 +1,22 @@
 """The start of a decode step on the lanes of host and device, for two stacks side by side: what comes before the model
-step, which takes the rest.
+step, which takes the rest. A step begins where the model step before it ends.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from harness.analysis.decode_loop import value
 from harness.records.decode_loop import Loop, LoopSpan
 from harness.records.schema import Run
-from plots._lanes import Bar, draw_lanes
-from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words, title_loops
+from plots._lanes import EDGE_STYLE, Bar, draw_lanes
+from plots._loops import LoopPanel, loop_caption, loop_panels, scheduling_in_words
 from plots._style import (
     LABEL_PT,
     TITLE_PT,
@@ -28,7 +30,8 @@ ROW_IN = 1.7
 #: What host and device do, in the order of the legend.
 COLOURS = {
     "schedule": ("scheduler", "#999999"),
-    "metadata": ("metadata", "#D55E00"),
+    "metadata": ("metadata before the model step", "#D55E00"),
+    "after": ("metadata after sampling", "#E69F00"),
     "model": ("model step (host: its submission)", "#56B4E9"),
     "wait": ("host waits for accepted tokens", "#E8E8E8"),
 }
@@ -40,8 +43,9 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     if panel is None:
         return None
     rows = _rows(panel)
-    fig = new_figure(0.5 + ROW_IN * len(rows))
-    fig.suptitle("The start of a decode step, traced", fontsize=TITLE_PT)
+    fig = new_figure(0.7 + ROW_IN * len(rows))
+    where = panel.title().replace("\n", " · ")
+    fig.suptitle(f"The start of a decode step, traced\n{where}", fontsize=TITLE_PT)
     grid = fig.add_gridspec(len(rows), 2)
     for r, loops in enumerate(rows):
         spans = [_one_step(loop) for loop in loops]
@@ -49,21 +53,20 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         for c, (loop, (shown, start, end)) in enumerate(zip(loops, spans, strict=True)):
             ax = fig.add_subplot(grid[r, c])
             _draw(ax, shown, start, end, longest)
-            detail = f"{panel.marked(loop.stack)}, {scheduling_in_words(loop.axes['scheduling'])}"
-            itl = value(loop, "itl_us") / 1000
-            step = f"concurrency {loop.axes['concurrency']}, ITL {itl:.2f} ms"
-            if r == 0:
-                title_loops(ax, panel, 2, f"{detail}; {step}")
-            else:
-                ax.set_title(f"{detail}; {step}", fontsize=LABEL_PT)
+            stack = f"{panel.marked(loop.stack)}, {scheduling_in_words(loop.axes['scheduling'])}"
+            concurrency, model_ms = loop.axes["concurrency"], loop.axes["model_step_us"] / 1000
+            itl_ms = value(loop, "itl_us") / 1000
+            step = f"concurrency {concurrency}, model step {model_ms:g} ms, ITL {itl_ms:.2f} ms"
+            ax.set_title(f"{stack}\n{step}", fontsize=LABEL_PT)
             if r == len(rows) - 1:
                 ax.set_xlabel("ms since the end of the previous model step", fontsize=LABEL_PT)
-    legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()})
+    edge = {"end of a model step: the next step begins": Line2D([], [], **EDGE_STYLE)}
+    legend_below(fig, {words: Patch(facecolor=colour) for words, colour in COLOURS.values()} | edge)
     text = (
         "To the right only the model step goes on. Traced with events that the measured steps do not have; the ITL is "
         "that of the measured steps."
     )
-    caption(fig, f"{text}\n{loop_caption([panel])}")
+    caption(fig, f"{text}\n{loop_caption([panel], {loop.stack for loops in rows for loop in loops})}")
     mark_uncalibrated(fig, [panel.run])
     return fig
 
@@ -97,8 +100,10 @@ def _busy(spans: Sequence[LoopSpan], start: float, end: float) -> float:
 
 
 def _draw(ax: Axes, spans: Sequence[LoopSpan], start: float, end: float, longest: float) -> None:
-    bars = [
-        Bar(span.lane, (span.start_us - start) / 1000, (span.end_us - start) / 1000, COLOURS[span.name][1])
-        for span in spans
-    ]
+    models = {(span.lane, span.step): span.start_us for span in spans if span.name == "model"}
+    bars = []
+    for span in spans:
+        after = span.name == "metadata" and span.start_us > models.get((span.lane, span.step), math.inf)
+        colour = COLOURS["after" if after else span.name][1]
+        bars.append(Bar(span.lane, (span.start_us - start) / 1000, (span.end_us - start) / 1000, colour))
     draw_lanes(ax, bars, (end - start) / 1000, longest / 1000)

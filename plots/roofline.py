@@ -17,9 +17,10 @@ from harness.analysis.stats import floor_us, geometric_mean
 from harness.records.schema import Calibration, Run
 from harness.wording import significant
 from plots._axes import log_y, panel_grid, title_panel
-from plots._panels import Panel, floor_caption, limits_caption, median_us, panels, runs_of
+from plots._panels import Panel, coincides, floor_caption, limits_caption, median_us, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
+    HALO_STYLE,
     LABEL_PT,
     SMALL_PT,
     caption,
@@ -63,23 +64,23 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
     """Returns legend handles by name."""
     handles: dict[str, object] = {}
     points = [(point, known) for point in panel.points if (known := _calibration(point)) is not None]
-    dots: dict[str, list[tuple[int, float, float]]] = {}
+    dots: dict[str, dict[str, tuple[int, float, float]]] = {}  # variant -> point -> bytes, time, floor
     for point, known in points:
         for variant in point.timed("gpu_us"):
             size = point.cells[variant].metrics.bytes_moved
-            dots.setdefault(variant, []).append(
-                (size, median_us(point.cells[variant], "gpu_us"), floor_us(known, size))
-            )
+            dot = size, median_us(point.cells[variant], "gpu_us"), floor_us(known, size)
+            dots.setdefault(variant, {})[point.label] = dot
+    drawn: list[dict[str, float]] = []
     for variant in (name for name in panel.variants() if name in dots):
-        style = variant_style(variant) | {"linestyle": "none"}
-        (handles[panel.marked(variant)],) = ax.plot(
-            [size for size, _, _ in dots[variant]],
-            [us for _, us, _ in dots[variant]],
-            **style,
-            markersize=4,
-            alpha=0.8,
-        )
-    sizes = [max(size, 1) for of_variant in dots.values() for size, _, _ in of_variant]
+        style = variant_style(variant) | {"linestyle": "none", "alpha": 0.8}
+        sizes = [size for size, _, _ in dots[variant].values()]
+        times = {label: us for label, (_, us, _) in dots[variant].items()}
+        if coincides(times, drawn):
+            ax.plot(sizes, list(times.values()), **style, **HALO_STYLE)
+            style["zorder"] = HALO_STYLE["zorder"]
+        drawn.append(times)
+        (handles[panel.marked(variant)],) = ax.plot(sizes, list(times.values()), **style, markersize=4)
+    sizes = [max(size, 1) for of_variant in dots.values() for size, _, _ in of_variant.values()]
     low, high = min(sizes) / 2, max(sizes) * 2
     grid = np.geomspace(low, high, 200)
     floors: list[float] = []
@@ -87,11 +88,11 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
         curve = [floor_us(known, int(size)) for size in grid]
         floors += curve
         (handles["floor"],) = ax.plot(grid, curve, **FLOOR_STYLE)
-    log_y(ax, [*(us for of_variant in dots.values() for _, us, _ in of_variant), *floors])
+    log_y(ax, [*(us for times in drawn for us in times.values()), *floors])
     _bytes_axis(ax, low, high)
     ax.set_ylabel("GPU time per call (µs)", fontsize=LABEL_PT)
     ax.grid(True, color="#e6e6e6", linewidth=0.6)
-    _list_ratios(ax, {panel.marked(name): [us / floor for _, us, floor in of] for name, of in dots.items()})
+    _list_ratios(ax, {panel.marked(name): [us / floor for _, us, floor in of.values()] for name, of in dots.items()})
     title_panel(ax, panel, "")
     return handles
 

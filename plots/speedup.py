@@ -1,8 +1,8 @@
 """Speed-up over the baseline: a table per operator and device, with a row per point and a column per variant.
 
 The ratio is median(baseline) / median(variant) within one run: of gpu_us on a GPU, of cpu_us on a CPU. The baseline's
-column shows its time. Where it has none, such as a chain that cannot be captured, the others show their times. A
-hatched box has neither, and a short reason.
+column shows its time. At points where it has none, the others show their times; an operator whose baseline has none at
+all, such as a chain that cannot be captured, is left out. A hatched box has neither, and a short reason.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ MAX_ROWS, MAX_ROWS_OF_ALL = 60, 240
 
 
 def figure(runs: Sequence[Run]) -> Figure | None:
-    """None where no run has a timed cell."""
+    """None where no run has a timed baseline."""
     groups = by_operator(panels(runs))
     found = [panel for group in groups for panel in group]
-    if not found:
+    max_rows = min(MAX_ROWS, max(12, MAX_ROWS_OF_ALL // max(1, len(found))))
+    of_all = [speedup_table(panel, max_rows) for panel in found]
+    tables = [one for one in of_all if any(row.ratios for row in one.rows)]
+    if not tables:
         return None
-    max_rows = min(MAX_ROWS, max(12, MAX_ROWS_OF_ALL // len(found)))
-    tables = [speedup_table(panel, max_rows) for panel in found]
     bands = _bands(tables, beside=any(len(group) > 1 for group in groups))
     heights = [
         max(_header_in(band, one) for one in band) + ROW_IN * max(len(one.rows) for one in band) for band in bands
@@ -71,12 +72,17 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         for column, one in enumerate(band):
             _draw_table(fig.add_subplot(inside[column]), band, one, mappable)
     _draw_colorbar(fig, fig.add_subplot(grid[-1]), mappable)
-    used = {row.reasons.get(name) for one in tables for row in one.rows for name in one.columns}
+    used = {row.reasons.get(name) for one in of_all for row in one.rows for name in one.columns}
     meanings = [f"{reason}: {meaning}" for reason, meaning in MEANINGS.items() if reason in used]
     if any(row.times for one in tables for row in one.rows):
         meanings.append("a time instead of a ratio: the baseline was not timed there")
+    left_out = [
+        f"left out: {panel.operator}, whose baseline {panel.baseline} has no time ({row.reasons[panel.baseline]})"
+        for panel, row in ((one.panel, one.rows[0]) for one in of_all if one not in tables)
+    ]
     limits = limits_caption(found).rstrip("\n")
-    caption(fig, "\n".join(filter(None, ("; ".join(meanings), limits, environment_caption(runs_of(found))))))
+    lines = ["; ".join(meanings), *left_out, limits, environment_caption(runs_of(found))]
+    caption(fig, "\n".join(filter(None, lines)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 

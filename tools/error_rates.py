@@ -402,7 +402,7 @@ def draw(document: dict, stem: Path) -> list[Path]:
         rows = [row for row in rows if row["processes"] == LOOKS_AT.get(rule, USUAL)]
         failed = float(np.mean([row["exit_1"] for row in rows]))
         alarms.barh(place, failed, color=colour, height=0.6)
-        alarms.text(failed + 0.015, place, f"{failed:.1%}", va="center", fontsize=SMALL_PT)
+        alarms.text(failed + 0.015, place, f"{100 * failed:.1f} %", va="center", fontsize=SMALL_PT)
         found = [float(np.mean([row[f"found_{share:g}"] for row in rows])) for share in injected]
         width = 2.4 if rule == "suite" else 1.3
         power.plot(injected, found, color=colour, marker="o", markersize=4, linewidth=width)
@@ -418,17 +418,16 @@ def draw(document: dict, stem: Path) -> list[Path]:
     power.set_xticks([], minor=True)
     power.set_ylim(-0.03, 1.05)
     for axes, axis in ((alarms, alarms.xaxis), (power, power.yaxis)):
-        axis.set_major_formatter(PercentFormatter(1.0))
+        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         axes.tick_params(labelsize=LABEL_PT)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x" if axes is alarms else "y", color="#EEEEEE")
         axes.set_axisbelow(True)
-    machines = ", ".join(f"{name}: {one['processes']} processes" for name, one in document["machines"].items())
-    cells = max(one["cells"] for one in document["machines"].values())
+    machines = document["machines"].values()
     caption(
         figure,
-        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes for each machine and point, up "
-        f"to {cells} cells each, drawn from records of unchanged code ({machines}).",
+        f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
+        f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
     )
     return save(figure, stem)
 

@@ -59,6 +59,8 @@ LOOPS = {
     "nvidia-h100/decode_loop": "four operators, DeepSeek-V3.2",
     f"{GPU}/decode_loop_mamba": "Mamba operators, hybrid",
 }
+#: All that docs/decode-loop-results.md shows.
+LOOP_RECORDS = (*LOOPS, f"{GPU}/decode_loop_mtp1_azure", f"{GPU}/decode_loop_mtp3_mooncake")
 #: The model step in that table.
 LOOP_MODEL_STEP_US = 9000
 #: Variants of peers/, and what they are called in the README. Of several for one operator, the first that was timed is
@@ -147,8 +149,9 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
 
 
 def row_of(run: Run, cells: dict[str, Cell], variants: list[str], with_ratio: bool = True) -> list[str]:
-    """An entry for each variant, then the floor."""
-    times = {name: found.median for name, cell in cells.items() if (found := interval(cell, "gpu_us"))}
+    """An entry for each of these variants, then the floor."""
+    timed = ((name, interval(cells[name], "gpu_us")) for name in variants if name in cells)
+    times = {name: found.median for name, found in timed if found}
     fastest = min(times, key=times.get) if len(times) > 1 else None
     floors = [significant(floor_of(run, cells[name])) for name in times][:1] or ["–"]
     return [entry(run, cells.get(name), name == fastest, with_ratio) for name in variants] + floors
@@ -167,6 +170,11 @@ def gpu_and_versions(run: Run) -> str:
     return f"{found.gpu}, driver {found.driver}, torch {found.torch}, Triton {found.triton}"
 
 
+def short_name(name: str) -> str:
+    """Of a record, in code; with its folder only where that is another GPU's."""
+    return f"`{name.removeprefix(f'{GPU}/')}`"
+
+
 def packages_of(run: Run) -> str:
     return ", ".join(f"{name} {version}" for name, version in run.header.environment.packages.items())
 
@@ -174,14 +182,12 @@ def packages_of(run: Run) -> str:
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
-def environment() -> list[str]:
-    """One line per machine and commit."""
+def environment(names: Sequence[str] = RECORDS) -> list[str]:
+    """One line per machine and software."""
     where: dict[str, list[str]] = {}
-    for name in RECORDS:
-        run = record(name)
-        text = f"{gpu_and_versions(run)}, commit {run.header.environment.commit}"
-        where.setdefault(text, []).append(f"`{run.header.name}`")
-    return [f"{', '.join(names)}: {text}.  " for text, names in where.items()]
+    for name in names:
+        where.setdefault(gpu_and_versions(record(name)), []).append(short_name(name))
+    return [f"{', '.join(of_records)}: {text}.  " for text, of_records in where.items()]
 
 
 def engine_in(cells: dict[str, Cell]) -> str | None:
@@ -203,12 +209,9 @@ def summary() -> list[str]:
         if not cells:
             raise SpliceError(f"{run.path} has no cells of {operator} for the README's table")
         shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
-        engine, upstream = engine_in(cells), "–"
-        if engine is not None:
-            upstream = f"{ENGINES[engine]}: {entry(run, cells[engine], False, False)}"
-        elif "engine" in cells:
-            upstream = entry(run, cells["engine"], False, False)
-        rows.append([f"`{operator}`", upstream, *row_of(run, cells, shown, with_ratio=False)])
+        engine = engine_in(cells)
+        upstream, *others = row_of(run, cells, [engine or "engine", *shown], with_ratio=False)
+        rows.append([f"`{operator}`", f"{ENGINES[engine]}: {upstream}" if engine else upstream, *others])
     run = record(f"{GPU}/peers")
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
@@ -326,33 +329,30 @@ def example() -> list[str]:
     return ["```python", *text.rstrip().splitlines(), "```"]
 
 
-def runs() -> list[str]:
-    """What each record was made with, and how its timer did."""
-    rows = []
-    for name in RECORDS:
+def runs(names: Sequence[str] = RECORDS) -> list[str]:
+    """What the records were made with, and how their timer did; a row for those of one command."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
         run = record(name)
         header, known = run.header, run.header.calibration
         worst = max((abs(residual.error_us) for residual in residuals(known)), default=0.0)
-        rows.append(
-            [
-                f"`{header.name}`",
-                f"`{header.command}`",
-                header.started[:10],
-                header.environment.commit,
-                str(header.seed),
-                run.cache,
-                significant(block_copy_us(known)),
-                significant(copy_bandwidth(known) / 1e6),
-                significant(statistics.median(known.launch_host_us)),
-                f"{1000 * worst:.0f}",
-            ]
+        made_with = (
+            f"`{header.command}`",
+            header.started[:10],
+            header.environment.commit,
+            str(header.seed),
+            run.cache,
+            significant(block_copy_us(known)),
+            significant(copy_bandwidth(known) / 1e6),
+            significant(statistics.median(known.launch_host_us)),
+            f"{1000 * worst:.0f}",
         )
-    head = ["record", "command", "date", "commit", "seed", "cache"]
+        rows.setdefault(made_with, []).append(short_name(name))
+    head = ["records", "command", "date", "commit", "seed", "cache"]
     head += ["block copy, µs", "copy, TB/s", "bare launch, host µs", "largest residual, ns"]
-    warned = [
-        f"`{record(name).header.name}` is uncalibrated: {why}." for name in RECORDS for why in record(name).uncalibrated
-    ]
-    return markdown_table(head, rows, 6) + [line for text in warned for line in ("", text)]
+    warned = [f"{short_name(name)} is uncalibrated: {why}." for name in names for why in record(name).uncalibrated]
+    table = markdown_table(head, [[", ".join(of_records), *made_with] for made_with, of_records in rows.items()], 6)
+    return table + [line for text in warned for line in ("", text)]
 
 
 def agreement() -> list[str]:
@@ -578,6 +578,7 @@ def gpus() -> list[str]:
 
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
+    "loop-environment": lambda: environment(LOOP_RECORDS),
     "summary": summary,
     "overview": overview,
     "loop-overview": loop_overview,
@@ -585,6 +586,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "engines": engines,
     "gpus": gpus,
     "runs": runs,
+    "loop-runs": lambda: runs(LOOP_RECORDS),
     "agreement": agreement,
     "placements": placements,
     "timers": timers,

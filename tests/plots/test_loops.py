@@ -84,8 +84,8 @@ def test_stacks_look_different_and_the_same_in_all_panels(h200, b200):
 
 def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
     shown = texts(loop_timeline.figure([h200]))
-    assert re.search(r"chains, sync; concurrency 32, ITL \d", shown)
-    assert re.search(r"fused, async.*; concurrency 32, ITL \d", shown)
+    assert re.search(r"chains, sync\nconcurrency 32, model step 5 ms, ITL \d", shown)
+    assert re.search(r"fused, async.*\nconcurrency 32, model step 5 ms, ITL \d", shown)
 
 
 def test_stacks_with_limits_are_marked(h200):
