@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from baselines.mamba_spec_metadata.operator import Inputs, operator
 from baselines.workloads.mamba_steps import table_columns
-from harness.discover import discover, unavailable
-from harness.verify.fixture import Fixture, verify_cell
 from tests.baselines.in_place import check_in_place
 from tests.baselines.mamba_batches import batches, entries_moved, int32
 from tests.baselines.random_batches import check_random, legal_point, run_examples
@@ -175,14 +173,3 @@ def test_traffic_counts_every_entry_once(axes, seed):
 @given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
     check_random(operator, SMALL | axes, seed, crowds=CROWDS)
-
-
-@pytest.mark.skipif(
-    unavailable(discover().find(operator.name, "compiled_chain"), DEVICE) is not None, reason="needs a compiler"
-)
-@pytest.mark.parametrize("mode", ["all", "align", "none"])
-def test_the_compiled_chain_equals_the_reference(mode):
-    point = operator.complete(
-        {"batch_size": 5, "padding": 0.3, "cache_mode": mode, "churn": 0.2 if mode == "all" else 0.0}
-    )
-    verify_cell(Fixture(operator, point, DEVICE, seed=1), discover().find(operator.name, "compiled_chain"))
