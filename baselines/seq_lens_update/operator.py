@@ -81,9 +81,6 @@ SCHEDULING = Axis(
     "async",
     "whether the CPU counts the previous step's drafts as accepted (async) or knows which were (sync)",
 )
-ACCEPTANCE = Axis(
-    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
-)
 PREFILLS = Axis(
     "prefills", axes.whole(0), 0, "requests of the batch, the last ones, that run a prefill chunk instead of a decode"
 )
@@ -107,7 +104,7 @@ AXES = (
     CHURN,
     ROW_ORDER,
     SCHEDULING,
-    ACCEPTANCE,
+    axes.ACCEPTANCE,
     PREFILLS,
     PREFILL_LEN,
     MAX_NUM_SEQS,
