@@ -10,8 +10,9 @@ import torch
 
 from harness.contract import Operator, Variant
 from harness.verify.equality import compare
+from harness.verify.fixture import synchronize
 from tests.baselines.random_batches import legal_point
-from tests.runnable import on_device
+from tests.runnable import DEVICE, on_device
 
 
 def check_in_place(operator: Operator, variant: Variant, axes: Mapping[str, Any], state: Mapping[str, str]) -> None:
@@ -23,5 +24,6 @@ def check_in_place(operator: Operator, variant: Variant, axes: Mapping[str, Any]
     tensors = {f.name: t for f in fields(out) if isinstance(t := getattr(out, f.name), torch.Tensor)}
     before = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
     variant.setup(point, x, out)()
+    synchronize(DEVICE)
     for name, expected in operator.reference(point, inputs).items():
         compare(name, tensors[name].cpu(), before[name], expected)
