@@ -38,7 +38,7 @@ def test_nothing_is_broken():
     assert set(CATALOG.operators) >= {"decode_flatten", "decode_native"}
 
 
-#: Operators whose chains a CPU compiles in seconds. The end-to-end test has those of decode_flatten and decode_native.
+#: Operators whose chains a CPU compiles in seconds. The end-to-end test has decode_flatten.
 BY_INDUCTOR = ("draft_inputs", "gather_block_tables", "seq_lens_update")
 COMPILED = [variant for variant in healthy(compiled=True) if variant.name.startswith("compiled")]
 
