@@ -181,9 +181,6 @@ class Operator:
         frame = sys._getframe(2)  # behind the __init__ that dataclass writes
         object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
-    def axis(self, name: str) -> Axis:
-        return next(axis for axis in self.axes if axis.name == name)
-
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""
         full: dict[str, Any] = {}

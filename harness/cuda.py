@@ -33,7 +33,6 @@ CACHE_SWITCH = "BENCH_CUBIN_CACHE"
 #: Bytes of all cubins on disk; those not read for longest go first.
 MAX_CACHE_BYTES = 256 * 2**20
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.MULTILINE)
-_CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class CompileError(RuntimeError):
@@ -97,7 +96,7 @@ def _disk_cache() -> FileStreamProgramCache | None:
         return None
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return FileStreamProgramCache(root / "spec-decode-bench" / "cubins", max_size_bytes=MAX_CACHE_BYTES)
+        return FileStreamProgramCache(root / "spec-decode-bench", max_size_bytes=MAX_CACHE_BYTES)
     except (OSError, RuntimeError):  # the latter from a user without a home
         return None
 
@@ -148,21 +147,17 @@ def _compiler_version() -> str:
 
 
 def _cached(key: bytes | None) -> bytes | None:
-    """The cubin under a key; None where there is none, or the entry on disk is damaged."""
-    if key is None:
-        return None
-    with suppress(OSError):
-        entry = _disk_cache().get(key) or b""
-        checksum, cubin = entry[:_CHECKSUM_BYTES], entry[_CHECKSUM_BYTES:]
-        if checksum == hashlib.sha256(cubin).digest():
-            return cubin
+    """The cubin under a key; None where there is none."""
+    if key is not None:
+        with suppress(OSError):
+            return _disk_cache().get(key)
     return None
 
 
 def _store(key: bytes | None, cubin: bytes) -> None:
     if key is not None:
         with suppress(OSError):  # a full disk or a read-only home only costs time
-            _disk_cache()[key] = hashlib.sha256(cubin).digest() + cubin
+            _disk_cache()[key] = cubin
 
 
 # --- launches ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 from baselines.k_quant_gather import operator as gather
 from baselines.paged_mqa_schedule import operator as paged
 from baselines.workloads.integers import cdiv
-from baselines.workloads.prefill_chunks import longest_request
 from harness.contract import GPU, Point, variant
 from harness.cuda import current_arch, function_of
 from harness.launch import packed
@@ -37,7 +36,7 @@ def _longest(point: Point) -> int:
     """Tokens of the longest request, as far as the host knows: exact where all are alike."""
     if point.seq_lens == "uniform":
         return cdiv(point.chunk_tokens, point.batch_size)
-    return min(point.chunk_tokens, longest_request(point))
+    return min(point.chunk_tokens, gather.longest_request(point))
 
 
 def _skip_gather(point: Point) -> str | None:

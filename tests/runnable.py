@@ -1,6 +1,9 @@
-"""The variants of one operator, or of all, that this machine can run."""
+"""The variants of one operator, or of all, that this machine can run, and their inputs and outputs on its device."""
 
 from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -19,6 +22,20 @@ def healthy(operator: str | None = None, compiled: bool = False) -> list[Variant
 def defective(operator: str | None = None) -> list[Variant]:
     """Variants with a historic defect, which must be rejected."""
     return [v for v in _runnable(operator) if v.defect is not None]
+
+
+def on_device(tensors: Any, **replaced: torch.Tensor) -> Any:
+    """Inputs or outputs with copies of their tensors on DEVICE; what an engine's host holds stays there, pinned.
+
+    replaced: tensors to take instead of copies.
+    """
+    copies = {}
+    for field in fields(tensors):
+        value = getattr(tensors, field.name)
+        if field.name not in replaced and isinstance(value, torch.Tensor):
+            host = value.pin_memory if DEVICE == "cuda" else value.clone
+            copies[field.name] = host() if field.metadata.get("host") else value.to(DEVICE, copy=True)
+    return replace(tensors, **copies, **replaced)
 
 
 def _runnable(operator: str | None) -> list[Variant]:

@@ -12,16 +12,8 @@ from harness.contract import Point
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:
     """Padding requests bring no tokens, so the step is padded by theirs up to the captured size."""
-    return {
-        "batch_size": shape.batch_size,
-        "next_n": shape.next_n,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "padding": shape.padding,
-        "token_padding": shape.batch_size * shape.next_n - shape.num_tokens,
-        "block_size": shape.block_size,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
-    }
+    names = ("batch_size", "next_n", "context_len", "max_model_len", "padding", "block_size", "max_num_batched_tokens")
+    return {**shape.axes(*names), "token_padding": shape.batch_size * shape.next_n - shape.num_tokens}
 
 
 def inputs(point: Point, state: EngineState) -> Inputs:

@@ -10,14 +10,7 @@ from baselines.workloads.engine_state import Consumed, EngineShape, LoopBinding
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:
-    return {
-        "batch_size": shape.batch_size,
-        "next_n": shape.next_n,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "padding": shape.padding,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
-    }
+    return shape.axes("batch_size", "next_n", "context_len", "max_model_len", "padding", "max_num_batched_tokens")
 
 
 BINDING = LoopBinding(

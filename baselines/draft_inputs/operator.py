@@ -36,7 +36,6 @@ from torch import Tensor
 from baselines.draft_inputs.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
-from baselines.workloads.context_lengths import plain
 from baselines.workloads.decode_batch import int32
 from harness.contract import Axis, Expected, Operator, Point, Rule
 
@@ -44,9 +43,6 @@ DRAFT_PASS = Axis(
     "draft_pass", axes.choice("first", "second", "later"), "first", "which of the drafter's passes gets its inputs"
 )
 ADVANCE = Axis("advance", axes.choice("yes", "no"), "yes", "whether positions advance from pass to pass")
-ACCEPTANCE = Axis(
-    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
-)
 HIDDEN_SIZE = Axis("hidden_size", axes.whole(1), 7168, "2-byte values of a hidden row, copied by later passes")
 AXES = slots.bounded(
     axes.BATCH_SIZE,
@@ -60,7 +56,7 @@ AXES = slots.bounded(
     slots.MAX_NUM_SEQS,
     DRAFT_PASS,
     ADVANCE,
-    ACCEPTANCE,
+    axes.ACCEPTANCE,
     HIDDEN_SIZE,
     axes.MAX_NUM_BATCHED_TOKENS,
 )

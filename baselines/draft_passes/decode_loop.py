@@ -15,10 +15,8 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
     """The drafter of a hybrid has attention alone."""
     return {
         **step_axes(shape),
-        "block_size": shape.block_size,
+        **shape.axes("block_size", "num_sms", "max_num_batched_tokens"),
         "indexer": "none" if indexer(shape) == "none" else "native",
-        "num_sms": shape.num_sms,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
     }
 
 

@@ -50,7 +50,7 @@ NUM_SMS = axes.num_sms("SMs that the indexer's schedules distribute work over", 
 AXES = slots.composed(
     *slots.BUSY_STEP,
     *slots.GROUPS,
-    draft_inputs.ACCEPTANCE,
+    axes.ACCEPTANCE,
     draft_inputs.ADVANCE,
     INDEXER,
     NUM_SMS,

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baselines.k_quant_gather.operator import Inputs, Outputs, operator
+from baselines.k_quant_gather.operator import Inputs, Outputs, operator, scale_bytes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
-from baselines.workloads.prefill_chunks import scale_bytes
 from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 
 from baselines.k_quant_gather.chains import copy_where, locate_tokens, make_pages, masked_gather
-from baselines.k_quant_gather.operator import Inputs, Outputs
-from baselines.workloads.prefill_chunks import SCALE_BYTES
+from baselines.k_quant_gather.operator import SCALE_BYTES, Inputs, Outputs
 from harness.contract import Point, variant
 
 

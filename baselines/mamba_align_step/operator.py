@@ -43,11 +43,8 @@ from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
 from harness.contract import Axis, Expected, Operator, Point
 
 PHASE = Axis("phase", axes.choice("before_forward", "after_sampling"), "before_forward", "which end of a step this is")
-ACCEPTANCE = Axis(
-    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
-)
 FRESH = Axis("fresh", axes.probability, 0.0, "share of the requests without a running state yet", plain)
-AXES = slots.bounded(*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, ACCEPTANCE, FRESH)
+AXES = slots.bounded(*slots.STEP, MAMBA_BLOCK_SIZE, slots.NUM_GROUPS, PHASE, axes.ACCEPTANCE, FRESH)
 RULES = slots.STEP_RULES
 
 

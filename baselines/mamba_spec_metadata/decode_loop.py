@@ -12,15 +12,8 @@ from harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:
-    return {
-        "batch_size": shape.batch_size,
-        "num_speculative_blocks": shape.num_drafts,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "padding": shape.padding,
-        "mamba_block_size": shape.mamba_block_size,
-        "max_num_seqs": shape.max_num_seqs,
-    }
+    names = ("batch_size", "context_len", "max_model_len", "padding", "mamba_block_size", "max_num_seqs")
+    return {**shape.axes(*names), "num_speculative_blocks": shape.num_drafts}
 
 
 def inputs(point: Point, state: EngineState) -> Inputs:

@@ -11,16 +11,8 @@ from harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:
-    return {
-        "batch_size": shape.batch_size,
-        "next_n": shape.next_n,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "padding": shape.padding,
-        "num_heads_q": shape.num_heads_q,
-        "num_sms": shape.num_sms,
-        "max_num_seqs": shape.max_num_seqs,
-    }
+    step = shape.axes("batch_size", "next_n", "context_len", "max_model_len", "padding", "max_num_seqs")
+    return {**step, **shape.axes("num_heads_q", "num_sms")}
 
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:

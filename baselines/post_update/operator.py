@@ -34,7 +34,6 @@ from torch import Tensor
 from baselines.post_update.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
-from baselines.workloads.context_lengths import plain
 from baselines.workloads.decode_batch import int32
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
@@ -43,9 +42,6 @@ ROW_PADDING = 3
 #: Limit of the penalty counts, bytes.
 MOST_BIN_BYTES = 1 << 30
 
-ACCEPTANCE = Axis(
-    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
-)
 PENALTIES = Axis("penalties", axes.choice("off", "on"), "off", "whether tokens are counted for penalties")
 NEW_DRAFTS = Axis("new_drafts", axes.choice("no", "yes"), "no", "whether drafts arrive with the tokens")
 
@@ -59,7 +55,7 @@ _vocab_size.examples = (9, 33, 1027)
 VOCAB_SIZE = Axis("vocab_size", _vocab_size, 32768, "token ids, and columns of the penalty counts")
 HISTORY_LEN = Axis("history_len", axes.whole(1), 2048, "tokens of history that a slot holds")
 
-AXES = slots.bounded(*slots.STEP, ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
+AXES = slots.bounded(*slots.STEP, axes.ACCEPTANCE, PENALTIES, NEW_DRAFTS, VOCAB_SIZE, HISTORY_LEN, slots.MEMORY)
 RULES = (
     *slots.STEP_RULES,
     Rule(

@@ -11,14 +11,8 @@ from harness.contract import Point
 
 
 def axes(shape: EngineShape) -> Mapping[str, Any]:
-    return {
-        "batch_size": shape.num_requests,
-        "next_n": shape.next_n,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "max_num_seqs": shape.max_num_seqs,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
-    }
+    names = ("next_n", "context_len", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+    return {**shape.axes(*names), "batch_size": shape.num_requests}
 
 
 def inputs(point: Point, state: EngineState) -> Inputs:

@@ -46,7 +46,7 @@ from torch import Tensor
 from baselines.seq_lens_update.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import int32, query_lens
 from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
 
 #: Contents of buffer rows that no request had. A sum with it is recognisable, and never a legal length.
@@ -81,9 +81,6 @@ SCHEDULING = Axis(
     "async",
     "whether the CPU counts the previous step's drafts as accepted (async) or knows which were (sync)",
 )
-ACCEPTANCE = Axis(
-    "acceptance", axes.probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
-)
 PREFILLS = Axis(
     "prefills", axes.whole(0), 0, "requests of the batch, the last ones, that run a prefill chunk instead of a decode"
 )
@@ -107,7 +104,7 @@ AXES = (
     CHURN,
     ROW_ORDER,
     SCHEDULING,
-    ACCEPTANCE,
+    axes.ACCEPTANCE,
     PREFILLS,
     PREFILL_LEN,
     MAX_NUM_SEQS,
@@ -188,19 +185,9 @@ def by_slot(point: Point) -> bool:
     return point.state == "slots"
 
 
-def _query_lens(pattern: str, count: int, top: int) -> np.ndarray:
-    """Query tokens of ``count`` requests in no particular order; one of them has ``top``."""
-    if pattern == "ragged":
-        return top - np.arange(count) % top
-    lengths = np.full(count, top)
-    if pattern == "mixed" and count > 1:
-        lengths[count - max(count // 10, 1) :] = 1
-    return lengths
-
-
 def num_tokens(point: Point) -> int:
     """A: query tokens of the step."""
-    decodes = _query_lens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
+    decodes = query_lens(point.decode_len, point.batch_size - point.prefills, point.max_decode_len)
     return int(decodes.sum()) + point.prefills * point.prefill_len
 
 
@@ -209,7 +196,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     rng = np.random.default_rng(seed)
     rows, prev_rows, decodes = point.batch_size, point.num_prev_reqs, point.batch_size - point.prefills
     scheduled = np.full(rows, point.prefill_len)
-    scheduled[:decodes] = rng.permutation(_query_lens(point.decode_len, decodes, point.max_decode_len))
+    scheduled[:decodes] = rng.permutation(query_lens(point.decode_len, decodes, point.max_decode_len))
 
     survivors = np.sort(rng.choice(rows, min(rows - round(point.churn * rows), prev_rows), replace=False))
     sources = rng.choice(prev_rows, len(survivors), replace=False)
@@ -217,7 +204,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     prev_pos[survivors] = np.sort(sources) if point.row_order == "kept" else sources
 
     # What the previous step did, by its rows. One without drafts produced one token, or none in the middle of a prompt.
-    drafts = rng.permutation(_query_lens(point.decode_len, prev_rows, point.next_n) - 1)
+    drafts = rng.permutation(query_lens(point.decode_len, prev_rows, point.next_n) - 1)
     drafts[prev_pos[decodes:][prev_pos[decodes:] >= 0]] = 0
     accepted = (rng.random((prev_rows, point.next_n - 1)) < point.acceptance).cumprod(axis=1)
     accepted = np.where(np.arange(point.next_n - 1) < drafts[:, None], accepted, 0).sum(axis=1)

@@ -25,10 +25,8 @@ from harness.contract import Point
 def axes(shape: EngineShape) -> Mapping[str, Any]:
     return {
         **step_axes(shape),
-        "history_len": shape.history_len,
+        **shape.axes("history_len", "mamba_block_size", "max_num_batched_tokens"),
         "states": "yes" if shape.state_groups else "no",
-        "mamba_block_size": shape.mamba_block_size,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
     }
 
 

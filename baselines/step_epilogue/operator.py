@@ -36,7 +36,7 @@ from harness.contract import HOST, Axis, Expected, Operator, Point
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = slots.composed(
     *slots.BUSY_STEP,
-    post_update.ACCEPTANCE,
+    axes.ACCEPTANCE,
     post_update.PENALTIES,
     post_update.VOCAB_SIZE,
     post_update.HISTORY_LEN,

@@ -39,29 +39,17 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
     flat = indexer(shape) == "flatten"
     return {
         **step_axes(shape),
-        "block_size": shape.block_size,
+        **shape.axes("block_size", "state_groups", "mamba_block_size", "history_len", "max_num_batched_tokens"),
+        **shape.axes("num_heads_q", "num_sms"),
         "num_groups": 1 + shape.state_groups,
-        "state_groups": shape.state_groups,
-        "mamba_block_size": shape.mamba_block_size,
-        "history_len": shape.history_len,
-        "max_num_batched_tokens": shape.max_num_batched_tokens,
         "indexer": indexer(shape),
         "token_padding": shape.batch_size * shape.next_n - shape.num_tokens if flat else 0,
-        "num_heads_q": shape.num_heads_q,
-        "num_sms": shape.num_sms,
     }
 
 
 def step_axes(shape: EngineShape) -> dict[str, Any]:
     """Every request decodes next_n tokens."""
-    return {
-        "batch_size": shape.batch_size,
-        "next_n": shape.next_n,
-        "context_len": shape.context_len,
-        "max_model_len": shape.max_model_len,
-        "padding": shape.padding,
-        "max_num_seqs": shape.max_num_seqs,
-    }
+    return shape.axes("batch_size", "next_n", "context_len", "max_model_len", "padding", "max_num_seqs")
 
 
 def inputs(point: Point, state: EngineState) -> Inputs:

@@ -55,7 +55,7 @@ AXES = slots.composed(
     *slots.GROUPS,
     slots.STATE_GROUPS,
     MAMBA_BLOCK_SIZE,
-    mamba_align_step.ACCEPTANCE,
+    axes.ACCEPTANCE,
     mamba_align_step.FRESH,
     gather_block_tables.WINDOW,
     gather_block_tables.DIRTY,

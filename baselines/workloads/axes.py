@@ -105,6 +105,9 @@ PADDING = Axis(
     "share of the batch that is padding requests (rounded up; at least one request is real)",
     plain,
 )
+ACCEPTANCE = Axis(
+    "acceptance", probability, 0.75, "probability that a draft is accepted, given that those before it were", plain
+)
 TOKEN_PADDING = Axis("token_padding", whole(0), 0, "tokens added after the real ones to reach a captured size")
 MAX_NUM_BATCHED_TOKENS = Axis("max_num_batched_tokens", whole(1), 8192, "capacity of the per-token buffers")
 HOST_LENS = Axis(

@@ -38,7 +38,7 @@ def max_tokens(point: Point) -> int:
     """
     if point.get("host_lens", "exact") == "stale":
         return (point.batch_size - num_padding_requests(point)) * point.max_decode_len
-    return int(_decode_len_multiset(point).sum())
+    return int(_decode_lens(point).sum())
 
 
 def make_batch(point: Point, seed: int) -> Batch:
@@ -48,7 +48,7 @@ def make_batch(point: Point, seed: int) -> Batch:
     rng = np.random.default_rng(seed)
     real = point.batch_size - num_padding_requests(point)
     decode_lens = np.zeros(point.batch_size, dtype=np.int64)
-    decode_lens[:real] = rng.permutation(_decode_len_multiset(point))
+    decode_lens[:real] = rng.permutation(_decode_lens(point))
     longest_kv = point.max_model_len
     if "table_columns" in point:
         longest_kv = min(longest_kv, point.table_columns * point.block_size)
@@ -78,15 +78,21 @@ def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
     return torch.from_numpy(storage)[:, : point.table_columns]
 
 
-def _decode_len_multiset(point: Point) -> np.ndarray:
-    """Decode lengths of the real requests in no particular order, int64; max_decode_len occurs at least once."""
-    real, top = point.batch_size - num_padding_requests(point), point.max_decode_len
-    pattern = point.get("decode_len", "uniform")
+def _decode_lens(point: Point) -> np.ndarray:
+    real = point.batch_size - num_padding_requests(point)
+    return query_lens(point.get("decode_len", "uniform"), real, point.max_decode_len)
+
+
+def query_lens(pattern: str, count: int, top: int) -> np.ndarray:
+    """int64 [count] query tokens of requests in no particular order; ``top`` occurs where there is a request.
+
+    pattern: a value of axes.DECODE_LEN.
+    """
     if pattern == "ragged":
-        return top - np.arange(real) % top
-    lengths = np.full(real, top)
-    if pattern == "mixed":
-        lengths[real - (max(real // 10, 1) if real > 1 else 0) :] = 1
+        return top - np.arange(count) % top
+    lengths = np.full(count, top)
+    if pattern == "mixed" and count > 1:
+        lengths[count - max(count // 10, 1) :] = 1
     return lengths
 
 

@@ -50,6 +50,10 @@ class EngineShape:
     by_slot: bool = False
     history_len: int = 1
 
+    def axes(self, *names: str) -> dict[str, Any]:
+        """The axes of an operator that have the name of a size of the loop, with their values."""
+        return {name: getattr(self, name) for name in names}
+
     @property
     def num_tokens(self) -> int:
         """Query tokens of the real requests."""

@@ -39,13 +39,7 @@ MAX_MODEL_LEN = replace(axes.MAX_MODEL_LEN, default=262144)
 MAMBA_BLOCK_SIZE = Axis(
     "mamba_block_size", axes.whole(1), 1024, "tokens between two cached states; not the block size of attention"
 )
-ACCEPTANCE = Axis(
-    "acceptance",
-    axes.probability,
-    0.8,
-    "probability that a draft is accepted, given that all drafts before it were",
-    axes.plain,
-)
+ACCEPTANCE = replace(axes.ACCEPTANCE, default=0.8)
 CHURN = Axis(
     "churn",
     axes.probability,

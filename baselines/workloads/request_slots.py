@@ -18,7 +18,7 @@ from torch import Tensor
 
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
-from baselines.workloads.decode_batch import int32
+from baselines.workloads.decode_batch import int32, query_lens
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Point, Rule
 
@@ -157,14 +157,8 @@ def num_real(point: Point) -> int:
 
 def decode_lens(point: Point) -> np.ndarray:
     """Query tokens of the decodes in no particular order; max_decode_len occurs if there is a decode."""
-    count, top = num_real(point) - point.get("prefills", 0), point.max_decode_len
-    pattern = point.get("decode_len", "uniform")
-    if pattern == "ragged":
-        return top - np.arange(count) % top
-    lengths = np.full(count, top)
-    if pattern == "mixed" and count > 1:
-        lengths[count - max(count // 10, 1) :] = 1
-    return lengths
+    decodes = num_real(point) - point.get("prefills", 0)
+    return query_lens(point.get("decode_len", "uniform"), decodes, point.max_decode_len)
 
 
 def num_tokens(point: Point) -> int:

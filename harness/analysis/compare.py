@@ -538,7 +538,7 @@ def _pairs(result: Comparison) -> list[_Row]:
     for run in result.base:
         variants = [
             {cell.point_key: cell for cell in run.in_order if name in (cell.variant, f"{cell.operator}/{cell.variant}")}
-            for name in result.pair or ()
+            for name in result.pair
         ]
         for point, cell in variants[1].items():
             if point in variants[0]:

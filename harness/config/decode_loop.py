@@ -75,7 +75,6 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     output_len:     tokens that a request produces, likewise.
     model_step_us:  time of a model step on the device, microseconds.
     host_step_us:   work of the scheduler between two steps beyond what the loop itself does, microseconds.
-    streamed_bytes: that a model step reads through the L2 cache; twice the size of the cache unless given.
     captured:       batch sizes of captured graphs; a batch is padded up to the next one.
     scheduling:     sync: the host waits for the accepted counts before it prepares a step. async: it runs a step ahead.
     graph:          none: metadata is launched eagerly. full: it is captured with the model step.
@@ -94,7 +93,6 @@ class DecodeLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     output_len: Any = None
     model_step_us: Microseconds | Annotated[list[Microseconds], Meta(min_length=1)] = 12000.0
     host_step_us: Annotated[float, Meta(ge=0, le=1e7)] = 0.0
-    streamed_bytes: Annotated[int, Meta(ge=16, le=2**36)] | None = None
     captured: Annotated[tuple[Positive, ...], Meta(min_length=1)] = CAPTURED
     scheduling: Scheduling | Annotated[list[Scheduling], Meta(min_length=1)] = "sync"
     graph: GraphMode | Annotated[list[GraphMode], Meta(min_length=1)] = "none"

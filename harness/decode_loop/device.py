@@ -34,7 +34,7 @@ from harness.decode_loop.workload import Workload
 SOURCE = Path(__file__).with_name("loop.cu")
 #: Kernels of the model step that stream bytes and wait, each for an equal share of the time.
 MODEL_KERNELS = 16
-#: Bytes that a model step streams by default, in sizes of the L2 cache: enough to evict all of it.
+#: Bytes that a model step streams, in sizes of the L2 cache: enough to evict all of it.
 STREAMED_L2 = 2
 
 
@@ -51,9 +51,7 @@ class BlockTimes:
 
 
 class CudaDevice:
-    def __init__(
-        self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float, streamed_bytes: int | None
-    ) -> None:
+    def __init__(self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float) -> None:
         from harness.cuda import launcher
         from harness.cuda_graph import GraphCapture
 
@@ -67,9 +65,7 @@ class CudaDevice:
         self._num_tables = num_tables
         self._model_ns = round(model_step_us * 1000)
         l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        self._streamed = zeros(
-            (STREAMED_L2 * l2 if streamed_bytes is None else streamed_bytes) // 16 * 4, kind=torch.int32
-        )
+        self._streamed = zeros(STREAMED_L2 * l2 // 16 * 4, kind=torch.int32)
         self._sink = zeros(1, kind=torch.int32)
         state = engine.state
         words = engine.layout.words
@@ -230,9 +226,7 @@ def one_by_one(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
 
 
 class CpuDevice:
-    def __init__(
-        self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float, streamed_bytes: int | None
-    ) -> None:
+    def __init__(self, engine: Engine, workload: Workload, num_tables: int, model_step_us: float) -> None:
         self._engine, self._workload, self._model_s = engine, workload, model_step_us * 1e-6
         steps = workload.steps_per_block
         self._arena = engine.arena.numpy()

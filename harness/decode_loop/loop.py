@@ -45,12 +45,11 @@ class LoopMismatch(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loop's timing depends on, beside its workload. streamed_bytes: None for the default."""
+    """What a loop's timing depends on, beside its workload."""
 
     device: str
     model_step_us: float
     host_step_us: float
-    streamed_bytes: int | None
     is_async: bool
     full_graph: bool
 
@@ -91,14 +90,7 @@ class DecodeLoop:
     ) -> None:
         self._workload, self._blocks, self._settings, self._tables = workload, blocks, settings, tuple(tables)
         self._engine: Engine = make_engine(workload, settings.device)
-        self._device: Device = make_device(
-            settings.device,
-            self._engine,
-            workload,
-            len(tables),
-            settings.model_step_us,
-            settings.streamed_bytes,
-        )
+        self._device: Device = make_device(settings.device, self._engine, workload, len(tables), settings.model_step_us)
         self._parts: dict[str, Sequence[Part]] = {}
         self._ready: dict[str, _ReadyStack] = {}
         self._turns = 0

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from jinja2 import Environment as Templates
 from jinja2 import FileSystemLoader, StrictUndefined
 from rich.console import Console
@@ -62,7 +63,7 @@ Sort = Literal["change", "name", "time"]
 def label(cell: CellComparison, comparison: Comparison) -> str:
     """The verdict in words: ``slower``, ``faster (below 0.1 µs)``."""
     changed = cell.verdict in ("slower", "faster")
-    return f"{cell.verdict} (below {comparison.rule.floor_us:g} µs)" if changed and cell.below_floor else cell.verdict
+    return f"{cell.verdict} (below {_floor(comparison)})" if changed and cell.below_floor else cell.verdict
 
 
 def outcome(comparison: Comparison) -> str:
@@ -438,7 +439,7 @@ def comparison_json(comparison: Comparison) -> str:
                     "name": run.header.name,
                     "started": run.header.started,
                     "seed": run.header.seed,
-                    "environment": json.loads(_encoded(run.header.environment)),
+                    "environment": msgspec.to_builtins(run.header.environment),
                 }
                 for run in runs
             ]
@@ -458,12 +459,6 @@ def comparison_json(comparison: Comparison) -> str:
 
 
 TRANSITIONS = ("broken", "fixed", "lost", "base_only", "head_only")
-
-
-def _encoded(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
 
 
 def _finite(value: Any) -> Any:

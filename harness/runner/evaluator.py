@@ -22,7 +22,7 @@ from harness import interpreter
 from harness.config.sweep import Group
 from harness.contract import COMPILER, GPU, HardPoint, Operator, Point, Variant
 from harness.cuda import compile_all
-from harness.discover import Catalog, discover, unavailable
+from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
 from harness.packages import versions
 from harness.records.schema import Cell, Metrics, Status, cell_key
@@ -107,7 +107,7 @@ class _PointState:
 
 
 class Evaluator:
-    """Owns the device in the first process."""
+    """Owns the device in the first process. timer: None on a CPU."""
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
@@ -122,11 +122,12 @@ class Evaluator:
                 bad_imports[module] = Finding("import", "rejected", "process_state", changed)
             settings.restore()
 
-        self._catalog = discover(job.variant_files, check_import)
-        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self._catalog.variants}
+        self.catalog = discover(job.variant_files, check_import)
+        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
         interpreter.quicken()
         self._interpreter = interpreter.LaunchCounter()
-        self._timer = self._clocks = self._loops = None
+        self.timer: CudaTimer | None = None
+        self._clocks = self._loops = None
         self._idle_since = math.inf
         #: Operator -> batches of its hard points, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
@@ -138,13 +139,13 @@ class Evaluator:
             from harness.timing.clocks import Clocks
             from harness.timing.cuda_timer import CudaTimer
 
-            self._timer = CudaTimer(
+            self.timer = CudaTimer(
                 self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
             )
             self._clocks = Clocks()
             if self._job.timed:
                 with nvtx_range("ramp", "ramp"):
-                    self._timer.ramp(RAMP_S)
+                    self.timer.ramp(RAMP_S)
         elif self._job.compiled:
             self._compiled = compile_all(self._job.compiled)
 
@@ -155,11 +156,11 @@ class Evaluator:
             from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
 
             if self._job.timed:
-                self._timer.ramp(RAMP_AGAIN_S)
+                self.timer.ramp(RAMP_AGAIN_S)
                 self._clocks.set_run_clock()
-                calibration = calibrate(self._timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
+                calibration = calibrate(self.timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
             torch.cuda.profiler.start()
-        needs = [need for variant in self._catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
+        needs = [need for variant in self.catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
         notes = self._clocks.notes if self._clocks else ()
         return Ready(describe(self._job.device, notes, versions(needs)), calibration, self._compiled)
 
@@ -175,8 +176,8 @@ class Evaluator:
         """
         if time.perf_counter() - self._idle_since > IDLE_S:
             self.ramp(RAMP_AGAIN_S)
-        operator, point = self._catalog.operators[task.operator], Point(task.axes)
-        variants = tuple(self._catalog.find(task.operator, name) for name in task.variants)
+        operator, point = self.catalog.operators[task.operator], Point(task.axes)
+        variants = tuple(self.catalog.find(task.operator, name) for name in task.variants)
         group = Group(operator, point, variants, task.baseline)
         try:
             at = _PointState(group, reason_to_skip(operator, point), task.at_capacity)
@@ -188,7 +189,7 @@ class Evaluator:
             yield Heartbeat(variant.name, "verify")
             yield from self._check(at, variant)
         if at.verified:
-            measuring = Measuring(self._job, self._timer, self._clocks)
+            measuring = Measuring(self._job, self.timer, self._clocks)
             yield from measuring.time(group, at.fixture, at.verified, task.budget_s, task.check_seed)
         self._idle_since = time.perf_counter()
 
@@ -307,15 +308,6 @@ class Evaluator:
         self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
         return self._loops.loop(task)
 
-    @property
-    def catalog(self) -> Catalog:
-        return self._catalog
-
-    @property
-    def timer(self) -> CudaTimer | None:
-        """None on a CPU."""
-        return self._timer
-
     def check_at(self, group: Group, variant: Variant) -> Iterator[Heartbeat | Cell]:
         """Check a variant at its hard points and at the point of the group. Yields its cell only if it must not be
         timed.
@@ -324,8 +316,8 @@ class Evaluator:
 
     def ramp(self, seconds: float) -> None:
         """Bring the clock of a GPU up."""
-        if self._timer is not None:
-            self._timer.ramp(seconds)
+        if self.timer is not None:
+            self.timer.ramp(seconds)
 
     # --- hard points and sequences ------------------------------------------------------------------------------------
 
@@ -342,7 +334,7 @@ class Evaluator:
         at:   the name of the only hard point or sequence to run, or the axes of another point to run as one.
         only: exactly the one named in ``at``, even where the variant declares a limit.
         """
-        operator, variant = self._catalog.operators[operator_name], self._catalog.find(operator_name, variant_name)
+        operator, variant = self.catalog.operators[operator_name], self.catalog.find(operator_name, variant_name)
         state = self._states[variant.id]
         if state.bad_import is not None:
             yield state.bad_import
@@ -374,8 +366,8 @@ class Evaluator:
         """Findings of one variant on random batches. Raises ContextLost."""
         from harness.verify.random_batches import check_random
 
-        operator = self._catalog.operators[request.operator]
-        variant = self._catalog.find(request.operator, request.variant)
+        operator = self.catalog.operators[request.operator]
+        variant = self.catalog.find(request.operator, request.variant)
         state = self._states[variant.id]
         if state.bad_import is not None:
             yield state.bad_import

@@ -97,7 +97,6 @@ class LoopEvaluator:
             device=self._device,
             model_step_us=point.model_step_us,
             host_step_us=config.host_step_us,
-            streamed_bytes=config.streamed_bytes,
             is_async=point.scheduling == "async",
             full_graph=point.graph == "full",
         )

@@ -1,28 +1,13 @@
 """What the random batches of all Mamba operators have in common."""
 
-import dataclasses
-
 import torch
 from hypothesis import strategies as st
 
 from tests.baselines.random_batches import compiled_values
-from tests.runnable import DEVICE
 
 
 def int32(*values):
     return torch.tensor(values, dtype=torch.int32)
-
-
-def on_device(tensors):
-    """A dataclass of inputs or outputs with copies of its tensors on the device; what an engine's host holds stays
-    there.
-    """
-    copied = {
-        field.name: value.to("cpu" if field.metadata.get("host") else DEVICE, copy=True)
-        for field in dataclasses.fields(tensors)
-        if isinstance(value := getattr(tensors, field.name), torch.Tensor)
-    }
-    return dataclasses.replace(tensors, **copied)
 
 
 def entries_moved(operator, point, x, table, requests):

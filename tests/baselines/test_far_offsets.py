@@ -5,14 +5,12 @@ lies as much as 32-bit arithmetic could fall back by, so that an offset which wr
 ending the process.
 """
 
-import dataclasses
-
 import pytest
 import torch
 
 from baselines.k_quant_gather.operator import operator as gather
 from baselines.mamba_state_copy.operator import operator as copy
-from tests.runnable import DEVICE, healthy
+from tests.runnable import DEVICE, healthy, on_device
 
 #: Elements by which an int32 offset that wrapped can lie in front of its tensor; bytes, where elements are copied in
 #: words of 4 bytes.
@@ -37,14 +35,6 @@ def room(tmp_path):
     yield make
     if DEVICE == "cuda":
         torch.cuda.empty_cache()
-
-
-def on_device(values, **replaced):
-    """A dataclass with its tensors on DEVICE, those of ``replaced`` instead of its own."""
-    moved = {f.name: getattr(values, f.name) for f in dataclasses.fields(values) if f.name not in replaced}
-    return dataclasses.replace(
-        values, **{k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in moved.items()}, **replaced
-    )
 
 
 @pytest.mark.parametrize("stride", [WRAP - 16, WRAP - 17], ids=["copied in words", "copied in bytes"])

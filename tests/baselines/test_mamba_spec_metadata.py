@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from baselines.mamba_spec_metadata.operator import Inputs, operator
 from baselines.workloads.mamba_steps import table_columns
-from harness.discover import discover, unavailable
-from harness.verify.fixture import Fixture, verify_cell
+from tests.baselines.in_place import check_in_place
 from tests.baselines.mamba_batches import batches, entries_moved, int32
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy
@@ -77,21 +76,11 @@ def test_one_window_serves_modes_align_and_none():
     assert expected_of([5, 16], [3, 3], cache_mode="none")("input_slots") == [[10, 11, 12], [20, 21, 22]]
 
 
-@pytest.mark.parametrize("variant", healthy(operator.name, compiled=True), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", healthy(operator.name, compiled=DEVICE == "cuda"), ids=lambda v: v.name)
 def test_anchors_may_be_read_and_written_in_one_array(variant):
     """As an engine keeps them: what step 1 stores is what step 2 reads."""
-    lengths = {"max_model_len": 64, "context_len": {"uniform": [4, 64]}}
-    point = operator.complete({"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3} | lengths)
-    bench = Fixture(operator, point, DEVICE, seed=3, batches=1)
-    x, out, expected = bench.inputs.view, bench.outputs.view, bench.batches[0].expected
-    out.next_anchors.copy_(x.anchors)
-    fields = {name: getattr(x, name) for name in vars(x)} | {"anchors": out.next_anchors}
-    variant.setup(point, Inputs(**fields), out)()
-    assert torch.equal(out.input_slots[:9], expected["input_slots"].value[:9])
-    stored = ~expected["next_anchors"].untouched
-    stored[0] = False
-    assert torch.equal(out.next_anchors[stored], expected["next_anchors"].value[stored])
-    assert torch.equal(out.next_anchors[~stored][1:], x.anchors[~stored][1:])
+    axes = {"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3, "max_model_len": 64}
+    check_in_place(operator, variant, axes | {"context_len": {"uniform": [4, 64]}}, {"next_anchors": "anchors"})
 
 
 metadata_batches = st.tuples(
@@ -184,14 +173,3 @@ def test_traffic_counts_every_entry_once(axes, seed):
 @given(axes=metadata_batches, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_batches(axes, seed):
     check_random(operator, SMALL | axes, seed, crowds=CROWDS)
-
-
-@pytest.mark.skipif(
-    unavailable(discover().find(operator.name, "compiled_chain"), DEVICE) is not None, reason="needs a compiler"
-)
-@pytest.mark.parametrize("mode", ["all", "align", "none"])
-def test_the_compiled_chain_equals_the_reference(mode):
-    point = operator.complete(
-        {"batch_size": 5, "padding": 0.3, "cache_mode": mode, "churn": 0.2 if mode == "all" else 0.0}
-    )
-    verify_cell(Fixture(operator, point, DEVICE, seed=1), discover().find(operator.name, "compiled_chain"))

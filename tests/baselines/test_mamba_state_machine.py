@@ -18,10 +18,9 @@ from baselines.mamba_spec_metadata import operator as mamba_spec_metadata
 from baselines.mamba_state_copy import operator as mamba_state_copy
 from baselines.mamba_state_gather import operator as mamba_state_gather
 from harness.discover import discover
-from tests.baselines.mamba_batches import on_device
 from tests.baselines.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, point_of
 from tests.baselines.random_batches import SEED, legal_point
-from tests.runnable import DEVICE, defective, healthy
+from tests.runnable import DEVICE, defective, healthy, on_device
 
 #: What outputs hold from the start, and must keep in rows past the batch.
 LEFT = -7

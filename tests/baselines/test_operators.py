@@ -38,6 +38,8 @@ def test_nothing_is_broken():
     assert set(CATALOG.operators) >= {"decode_flatten", "decode_native"}
 
 
+#: Operators whose chains a CPU compiles in seconds. The end-to-end test has decode_flatten.
+BY_INDUCTOR = ("draft_inputs", "gather_block_tables", "seq_lens_update")
 COMPILED = [variant for variant in healthy(compiled=True) if variant.name.startswith("compiled")]
 
 
@@ -85,7 +87,7 @@ def test_compiled_variant_passes_every_hard_point_and_sequence(variant, device, 
     passes(variant, device)
 
 
-@pytest.mark.parametrize("variant", COMPILED, ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", [v for v in COMPILED if v.operator in BY_INDUCTOR], ids=lambda v: v.id)
 def test_what_inductor_makes_for_a_cpu_passes_the_first_hard_point(variant, device, newly_compiled):
     if device == "cuda":
         pytest.skip("there it passes all of them")

@@ -1,15 +1,13 @@
 """step_epilogue: one array as input and output, what holds between its parts, random steps."""
 
-from dataclasses import replace
-
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_epilogue.operator import operator
+from tests.baselines.in_place import check_in_place
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import DEVICE, healthy
+from tests.runnable import healthy
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
 
@@ -25,19 +23,8 @@ def test_one_array_as_input_and_output(variant):
         "states": "yes",
         "mamba_block_size": 8,
     }
-    point = legal_point(operator, SMALL | axes | {"context_len": {"uniform": [8, 300]}})
-    x, out = operator.make_inputs(point, 3), operator.make_outputs(point)
-    expected = operator.reference(point, x)
-    placed = lambda made: {n: t.to(DEVICE, copy=True) for n, t in vars(made).items() if isinstance(t, torch.Tensor)}  # noqa: E731
-    x, out = replace(x, **placed(x)), replace(out, **placed(out))
-    state = {name: getattr(x, name) for name in ("num_computed", "total", "bins")}
-    before = {name: value.clone() for name, value in state.items()}
-    variant.setup(point, x, replace(out, **state))()
-    for name, value in state.items():
-        right = torch.where(expected[name].untouched, before[name].cpu(), expected[name].value)
-        assert torch.equal(value.cpu(), right)
-    assert torch.equal(out.moves[:7].cpu(), expected["moves"].value[:7])
-    assert torch.equal(out.last_index.cpu(), expected["last_index"].value)
+    axes = SMALL | axes | {"context_len": {"uniform": [8, 300]}}
+    check_in_place(operator, variant, axes, {name: name for name in ("num_computed", "total", "bins")})
 
 
 random_steps = st.integers(1, 7).flatmap(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.baselines.random_batches import SEED
 from tests.baselines.whole_step import prepared, run_step
-from tests.baselines.whole_step_traffic import STATE_BLOCK, Engine, K, WrongStep, needed_blocks
+from tests.baselines.whole_step_traffic import STATE_BLOCK, Engine, WrongStep
 from tests.runnable import DEVICE, healthy
 
 
@@ -71,7 +71,3 @@ def test_a_defect_does_not_survive_many_steps(number, name):
     names[number] = name
     with pytest.raises((WrongStep, IndexError)):
         drive(tuple(names), 400, seed=3)
-
-
-def test_blocks_of_states_have_scratch_columns():
-    assert needed_blocks(STATE_BLOCK)[2] == 1 + K

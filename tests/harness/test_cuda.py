@@ -76,19 +76,6 @@ def test_a_header_named_by_the_preprocessor_is_never_cached(compiled, source, tm
     assert [compiled(source), compiled(source)] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: bytes([data[0] ^ 1]) + data[1:]]
-)
-def test_a_damaged_entry_is_compiled_again(damage, compiled, source, tmp_path):
-    assert compiled(source) == 1
-    right = bytes(compiled.code.code)
-    entries = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert len(entries) == 1
-    entries[0].write_bytes(damage(entries[0].read_bytes()))
-    assert [compiled(source), compiled(source)] == [1, 0]
-    assert bytes(compiled.code.code) == right
-
-
 def test_a_cache_that_cannot_be_written_costs_only_time(compiled, source, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert [compiled(source), compiled(source)] == [1, 1]

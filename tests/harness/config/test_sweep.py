@@ -120,12 +120,11 @@ def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog)
     wanted = set()
     for name in operators:
         operator = catalog.operators[name]
+        parsers = {axis.name: axis.parse for axis in operator.axes}
         for grid in grids:
             options = [value if isinstance(value, list) else [value] for value in grid.values()]
             for values in itertools.product(*options):
-                given_values = {
-                    axis: operator.axis(axis).parse(value) for axis, value in zip(grid, values, strict=True)
-                }
+                given_values = {axis: parsers[axis](value) for axis, value in zip(grid, values, strict=True)}
                 wanted.add((name, json.dumps(dict(operator.complete(given_values)), sort_keys=True)))
     found = [(name, json.dumps(dict(point), sort_keys=True)) for name, point in points]
     assert len(found) == len(set(found))

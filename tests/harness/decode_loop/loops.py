@@ -90,7 +90,6 @@ def decode_loop(work: Workload, stacks: Mapping[str, list[Part]], **settings) ->
         "device": "cpu",
         "model_step_us": 1.0,
         "host_step_us": 0.0,
-        "streamed_bytes": None,
         "is_async": bool(work.delay),
         "full_graph": False,
     }

@@ -230,17 +230,22 @@ def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
     assert read_run(tmp_path / "again.jsonl").cells == run.cells
 
 
-@settings(max_examples=3, **SLOW)
-@given(lines=MUTATIONS)
-def test_any_record_that_is_read_is_drawn(lines, tmp_path):
-    run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only=True))
-    assume(run is not None)
+def lively(value, name=""):
+    """Part of a record with LIVE behind every text that plots show. A lone surrogate would be refused."""
+    if isinstance(value, dict):
+        return {key: lively(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [lively(inner, name) for inner in value]
+    shown = name in ("gpu", "driver", "commit", "processor", "operator", "variant", "point", "baseline", "reason")
+    return value + "".join(LIVE).replace("\udcff", "") if shown and isinstance(value, str) else value
+
+
+def test_a_record_with_any_text_is_drawn(tmp_path):
+    run = read_run(written([lively(line) for line in sound()], tmp_path / "run.jsonl", ascii_only=True))
     other = read_run(written(sound(), tmp_path / "other.jsonl", ascii_only=True))
-    try:
-        paths = draw_all([run, other], tmp_path)
-        paths += draw(compare([run], [other]), tmp_path / "regression")
-    except (RecordError, CompareError):
-        return
+    paths = draw_all([run, other], tmp_path)
+    paths += draw(compare([run], [run]), tmp_path / "regression")
+    assert len(paths) > 6
     for path in paths:
         if path.suffix == ".svg":
             ElementTree.parse(path)

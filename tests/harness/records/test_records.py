@@ -119,11 +119,6 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     refused(tmp_path)
 
 
-def test_one_bad_file_among_many_is_named(written, tmp_path):
-    with pytest.raises(RecordError, match=r"none\.jsonl"):
-        read_run(tmp_path / "none.jsonl")
-
-
 def test_every_record_is_on_disk_before_the_next(tmp_path):
     run = factory.run(factory.gpu_environment(), [factory.cell("o", "v", {"n": n}, gpu=1.0) for n in range(3)])
     writer = Writer(tmp_path / "a" / "run.jsonl")
@@ -167,13 +162,6 @@ def test_an_unknown_status_is_refused(written):
     content = factory.without_checksums(written.content)
     written.path.write_bytes(content.replace(b'"status":"passed"', b'"status":"fine"', 1))
     assert "Invalid enum value 'fine' - at `$.status`" in refused(written.path)
-
-
-def test_key_joins_operator_variant_and_point():
-    assert (
-        factory.cell("decode_native", "flat_view", {"batch_size": 8, "next_n": 4}).key
-        == "decode_native/flat_view/batch_size=8,next_n=4"
-    )
 
 
 def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
@@ -229,7 +217,7 @@ def test_no_flipped_bit_is_read_silently(tmp_path):
 
 def test_a_byte_that_is_no_utf_8_is_refused_wherever_it_stands(written):
     content = factory.without_checksums(written.content)  # without: that would find it first
-    for place in range(0, content.rfind(b"\n", 0, -1), 37):
+    for place in range(0, content.rfind(b"\n", 0, -1), 401):
         if content[place : place + 1] != b"\n":
             written.path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
             refused(written.path)

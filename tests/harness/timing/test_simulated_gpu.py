@@ -648,7 +648,7 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
             evaluator.bring_up()
             evaluator.ready()
             cells = {one.variant: one for one in answers(evaluator, "mine", "once")}
-            places = evaluator._catalog.find("decode_native", "mine").setup.__globals__["places"][-10:]
+            places = evaluator.catalog.find("decode_native", "mine").setup.__globals__["places"][-10:]
             taken.append(places)
             del unrelated
     assert cells["mine"].reason is None

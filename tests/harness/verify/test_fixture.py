@@ -421,7 +421,7 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
     for name, traffic in (("decode_native", lambda point, x: returned), ("decode_flatten", flatten.bytes_moved)):
         brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
         monkeypatch.setitem(
-            evaluator._catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+            evaluator.catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
         )
     task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
     cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
@@ -439,7 +439,7 @@ def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, 
     evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: returned, sequences={})
     monkeypatch.setitem(
-        evaluator._catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+        evaluator.catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
     )
     task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
     cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
