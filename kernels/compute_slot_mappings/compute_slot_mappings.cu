@@ -10,7 +10,7 @@
 //   warps for rows, the tail shared by all threads           1 launch           2.03   2.35, Triton 2.03   2.52
 //   loads before branches, a row's start guessed             1 launch           1.68   1.98
 //   the same, tails last, a turn per strip                   Triton             1.72   2.12
-//   loads in order (beside the CUDA one above: 1.69, 2.02)    1 launch           1.60   1.93
+//   loads in order: CUDA                                     1 launch           1.59   1.88
 //
 // Two loads in sequence, position or query start, then the table entry; three where rows differ in length. Four groups: 1.76,
 // the engine's kernel 2.56. Tried: a thread per token, which searches its row among query starts in shared memory, takes

@@ -11,7 +11,7 @@
 //                                    Triton                  1 launch           2.12   2.36   3.08
 //   groups side by side, loads before branches: CUDA         1 launch           1.67   1.75   1.70
 //                                               Triton       1 launch           1.61   2.36   1.65
-//   loads in order: CUDA (beside the one above: 1.67)         1 launch           1.57   1.65   1.58
+//   loads in order: CUDA                                     1 launch           1.57   1.64   1.59
 //
 // Two loads in sequence, slot and length, then the table entry.
 
