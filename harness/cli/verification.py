@@ -190,7 +190,7 @@ def _cells(lines: Sequence[Cell | Segment]) -> list[Cell]:
 
 
 def _as_finding(cell: Cell) -> Finding:
-    """A cell of a point at capacity."""
+    """A cell of a point at capacity, or of the sweep."""
     outcome = {Status.MISMATCH: "rejected", Status.PASSED: "passed", Status.SKIPPED: "skipped"}.get(
         cell.status, "failed"
     )
@@ -318,22 +318,18 @@ def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findin
 def _outcome(finding: Finding) -> str:
     if finding.message == BEYOND:
         return BEYOND
-    return LEFT_OUT if finding.kind != "hard point" and is_left_out(finding.message) else finding.outcome
+    return LEFT_OUT if is_left_out(finding.message) else finding.outcome
 
 
 def _print_left_out(console: Console, findings: Findings) -> None:
     """How many points and batches Triton's interpreter was too slow for, and what to change."""
-    for kind in ("capacity point", "random batch"):
-        slow = [of for of in findings.values() if any(f.kind == kind and is_left_out(f.message) for f in of)]
-        all_of = [f for of in slow for f in of if f.kind == kind]
-        left = sum(is_left_out(f.message) for f in all_of)
-        if left:
-            console.print(
-                Text(
-                    f"{HEADS[kind]}: {left} of {len(all_of)} of {counted(len(slow), 'variant')} left out: "
-                    "interpreter budget (--set measure.interpreter_budget_s=SECONDS)"
-                )
-            )
+    for kind, head in HEADS.items():
+        by_variant = ([_outcome(finding) for finding in of if finding.kind == kind] for of in findings.values())
+        slow = [outcomes for outcomes in by_variant if LEFT_OUT in outcomes]
+        if slow:
+            left = sum(outcomes.count(LEFT_OUT) for outcomes in slow)
+            text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
+            console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
 
 def _counts(outcomes: Sequence[str]) -> str:
@@ -400,7 +396,7 @@ def _print_failure(
     capacity, which may be many, the first is the one that is told in the fewest words.
     """
     bad = sorted(_bad(findings.get(variant.id, [])), key=lambda f: len(f.name) if f.kind == "capacity point" else 0)
-    told = bad or [_of_sweep(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
+    told = bad or [_as_finding(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
     if not told:
         return
     first = told[0]
@@ -413,11 +409,6 @@ def _print_failure(
     if first.name != DIED:
         repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED).removesuffix(FAR)}", seed)
         console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
-
-
-def _of_sweep(cell: Cell) -> Finding:
-    check, colon, message = (cell.reason or "").partition(": ") if cell.status == Status.MISMATCH else ("", "", "")
-    return Finding(cell.point, "failed", check or None, message if colon else cell.reason, kind="capacity point")
 
 
 def _where(operator: Operator, finding: Finding) -> str:
