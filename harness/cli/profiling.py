@@ -16,7 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.recording import OURS, TABLE, new_folder, refuse_foreign_table
+from harness.cli.recording import command_line, new_folder
+from harness.cli.run_report import OURS, TABLE, refuse_foreign_table
 from harness.config.load import ConfigError
 from harness.config.sweep import Group, cell_keys
 from harness.discover import ROOT
@@ -108,8 +109,7 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
         key, reason = next(iter({**workload.failed, **workload.left_out}.items()))
         raise ProfileError(f"no cell can be profiled; {key}: {reason}")
     wall_us = workload.run(request.calls) if trace is None else run_traced(workload, request.calls, trace)
-    command = shlex.join(["python", "bench.py", *sys.argv[1:]])
-    session = session_of(workload, request.name, command, request.seed, request.calls, request.device, wall_us)
+    session = session_of(workload, request.name, command_line(), request.seed, request.calls, request.device, wall_us)
     request.out.mkdir(parents=True, exist_ok=True)
     write_document(session, request.out / SESSION)
     times = counted(request.calls, "call")
@@ -301,7 +301,7 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         "version": PROFILE_VERSION,
         "tool": request.tool,
         "name": request.name,
-        "command": shlex.join(["python", "bench.py", *sys.argv[1:]]),
+        "command": command_line(),
         "session": session,
     }
     if request.tool == "ncu":
