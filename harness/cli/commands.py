@@ -25,6 +25,7 @@ from harness.cli.planning import (
     plan_groups,
     prepare,
     print_broken,
+    seed_of,
 )
 from harness.config.load import ConfigError, Measure
 from harness.config.sweep import cell_keys
@@ -91,8 +92,8 @@ def verify_command(options: argparse.Namespace) -> int:
         bad = verify_point(console, job, catalog, parse_key(options.point, catalog, groups))
     else:
         job = replace(job, compiled=cuda_sources(groups))
-        more = not options.no_capacity, options.random, _command_for_point(options)
-        bad = verify_all(console, job, catalog, groups, *more)
+        command = _command_for_point(options)
+        bad = verify_all(console, job, catalog, groups, not options.no_capacity, options.random, command)
     return BAD if bad else OK
 
 
@@ -199,15 +200,15 @@ def profile_command(options: argparse.Namespace) -> int:
     if record is not None:
         profiling.check_record(record, cell_keys(groups))
     print_broken(catalog)
-    job = make_job(options, source.config.measure, device, timed=True)
-    request = profiling.request_of(options, source.config.name, groups, device, job.seed, tool)
+    seed = seed_of(source.config.measure)
+    request = profiling.request_of(options, source.config.name, groups, device, seed, tool)
     try:
         with _writing_to(request.out):
             if options.attribute is not None:
-                return profiling.attribute_report(make_console(), request, options, options.attribute, record)
+                return profiling.attribute_report(make_console(), request, options.attribute, record)
             if tool == "none":
                 return profiling.run_workload(make_console(), request, options.trace)
-            return profiling.make_profile(make_console(), request, options, record)
+            return profiling.make_profile(make_console(), request, record)
     except (profiling.ProfileError, profiling.ReportError) as error:
         raise ConfigError(str(error)) from None
     except profiling.ToolFailed as error:

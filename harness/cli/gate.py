@@ -17,7 +17,6 @@ import argparse
 import glob
 import itertools
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
+from harness.cli.planning import seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
 from harness.discover import ROOT
@@ -345,7 +345,7 @@ def _is_complete(record: Path) -> bool:
         run = read_run(record)
     except RecordError:
         return False
-    return not run.truncated and set(run.header.cells) == {cell.key for cell in run.cells}
+    return not (run.truncated or run.missing)
 
 
 def _error_in(log: Path) -> str:
@@ -407,8 +407,7 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
     for file in options.variants:
         path = Path(file).resolve()
         given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
-    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    return (*given, f"--device={options.device}", f"--seed={seed}")
+    return (*given, f"--device={options.device}", f"--seed={seed_of(measure)}")
 
 
 def _rounds(number: int) -> list[str]:

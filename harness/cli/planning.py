@@ -75,9 +75,13 @@ def plan_groups(options: argparse.Namespace, source: Source, catalog: Catalog) -
     return groups
 
 
+def seed_of(measure: Measure) -> int:
+    """A fresh one where the configuration has none."""
+    return secrets.randbelow(2**31) if measure.seed is None else measure.seed
+
+
 def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
-    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    return Job(device, tuple(options.variants), seed, measure, timed)
+    return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
 
 
 def cuda_sources(groups: Sequence[Group]) -> tuple[Path, ...]:

@@ -76,14 +76,19 @@ def verify_all(
     healthy = list({variant.id: variant for group in groups for variant in group.variants}.values())
     defects = _defects(catalog, {variant.operator for variant in healthy})
     at_capacity = _capacity_groups(catalog, healthy, job) if capacity else []
-    lines: list[Cell | Segment] = []
+    cells: list[Cell] = []
     findings: Findings = {}
     steps = [len(healthy) + len(defects), _num_cells(at_capacity), len(healthy), _num_cells(groups)]
     done = 0
+
+    def keep(line: Cell | Segment) -> None:
+        if isinstance(line, Cell):
+            cells.append(line)
+
     try:
         with (
             progress_bar(console, sum(steps)) as update,
-            _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing))) as runner,
+            _closed(Runner(job, keep, lambda p: update(done + p.done, p.doing))) as runner,
         ):
             _check_all(runner, [*healthy, *defects], job, update, findings)
             for variant in healthy:
@@ -93,9 +98,9 @@ def verify_all(
             passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
             done = steps[0]
             runner.run(_only(at_capacity, passed), at_capacity=True)
-            for cell in _cells(lines):
+            for cell in cells:
                 findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
-            lines.clear()
+            cells.clear()
             done += steps[1]
             for i, variant in enumerate(passed if random_batches else ()):
                 update(done + i, f"{variant.id} random batches")
@@ -105,9 +110,8 @@ def verify_all(
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         reached = [variant for variant in healthy if variant.id in findings]
         if reached:
-            _print_outcome(console, catalog, reached, findings, _cells(lines), job, command)
+            _print_outcome(console, catalog, reached, findings, cells, job, command)
         raise
-    cells = _cells(lines)
     _print_seed(console, job)
     _print_checks(console, healthy, findings, job)
     _print_defects(console, defects, findings, job)
@@ -183,10 +187,6 @@ def _only(groups: Sequence[Group], variants: Collection[Variant]) -> list[Group]
 
 def _num_cells(groups: Sequence[Group]) -> int:
     return sum(len(group.variants) for group in groups)
-
-
-def _cells(lines: Sequence[Cell | Segment]) -> list[Cell]:
-    return [line for line in lines if isinstance(line, Cell)]
 
 
 def _as_finding(cell: Cell) -> Finding:
