@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import structs
 from rich.text import Text
 
-from harness.analysis.compare import CompareError
+from harness.analysis.compare import CompareError, compare, compare_variants
 from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.cli.planning import (
@@ -106,7 +106,7 @@ def _command_for_point(options: argparse.Namespace) -> Callable[[str, int], str]
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    from harness.cli.comparing import compare_sides, compare_two_variants, default_folder, publish, rule_of
+    from harness.cli.comparing import publish, rule_of
 
     rule = replace(rule_of(options), any_config=options.any_config)
     if options.variants is None and options.head is None:
@@ -115,11 +115,11 @@ def compare_command(options: argparse.Namespace) -> int:
         )
     if options.variants is not None and options.head is not None:
         raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
-    if options.variants is not None:
-        comparison = compare_two_variants(options.base, *options.variants, rule)
-    else:
-        comparison = compare_sides(options.base, options.head, rule)
-    folder = options.out or default_folder(options.head or options.base)
+    base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
+    refuse_loops([*base, *head], "compare")
+    comparison = compare_variants(base, *options.variants, rule) if options.variants else compare(base, head, rule)
+    newest = Path(options.head or options.base)
+    folder = options.out or (newest if newest.is_dir() else newest.parent)
     with _writing_to(folder):
         return publish(make_console(), comparison, folder, options.html, options.json, options.sort)
 
