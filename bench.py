@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class Parser(argparse.ArgumentParser):
         from harness.wording import printable
 
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
+
+    def print_help(self, file: TextIO | None = None) -> None:
+        """argparse's own hides that an output takes nothing, such as a full disk."""
+        print(self.format_help(), end="", file=file)
 
 
 class _Version(argparse.Action):

@@ -123,7 +123,7 @@ def test_planning_reading_and_drawing_run_without_torch():
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")
-    loaded = "import harness.cli.recording, harness.runner.evaluator, harness.discover as d; d.discover()"
+    loaded = "import harness.cli.run, harness.runner.evaluator, harness.discover as d; d.discover()"
     program = f"import sys; {loaded}; print(*({set(slow)} & set(sys.modules)))"
     done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from harness.config.sweep import Group
     from harness.contract import Operator, Point
     from harness.discover import Catalog
+    from harness.verify.hard_points import Finding
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"
@@ -302,27 +303,24 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.runner.evaluator import Evaluator
     from harness.runner.protocol import Job, RandomRequest, Task
     from harness.verify import random_batches
-    from harness.verify.hard_points import far_rows
+    from harness.verify.hard_points import check_variant, far_rows
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
-    job = Job(device, (), seed, Measure(), timed=False)
-    evaluator = Evaluator(job)
+    evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
     catalog = evaluator.catalog
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
+    variant = catalog.find(case.operator, case.variant)
 
-    def rejected_at_hard_points(thorough: bool) -> Result | None:
-        evaluator._job = replace(job, timed=not thorough)
-        evaluator._states[case.id].findings = None
-        for finding in evaluator.check_variant(case.operator, case.variant):
+    def rejected(part: Killer, findings: Iterable[Finding]) -> Result | None:
+        for finding in findings:
             if finding.check in COMPILE_ERRORS:
                 return Result(None, finding.name, finding.message)
             if finding.outcome in ("rejected", "failed"):
-                return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
-        evaluator._job = job
+                return Result(part, finding.name, f"{finding.check}: {finding.message}")
         return None
 
-    if result := rejected_at_hard_points(thorough=False):
+    if result := rejected("hard point", evaluator.check_variant(case.operator, case.variant)):
         return result
     plain = catalog.operators[case.operator]
     if shared:
@@ -338,19 +336,17 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
 
     if result := rejected_at("capacity", prepared.capacity, True):
         return result
-    for finding in evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES)):
-        if finding.outcome in ("rejected", "failed"):
-            return Result("random", finding.name, f"{finding.check}: {finding.message}")
-    for finding in far_rows(plain, catalog.find(case.operator, case.variant), device, seed):
-        if finding.outcome in ("rejected", "failed"):
-            return Result("hard point", finding.name, f"{finding.check}: {finding.message}")
+    if result := rejected("random", evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES))):
+        return result
+    if result := rejected("hard point", far_rows(plain, variant, device, seed)):
+        return result
     if not sweep:
         return Result(None)
     mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
     if result := rejected_at("sweep", mine, False):
         return result
-    catalog.operators[case.operator] = plain
-    return (device == "cuda" and rejected_at_hard_points(thorough=True)) or Result(None)
+    thorough = check_variant(plain, variant, device, seed) if device == "cuda" else ()
+    return rejected("hard point", thorough) or Result(None)
 
 
 def _case_process(

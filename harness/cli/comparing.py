@@ -1,4 +1,4 @@
-"""``compare``: reads the sides, writes what was found, and prints it."""
+"""``compare`` and ``gate``: the rule of their flags; prints and writes what was found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule, compare, compare_variants
-from harness.records.sides import read_side
-from harness.records.together import refuse_loops
+from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule
 from harness.report.comparison import Sort, comparison_console, comparison_json, comparison_markdown
 
 
@@ -29,32 +27,21 @@ def rule_of(options: argparse.Namespace) -> Rule:
     return rule
 
 
-def compare_sides(base: str, head: str, rule: Rule) -> Comparison:
-    """Raises RecordError and CompareError."""
-    sides = read_side(base), read_side(head)
-    refuse_loops([*sides[0], *sides[1]], "compare")
-    return compare(*sides, rule)
-
-
-def compare_two_variants(run: str, head: str, base: str, rule: Rule) -> Comparison:
-    """Raises RecordError and CompareError."""
-    side = read_side(run)
-    refuse_loops(side, "compare")
-    return compare_variants(side, head, base, rule)
-
-
-def default_folder(path: str) -> Path:
-    """Where the outputs go: the folder of the side, or that of its record."""
-    return Path(path) if Path(path).is_dir() else Path(path).parent
-
-
-def write_outputs(
-    comparison: Comparison, folder: Path, html: bool = False, json: bool = False, sort: Sort = "change"
-) -> list[Path]:
-    """comparison.md, regression.png and .svg; comparison.html and comparison.json on request. Raises OSError."""
+def publish(
+    console: Console,
+    comparison: Comparison,
+    folder: Path,
+    html: bool = False,
+    json: bool = False,
+    sort: Sort = "change",
+) -> int:
+    """Print the comparison, and write comparison.md, regression.png and .svg; comparison.html and comparison.json on
+    request. Returns the exit code. Raises OSError.
+    """
     from harness.report.comparison_page import comparison_html
     from plots.regression import draw
 
+    comparison_console(comparison, console, sort)
     folder.mkdir(parents=True, exist_ok=True)
     drawn = draw(comparison, folder / "regression")
     contents = {"comparison.md": comparison_markdown(comparison, drawn[0].name if drawn else None, sort)}
@@ -65,19 +52,6 @@ def write_outputs(
         contents["comparison.json"] = comparison_json(comparison)
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [*(folder / name for name in contents), *drawn]
-
-
-def publish(
-    console: Console,
-    comparison: Comparison,
-    folder: Path,
-    html: bool = False,
-    json: bool = False,
-    sort: Sort = "change",
-) -> int:
-    """Print and write the comparison; the exit code. Raises OSError."""
-    comparison_console(comparison, console, sort)
-    written = write_outputs(comparison, folder, html, json, sort)
+    written = [*(folder / name for name in contents), *drawn]
     console.print(Text(f"written: {', '.join(map(str, written))}"))
     return comparison.exit_code

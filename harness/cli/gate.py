@@ -17,7 +17,6 @@ import argparse
 import glob
 import itertools
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from rich.text import Text
 
 from harness.analysis.compare import Comparison, Rule, compare
 from harness.cli.comparing import rule_of
+from harness.cli.planning import seed_of
 from harness.cli.recording import new_folder
 from harness.config.load import ConfigError, Measure, Source
 from harness.discover import ROOT
@@ -83,13 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Process:
-    """A process to come. suite: its working directory. unfinished: where it writes its record, which then becomes
-    ``record``.
-    """
+    """unfinished: where it writes its record, which then becomes ``record``."""
 
     side: str
-    command: list[str]
-    suite: Path
+    running: subprocess.Popen
     log: Path
     unfinished: Path
     record: Path
@@ -110,8 +107,8 @@ class Gate:
     config: bytes | None
     console: Console
     seconds: list[float] = field(default_factory=list)
-    _held: _Started | None = None
-    _running: list[_Started] = field(default_factory=list)
+    _held: _Process | None = None
+    _running: list[_Process] = field(default_factory=list)
 
     def measure(self, minutes: float) -> None:
         """Measure pairs until the comparison is sure, or the minutes are over. Raises ConfigError, RunError."""
@@ -193,10 +190,10 @@ class Gate:
         sides = (HEAD,) if self.settings.same_code else (BASE, HEAD)
         missing = alone = [side for side in sides if not self._proof(side).is_file()]
         if len(missing) > 1:
-            self._complete([self._start(self._verifying(side, suites[side])) for side in missing])
+            self._complete([self._verifying(side, suites[side]) for side in missing])
             alone = [side for side in missing if _has_failed(read_run(self._proof(side)))]
         for side in alone:
-            self._complete([self._start(self._verifying(side, suites[side]))])
+            self._complete([self._verifying(side, suites[side])])
         if self.settings.same_code and not self._proof(BASE).is_file():
             shutil.copy(self._proof(HEAD), self._proof(BASE))
         if missing:
@@ -204,25 +201,27 @@ class Gate:
 
     def _verifying(self, side: str, suite: Path) -> _Process:
         flags = [*self._only(None), *_rounds(PROOF_ROUNDS)]
-        return self._process(side, "verified", suite, flags, self._proof(side))
+        return self._start(side, "verified", suite, flags, self._proof(side))
 
     def _measure_pair(self, pair: int, suites: dict[str, Path], only: Sequence[str] | None, can_hold: bool) -> None:
         texts = []
         todo = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
         for i, side in enumerate(todo):
-            started = self._released() or self._start(self._timing(side, pair, suites, only))
+            process = self._released() or self._timing(side, pair, suites, only)
             began = time.monotonic()
             if can_hold:
                 self._hold(todo[i + 1 :], pair, suites, only)
-            self._complete([started])
+            self._complete([process])
             self.seconds.append(time.monotonic() - began)
             texts.append(f"{side} {self.seconds[-1]:.0f} s")
         self._say(f"pair {pair + 1}: {', '.join(texts)}")
 
-    def _timing(self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> _Process:
+    def _timing(
+        self, side: str, pair: int, suites: dict[str, Path], only: Sequence[str] | None, hold: bool = False
+    ) -> _Process:
         proof = self._proof(side).resolve()
         flags = [*self._only(only), *_rounds(ROUNDS), "--verified-by", str(proof)]
-        return self._process(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1))
+        return self._start(side, str(pair + 1), suites[side], flags, self._record(side, pair + 1), hold)
 
     def _hold(self, left: Sequence[str], pair: int, suites: dict[str, Path], only: Sequence[str] | None) -> None:
         """Start the process that follows, unless the sides are compared before it. left: the rest of this pair."""
@@ -232,9 +231,9 @@ class Gate:
                 return
             left = [one for one in _sides(pair) if not self._record(one, pair + 1).is_file()]
         if left:
-            self._held = self._start(self._timing(left[0], pair, suites, only), hold=True)
+            self._held = self._timing(left[0], pair, suites, only, hold=True)
 
-    def _released(self) -> _Started | None:
+    def _released(self) -> _Process | None:
         """The held process, on its way; ``_hold`` started none but the next one."""
         held, self._held = self._held, None
         if held is None:
@@ -244,31 +243,36 @@ class Gate:
             held.running.stdin.close()
         return held
 
-    def _start(self, process: _Process, hold: bool = False) -> _Started:
-        started = _start(process, hold)
-        self._running.append(started)
-        return started
-
     def _only(self, keys: Sequence[str] | None) -> list[str]:
         """Flags for these cells, or for all that the gate measures."""
         return [f"--only={one}" for one in (self.settings.only if keys is None else map(glob.escape, keys))]
 
-    def _process(self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path) -> _Process:
-        unfinished = self.folder / "unfinished" / f"{side}-{name}"
+    def _start(
+        self, side: str, name: str, suite: Path, flags: Sequence[str], record: Path, hold: bool = False
+    ) -> _Process:
+        """In the folder of its revision, which it imports from, and in a process group of its own, so that Ctrl-C
+        reaches it once, from here. hold: it waits for a line before it uses the GPU.
+        """
+        unfinished, log = self.folder / "unfinished" / f"{side}-{name}", self.folder / "logs" / f"{side}-{name}.txt"
         command = [sys.executable, "bench.py", "run", str((self.folder / CONFIG).resolve()), *self.settings.flags]
-        command += [*flags, "--no-plots", "--out", str(unfinished.resolve())]
-        log = self.folder / "logs" / f"{side}-{name}.txt"
-        return _Process(side, command, suite, log, unfinished / "run.jsonl", record)
+        command += [*flags, "--no-plots", "--out", str(unfinished.resolve()), *([HOLD_FLAG] if hold else [])]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+        shutil.rmtree(unfinished, ignore_errors=True)
+        log.parent.mkdir(exist_ok=True)
+        with open(log, "w", encoding="utf-8") as output:
+            streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
+            running = subprocess.Popen(command, cwd=suite, env=environment, process_group=0, **streams)
+        self._running.append(process := _Process(side, running, log, unfinished / "run.jsonl", record))
+        return process
 
-    def _complete(self, started: Sequence[_Started]) -> None:
+    def _complete(self, processes: Sequence[_Process]) -> None:
         """Wait for them; a record counts only when it is complete. Raises RunError."""
-        processes = [one.process for one in started]
         what = " and ".join(process.log.stem for process in processes)
         if not self.console.is_terminal:
             self._say(f"running {what}")
         with self.console.status(what) if self.console.is_terminal else nullcontext():
-            codes = [one.running.wait() for one in started]
-        self._running = [one for one in self._running if one not in started]
+            codes = [one.running.wait() for one in processes]
+        self._running = [one for one in self._running if one not in processes]
         incomplete = []
         for process, code in zip(processes, codes, strict=True):
             if code not in (0, 1) or not _is_complete(process.unfinished):
@@ -291,31 +295,11 @@ class Gate:
         self.console.print(Text(text), soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class _Started:
-    process: _Process
-    running: subprocess.Popen
-
-
-def _start(process: _Process, hold: bool = False) -> _Started:
-    """In the folder of its revision, which it imports from, and in a process group of its own, so that Ctrl-C reaches
-    it once, from here. hold: it waits for a line before it uses the GPU.
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    shutil.rmtree(process.unfinished.parent, ignore_errors=True)
-    process.log.parent.mkdir(exist_ok=True)
-    command = [*process.command, HOLD_FLAG] if hold else process.command
-    with open(process.log, "w", encoding="utf-8") as output:
-        streams = {"stdin": subprocess.PIPE if hold else subprocess.DEVNULL, "stdout": output, "stderr": output}
-        running = subprocess.Popen(command, cwd=process.suite, env=environment, process_group=0, **streams)
-    return _Started(process, running)
-
-
-def _end(started: Sequence[_Started]) -> None:
-    for one in started:
+def _end(processes: Sequence[_Process]) -> None:
+    for one in processes:
         with suppress(ProcessLookupError):
             one.running.send_signal(signal.SIGTERM)
-    for one in started:
+    for one in processes:
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             one.running.wait(EXIT_LIMIT_S)
         one.running.kill()
@@ -345,7 +329,7 @@ def _is_complete(record: Path) -> bool:
         run = read_run(record)
     except RecordError:
         return False
-    return not run.truncated and set(run.header.cells) == {cell.key for cell in run.cells}
+    return not (run.truncated or run.missing)
 
 
 def _error_in(log: Path) -> str:
@@ -407,8 +391,7 @@ def _flags(options: argparse.Namespace, measure: Measure) -> tuple[str, ...]:
     for file in options.variants:
         path = Path(file).resolve()
         given.append(f"--variants={path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
-    seed = secrets.randbelow(2**31) if measure.seed is None else measure.seed
-    return (*given, f"--device={options.device}", f"--seed={seed}")
+    return (*given, f"--device={options.device}", f"--seed={seed_of(measure)}")
 
 
 def _rounds(number: int) -> list[str]:

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.recording import OURS, TABLE, new_folder, refuse_foreign_table
+from harness.cli.recording import command_line, new_folder
+from harness.cli.run_report import OURS, TABLE, refuse_foreign_table
 from harness.config.load import ConfigError
 from harness.config.sweep import Group, cell_keys
 from harness.discover import ROOT
@@ -66,17 +68,25 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A profile to make. tool: "nsys", "ncu", "torch" or "none". given: --nsys or --ncu. out: its folder."""
+    """A profile to make.
+
+    tool:   "nsys", "ncu", "torch" or "none".
+    choice: the flags that choose the cells, for a command of the same ones.
+    out:    its folder.
+    given:  --nsys or --ncu.
+    """
 
     tool: str
     name: str
     config: str
+    choice: Sequence[str]
     groups: Sequence[Group]
     device: str
     seed: int
     calls: int
     phases: tuple[str, ...]
     out: Path
+    no_plots: bool
     given: str | None = None
 
 
@@ -91,9 +101,13 @@ def request_of(
     for file in (PROFILE, SESSION):
         if (out / file).exists():
             raise ConfigError(f"{out} holds a profile already; choose another folder with --out")
+    flags = (("--only", options.only), ("--set", options.set), ("--variants", options.variants))
+    choice = [word for flag, values in flags for value in values for word in (flag, value)]
     given = {"nsys": options.nsys, "ncu": options.ncu}.get(tool)
     phases = tuple(phase for phase in PHASES if phase in wanted)
-    return Request(tool, name, options.config, groups, device, seed, calls, phases, out, given)
+    return Request(
+        tool, name, options.config, choice, groups, device, seed, calls, phases, out, options.no_plots, given
+    )
 
 
 # --- the profiled process ---------------------------------------------------------------------------------------------
@@ -108,8 +122,7 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
         key, reason = next(iter({**workload.failed, **workload.left_out}.items()))
         raise ProfileError(f"no cell can be profiled; {key}: {reason}")
     wall_us = workload.run(request.calls) if trace is None else run_traced(workload, request.calls, trace)
-    command = shlex.join(["python", "bench.py", *sys.argv[1:]])
-    session = session_of(workload, request.name, command, request.seed, request.calls, request.device, wall_us)
+    session = session_of(workload, request.name, command_line(), request.seed, request.calls, request.device, wall_us)
     request.out.mkdir(parents=True, exist_ok=True)
     write_document(session, request.out / SESSION)
     times = counted(request.calls, "call")
@@ -120,7 +133,7 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
 # --- the profiler -----------------------------------------------------------------------------------------------------
 
 
-def workload_command(request: Request, options: argparse.Namespace, out: Path, python: str) -> list[str]:
+def workload_command(request: Request, out: Path, python: str) -> list[str]:
     """Of the process to be profiled: this command with ``--tool none`` and the same inputs."""
     script = ROOT / "bench.py"
     shown = min(str(script), os.path.relpath(script), key=len)
@@ -128,64 +141,51 @@ def workload_command(request: Request, options: argparse.Namespace, out: Path, p
     words += ["--seed", str(request.seed), "--calls", str(request.calls), "--device", request.device]
     for phase in request.phases if request.phases != PHASES else ():
         words += ["--phase", phase]
-    return words + _choice_of_cells(options)
+    return [*words, *request.choice]
 
 
-def _choice_of_cells(options: argparse.Namespace) -> list[str]:
-    flags = (("--only", options.only), ("--set", options.set), ("--variants", options.variants))
-    return [word for flag, values in flags for value in values for word in (flag, value)]
-
-
-def make_profile(console: Console, request: Request, options: argparse.Namespace, record: Run | None) -> int:
+def make_profile(console: Console, request: Request, record: Run | None) -> int:
     """Run the tool, attribute its report, write and show the profile."""
     tool = tools.find(request.tool, request.given) if request.tool in tools.PROFILERS else None
     if request.tool != "torch" and request.device == "cpu":
         name = tools.NAMES[request.tool]
-        _print_elsewhere(console, request, options)
+        _print_elsewhere(console, request)
         raise ProfileError(f"no GPU here for {name} to profile; --tool torch works without one")
     if tool is not None and tool.problem:
-        _print_elsewhere(console, request, options)
+        _print_elsewhere(console, request)
         raise ProfileError(tool.problem)
     if tool is not None and tool.name == "ncu" and (refused := tools.counters_refused()):
         raise ProfileError(refused)
     refuse_foreign_table(request.out)
     partial = request.out / PARTIAL
     partial.mkdir(parents=True, exist_ok=True)
-    workload = workload_command(request, options, partial, sys.executable)
+    workload = workload_command(request, partial, sys.executable)
     report = partial / "report"
     with open(partial / LOG, "w", encoding="utf-8") as log:
         if tool is None:
             trace = partial / REPORTS["torch"]
             _run(console, [*workload, "--trace", str(trace)], log)
-            version = ""
-        elif tool.name == "nsys":
-            _run(console, nsys.profile_command(tool.path, report, workload), log)
-            _run(
-                console, nsys.export_command(tool.path, report.with_suffix(".nsys-rep"), partial / REPORTS["nsys"]), log
-            )
         else:
-            _run(console, ncu.profile_command(tool.path, report, workload), log)
-            with open(partial / REPORTS["ncu"], "w", encoding="utf-8") as page:
-                _run(console, ncu.export_command(tool.path, report.with_suffix(".ncu-rep")), log, page)
+            profile_command = nsys.profile_command if tool.name == "nsys" else ncu.profile_command
+            _run(console, profile_command(tool.path, report, workload), log)
+            _export(console, tool, report.with_suffix(f".{tool.name}-rep"), partial / REPORTS[tool.name], log)
     session = read_document(partial / SESSION, Session)
     version = tool.version if tool else session.environment.torch
     profile = attributed(request, partial / REPORTS[request.tool], session, version)
     for file in sorted(partial.iterdir()):
         os.replace(file, request.out / file.name)
     partial.rmdir()
-    return publish(console, request, profile, record, options.no_plots)
+    return publish(console, request, profile, record)
 
 
-def attribute_report(
-    console: Console, request: Request, options: argparse.Namespace, path: Path, record: Run | None
-) -> int:
+def attribute_report(console: Console, request: Request, path: Path, record: Run | None) -> int:
     """``--attribute``: a report that a tool wrote elsewhere. Raises ReportError, ProfileError."""
     if path.suffix in (".nsys-rep", ".ncu-rep"):
         path = _exported(console, request, path)
     beside = path.with_name(SESSION)
     session = read_document(beside, Session) if beside.is_file() else None
     profile = attributed(request, path, session, "")
-    return publish(console, request, profile, record, options.no_plots)
+    return publish(console, request, profile, record)
 
 
 def tool_of(path: Path) -> str:
@@ -212,42 +212,40 @@ def _exported(console: Console, request: Request, path: Path) -> Path:
         raise ReportError(f"cannot read {path}: no such file")
     request.out.mkdir(parents=True, exist_ok=True)
     with open(request.out / LOG, "w", encoding="utf-8") as log:
-        if tool.name == "nsys":
-            _run(console, nsys.export_command(tool.path, path, target), log)
-        else:
-            with open(target, "w", encoding="utf-8") as page:
-                _run(console, ncu.export_command(tool.path, path), log, page)
+        _export(console, tool, path, target, log)
     return target
 
 
-def _print_elsewhere(console: Console, request: Request, options: argparse.Namespace) -> None:
+def _export(console: Console, tool: tools.Tool, report: Path, target: Path, log: TextIO) -> None:
+    """A tool's own report as SQLite or CSV."""
+    if tool.name == "nsys":
+        _run(console, nsys.export_command(tool.path, report, target), log)
+    else:
+        with open(target, "w", encoding="utf-8") as page:
+            _run(console, ncu.export_command(tool.path, report), log, page)
+
+
+def _print_elsewhere(console: Console, request: Request) -> None:
     """How to make the report on another machine and bring it back."""
     folder = Path("profiled")
-    workload = workload_command(request, options, folder, "python")
+    workload = workload_command(request, folder, "python")
     workload[workload.index("--device") + 1] = "auto"
     report, target = folder / "report", folder / REPORTS[request.tool]
     if request.tool == "nsys":
-        commands = [
-            nsys.profile_command("nsys", report, workload),
-            nsys.export_command("nsys", report.with_suffix(".nsys-rep"), target),
-        ]
-        lines = [shlex.join(command) for command in commands]
+        profile = nsys.profile_command("nsys", report, workload)
+        export = shlex.join(nsys.export_command("nsys", report.with_suffix(".nsys-rep"), target))
     else:
-        command = ncu.export_command("ncu", report.with_suffix(".ncu-rep"))
-        lines = [
-            shlex.join(ncu.profile_command("ncu", report, workload)),
-            f"{shlex.join(command)} > {target}",
-        ]
-    back = ["python", "bench.py", "profile", request.config, "--attribute", str(target)]
-    back += _choice_of_cells(options)
+        profile = ncu.profile_command("ncu", report, workload)
+        export = f"{shlex.join(ncu.export_command('ncu', report.with_suffix('.ncu-rep')))} > {target}"
+    back = ["python", "bench.py", "profile", request.config, "--attribute", str(target), *request.choice]
     console.print(Text(f"where a GPU and {tools.NAMES[request.tool]} are, in a checkout of this suite:"))
-    for line in [f"mkdir {folder}", *lines]:
+    for line in (f"mkdir {folder}", shlex.join(profile), export):
         console.print(Text(f"    {line}"), soft_wrap=True)
     console.print(Text(f"and with the folder {folder} brought back:"))
     console.print(Text(f"    {shlex.join(back)}"), soft_wrap=True)
 
 
-def _run(console: Console, command: Sequence[str], log, page=None) -> None:
+def _run(console: Console, command: Sequence[str], log: TextIO, page: TextIO | None = None) -> None:
     """Run a command, which is shown; what it prints goes into the log, or its standard output into ``page``.
 
     Raises ToolFailed.
@@ -301,7 +299,7 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         "version": PROFILE_VERSION,
         "tool": request.tool,
         "name": request.name,
-        "command": shlex.join(["python", "bench.py", *sys.argv[1:]]),
+        "command": command_line(),
         "session": session,
     }
     if request.tool == "ncu":
@@ -328,7 +326,7 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
     )
 
 
-def publish(console: Console, request: Request, profile: Profile, record: Run | None, no_plots: bool) -> int:
+def publish(console: Console, request: Request, profile: Profile, record: Run | None) -> int:
     """Write profile.json, table.md and the timeline; show tables and shares; the exit code."""
     out = request.out
     out.mkdir(parents=True, exist_ok=True)
@@ -342,7 +340,7 @@ def publish(console: Console, request: Request, profile: Profile, record: Run | 
     text = "\n\n".join(lines)
     (out / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}\n{text}\n", encoding="utf-8")
     drawn = []
-    if not no_plots and profile.steps:
+    if not request.no_plots and profile.steps:
         from plots.step_timeline import draw
 
         drawn = draw(profile, out / TIMELINE)

@@ -76,14 +76,19 @@ def verify_all(
     healthy = list({variant.id: variant for group in groups for variant in group.variants}.values())
     defects = _defects(catalog, {variant.operator for variant in healthy})
     at_capacity = _capacity_groups(catalog, healthy, job) if capacity else []
-    lines: list[Cell | Segment] = []
+    cells: list[Cell] = []
     findings: Findings = {}
     steps = [len(healthy) + len(defects), _num_cells(at_capacity), len(healthy), _num_cells(groups)]
     done = 0
+
+    def keep(line: Cell | Segment) -> None:
+        if isinstance(line, Cell):
+            cells.append(line)
+
     try:
         with (
             progress_bar(console, sum(steps)) as update,
-            _closed(Runner(job, lines.append, lambda p: update(done + p.done, p.doing))) as runner,
+            _closed(Runner(job, keep, lambda p: update(done + p.done, p.doing))) as runner,
         ):
             _check_all(runner, [*healthy, *defects], job, update, findings)
             for variant in healthy:
@@ -93,9 +98,9 @@ def verify_all(
             passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
             done = steps[0]
             runner.run(_only(at_capacity, passed), at_capacity=True)
-            for cell in _cells(lines):
+            for cell in cells:
                 findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
-            lines.clear()
+            cells.clear()
             done += steps[1]
             for i, variant in enumerate(passed if random_batches else ()):
                 update(done + i, f"{variant.id} random batches")
@@ -105,9 +110,8 @@ def verify_all(
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         reached = [variant for variant in healthy if variant.id in findings]
         if reached:
-            _print_outcome(console, catalog, reached, findings, _cells(lines), job, command)
+            _print_outcome(console, catalog, reached, findings, cells, job, command)
         raise
-    cells = _cells(lines)
     _print_seed(console, job)
     _print_checks(console, healthy, findings, job)
     _print_defects(console, defects, findings, job)
@@ -185,12 +189,8 @@ def _num_cells(groups: Sequence[Group]) -> int:
     return sum(len(group.variants) for group in groups)
 
 
-def _cells(lines: Sequence[Cell | Segment]) -> list[Cell]:
-    return [line for line in lines if isinstance(line, Cell)]
-
-
 def _as_finding(cell: Cell) -> Finding:
-    """A cell of a point at capacity."""
+    """A cell of a point at capacity, or of the sweep."""
     outcome = {Status.MISMATCH: "rejected", Status.PASSED: "passed", Status.SKIPPED: "skipped"}.get(
         cell.status, "failed"
     )
@@ -318,22 +318,18 @@ def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findin
 def _outcome(finding: Finding) -> str:
     if finding.message == BEYOND:
         return BEYOND
-    return LEFT_OUT if finding.kind != "hard point" and is_left_out(finding.message) else finding.outcome
+    return LEFT_OUT if is_left_out(finding.message) else finding.outcome
 
 
 def _print_left_out(console: Console, findings: Findings) -> None:
     """How many points and batches Triton's interpreter was too slow for, and what to change."""
-    for kind in ("capacity point", "random batch"):
-        slow = [of for of in findings.values() if any(f.kind == kind and is_left_out(f.message) for f in of)]
-        all_of = [f for of in slow for f in of if f.kind == kind]
-        left = sum(is_left_out(f.message) for f in all_of)
-        if left:
-            console.print(
-                Text(
-                    f"{HEADS[kind]}: {left} of {len(all_of)} of {counted(len(slow), 'variant')} left out: "
-                    "interpreter budget (--set measure.interpreter_budget_s=SECONDS)"
-                )
-            )
+    for kind, head in HEADS.items():
+        by_variant = ([_outcome(finding) for finding in of if finding.kind == kind] for of in findings.values())
+        slow = [outcomes for outcomes in by_variant if LEFT_OUT in outcomes]
+        if slow:
+            left = sum(outcomes.count(LEFT_OUT) for outcomes in slow)
+            text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
+            console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
 
 def _counts(outcomes: Sequence[str]) -> str:
@@ -400,7 +396,7 @@ def _print_failure(
     capacity, which may be many, the first is the one that is told in the fewest words.
     """
     bad = sorted(_bad(findings.get(variant.id, [])), key=lambda f: len(f.name) if f.kind == "capacity point" else 0)
-    told = bad or [_of_sweep(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
+    told = bad or [_as_finding(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
     if not told:
         return
     first = told[0]
@@ -413,11 +409,6 @@ def _print_failure(
     if first.name != DIED:
         repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED).removesuffix(FAR)}", seed)
         console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
-
-
-def _of_sweep(cell: Cell) -> Finding:
-    check, colon, message = (cell.reason or "").partition(": ") if cell.status == Status.MISMATCH else ("", "", "")
-    return Finding(cell.point, "failed", check or None, message if colon else cell.reason, kind="capacity point")
 
 
 def _where(operator: Operator, finding: Finding) -> str:

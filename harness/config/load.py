@@ -251,6 +251,8 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark else path
+        if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow
+            place = f"{path}:{len(text[: error.position + 1].splitlines())}"
         raise ConfigError(f"{place}: not readable as YAML: {_yaml_problem(error)}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")

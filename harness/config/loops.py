@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,10 @@ class LoopGroup:
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.key(stack.name) for stack in self.stacks)
+
+    def only(self, keys: Collection[str]) -> LoopGroup:
+        """The loop with the stacks of these lines."""
+        return replace(self, stacks=tuple(one for one in self.stacks if self.key(one.name) in keys))
 
     def loop(self, stack: PlannedStack, status: Status, reason: str | None = None, **samples: Any) -> Loop:
         """The line of one stack."""

@@ -6,10 +6,10 @@ import itertools
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
@@ -17,6 +17,10 @@ from harness.records.choose import kept, matching
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.wording import did_you_mean, first_line, printable
 
+if TYPE_CHECKING:
+    from harness.config.loops import LoopGroup
+
+AnyGroup = TypeVar("AnyGroup", "Group", "LoopGroup")
 #: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
 MAX_POINTS = 100_000
 
@@ -53,6 +57,10 @@ class Group:
     def keys(self) -> tuple[str, ...]:
         """Of all cells, in order."""
         return tuple(self.key(variant.name) for variant in self.variants)
+
+    def only(self, keys: Collection[str]) -> Group:
+        """The group with the variants of these cells."""
+        return replace(self, variants=tuple(v for v in self.variants if self.key(v.name) in keys))
 
     def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
         limits = next((dict(one.limits) for one in self.variants if one.name == variant), {})
@@ -212,9 +220,14 @@ def plan(
     return groups
 
 
-def cell_keys(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Keys of all cells of a plan, in its order."""
+def cell_keys(groups: Sequence[Group | LoopGroup]) -> tuple[str, ...]:
+    """Keys of all cells, or lines of decode loops, of a plan, in its order."""
     return tuple(key for group in groups for key in group.keys)
+
+
+def with_cells(groups: Sequence[AnyGroup], keys: Collection[str]) -> list[AnyGroup]:
+    """The groups with these cells, without those that have none of them."""
+    return [left for group in groups if (left := group.only(keys)).keys]
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

@@ -160,6 +160,16 @@ def lines_of(run: Run) -> list[Line]:
     return [run.header, *lines]
 
 
+def record_path(path: str) -> Path:
+    """A record, or run.jsonl in the folder of a run. Raises RecordError for another folder."""
+    if not Path(path).is_dir():
+        return Path(path)
+    record = Path(path) / "run.jsonl"
+    if not record.exists():
+        raise RecordError(f"{path} holds no run.jsonl; give a record, or the folder of one run")
+    return record
+
+
 def read_run(path: str | Path) -> Run:
     """Read one run file. An incomplete last line (of a killed run) is dropped and noted in ``truncated``.
 

@@ -60,6 +60,14 @@ def make_console(stderr: bool = False) -> Console:
     return PrintableConsole(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
+def print_to_stderr(text: str) -> None:
+    make_console(stderr=True).print(Text(text), soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    print_to_stderr(f"warning: {text}")
+
+
 @contextmanager
 def progress_bar(console: Console, total: int) -> Iterator[Callable[[int, str], None]]:
     """Yields update(done, doing): on stderr, a live bar with the time left on a terminal, else a line now and then.

@@ -107,12 +107,17 @@ class _PointState:
 
 
 class Evaluator:
-    """Owns the device in the first process. timer: None on a CPU."""
+    """Owns the device in the first process.
+
+    thorough: whether to check every property at every hard point; None: where nothing is timed, as there is time then.
+    timer:    None on a CPU.
+    """
 
     # --- set up -------------------------------------------------------------------------------------------------------
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, thorough: bool | None = None) -> None:
         self._job = job
+        self._thorough = not job.timed if thorough is None else thorough
         bad_imports: dict[str, Finding] = {}
         # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
         settings = ProcessState("cpu")
@@ -346,13 +351,10 @@ class Evaluator:
             return
         findings: list[Finding] = []
         with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
-            # Without timing there is time to check every property at every hard point.
-            thorough = not self._job.timed
-            which = at if only else None
             if operator_name not in self._known:
                 self._known = {operator_name: {}}
-            of, known = (operator, variant, self._job.device, self._job.seed, thorough), self._known[operator_name]
-            for finding in check_variant(*of, only=which, known=known):
+            of = operator, variant, self._job.device, self._job.seed, self._thorough
+            for finding in check_variant(*of, only=at if only else None, known=self._known[operator_name]):
                 findings.append(finding)
                 yield finding
                 if finding.outcome in ("failed", "rejected"):

@@ -1,4 +1,4 @@
-"""Completing an interrupted run: which cells are missing, and whether command and machine fit the record.
+"""Completing an interrupted run: whether command and machine fit the record.
 
 Never imports torch.
 """
@@ -6,25 +6,13 @@ Never imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from harness.config.load import Config, ConfigError
-from harness.config.sweep import Group
 from harness.records.file import as_recorded
 from harness.records.merge import SAME_ENVIRONMENT
-from harness.records.schema import Cell, Environment, RecordError, Run
+from harness.records.schema import Environment, RecordError, Run
 from harness.runner.sources import changed_source
-
-
-def missing_groups(groups: Sequence[Group], cells: Sequence[Cell]) -> list[Group]:
-    """The groups with the variants that have no cell yet."""
-    present = {cell.key for cell in cells}
-    missing = [
-        replace(group, variants=tuple(v for v in group.variants if group.key(v.name) not in present))
-        for group in groups
-    ]
-    return [group for group in missing if group.variants]
 
 
 def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from harness.config.load import ConfigError, Measure
-from harness.config.sweep import Group, cell_keys
+from harness.config.sweep import Group, cell_keys, with_cells
 from harness.records.schema import Cell, Environment, RecordError, Run
 from harness.runner.resume import different_machine
 from harness.runner.sources import DIGITS, changed_source
@@ -50,10 +49,9 @@ def split(groups: Sequence[Group], proof: Run) -> tuple[list[Group], list[Cell]]
     if missing := [key for key in keys if key not in recorded]:
         raise ConfigError(f"--verified-by {proof.path}: it has no cell {missing[0]}; give the same configuration")
     timed = {key for key in keys if recorded[key].metrics and recorded[key].metrics.rounds}
-    left = [replace(group, variants=tuple(v for v in group.variants if group.key(v.name) in timed)) for group in groups]
     if not timed:
         raise ConfigError(f"--verified-by {proof.path}: none of these cells was timed there")
-    return [group for group in left if group.variants], [recorded[key] for key in keys if key not in timed]
+    return with_cells(groups, timed), [recorded[key] for key in keys if key not in timed]
 
 
 def check_same_code(proof: Run, sources: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from harness.analysis import estimators
 from harness.analysis.compare import compare
 from harness.analysis.warnings import audit_warnings, disagreeing_cells, throttling_warnings, warnings
 from harness.cli import doctor
-from harness.cli.recording import report
+from harness.cli.run_report import report
 from harness.records.file import read_run
 from harness.records.schema import Run
 from harness.report.comparison import comparison_console, comparison_markdown

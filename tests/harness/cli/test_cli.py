@@ -542,10 +542,11 @@ def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adv
 @pytest.mark.parametrize(
     "command",
     [
+        ["--help"],
         ["list"],
         ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"],
     ],
-    ids=["list", "run"],
+    ids=["help", "list", "run"],
 )
 def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
     with open("/dev/full", "w") as full:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import commands
+from harness.cli import run as run_command
 from harness.records.file import read_run
 from harness.runner import run, several_gpus
 from harness.timing import environment
@@ -16,7 +16,9 @@ from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F4
 @pytest.fixture
 def on_gpus(bench, monkeypatch):  # noqa: F811
     """bench, on a machine with two GPUs, whose workers answer as those of a CPU do."""
-    monkeypatch.setattr(commands, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))])
+    monkeypatch.setattr(
+        run_command, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))]
+    )
     monkeypatch.setattr(environment, "choose_device", lambda wanted: "cpu")
     monkeypatch.setattr(several_gpus, "Worker", lambda job: run.Worker(job))  # which bench replaces
     return lambda *arguments, **more: bench("--device", "auto", *arguments, **more)

@@ -97,15 +97,15 @@ def request(config, tool, tmp_path, given):
         calls=None, phase=None, out=tmp_path / "out", nsys=given, ncu=given, config=str(config), only=[], set=[],
         variants=[], no_plots=True,
     )  # fmt: skip
-    return profiling.request_of(options, "tiny", groups, "cuda", 1, tool), options
+    return profiling.request_of(options, "tiny", groups, "cuda", 1, tool)
 
 
 @pytest.mark.parametrize("case", TOOLS)
 def test_a_tool_that_is_too_old_or_does_not_start(case, config, tmp_path):
     text, expected = TOOLS[case]
-    made, options = request(config, "nsys", tmp_path, str(program(tmp_path, "nsys", text)))
+    made = request(config, "nsys", tmp_path, str(program(tmp_path, "nsys", text)))
     with pytest.raises(profiling.ProfileError, match=expected):
-        profiling.make_profile(make_console(), made, options, None)
+        profiling.make_profile(make_console(), made, None)
     assert not (tmp_path / "out").exists()
 
 
@@ -113,18 +113,18 @@ def test_a_tool_that_fails_in_the_middle_leaves_nothing_that_looks_whole(config,
     report = tmp_path / "out" / profiling.PARTIAL / "report.nsys-rep"
     text = f'case $1 in --version) echo "version 2025.3.1";; *) echo half > "{report}"; echo boom; exit 4;; esac'
     tool = program(tmp_path, "nsys", text)
-    made, options = request(config, "nsys", tmp_path, str(tool))
+    made = request(config, "nsys", tmp_path, str(tool))
     with pytest.raises(profiling.ToolFailed, match=r"nsys ended with exit code 4: boom; all that was printed: .*\.log"):
-        profiling.make_profile(make_console(), made, options, None)
+        profiling.make_profile(make_console(), made, None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [profiling.PARTIAL]
 
 
 def test_refused_counters_are_said_with_the_remedy(config, tmp_path, capsys):
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
     text = f'case $1 in --version) echo "Version 2025.3.1.0 (build 1)";; *) echo "{said}"; exit 1;; esac'
-    made, options = request(config, "ncu", tmp_path, str(program(tmp_path, "ncu", text)))
+    made = request(config, "ncu", tmp_path, str(program(tmp_path, "ncu", text)))
     with pytest.raises(profiling.ToolFailed, match=r"refuses hardware counters.*NVreg_RestrictProfilingToAdminUsers=0"):
-        profiling.make_profile(make_console(), made, options, None)
+        profiling.make_profile(make_console(), made, None)
 
 
 def other_sqlite(path, *statements):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import commands, recording
-from harness.runner import run
+from harness.cli import planning, recording
+from harness.runner import kept_workers, run
 from tests.harness.cli.test_cli import TINY
 from tests.harness.runner.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
 
@@ -31,8 +31,10 @@ def test_each_gets_a_record_in_a_folder_of_its_name(two):
 def test_on_a_gpu_the_second_goes_on_with_the_workers_of_the_first(two, monkeypatch):
     """Around the fake workers, which answer as those of a CPU do."""
     used = []
-    monkeypatch.setattr(commands, "_device", lambda options: "cuda")
-    monkeypatch.setattr(commands.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.Worker(job))
+    monkeypatch.setattr(planning, "device_of", lambda options: "cuda")
+    monkeypatch.setattr(
+        kept_workers.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.Worker(job)
+    )
     assert two("--out", "all", "--seed", "7", "--set", "measure.audit=false")[0] == 0
     assert len({id(kept) for kept, _ in used}) == 1
     jobs = [job for _, job in used if job.role == "evaluate"]

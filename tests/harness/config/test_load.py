@@ -267,7 +267,7 @@ LOCATED = {
     "two documents": (GOOD + "---\n" + GOOD, "c.yaml:5: not readable as YAML: "),
     "contains itself": ("name: t\noperators: [decode_native]\nsweep: &a [*a]\n", "c.yaml"),
     "binary file": (bytes(range(256)), "c.yaml: not a text file"),
-    "null byte": ("name: t\0\n", "c.yaml: not readable as YAML: "),
+    "null byte": (GOOD + "\0\n", "c.yaml:5: not readable as YAML: "),
     "a list": ("- 1\n- 2\n", "c.yaml: expected a mapping"),
     "a word": ("hello\n", "c.yaml: expected a mapping"),
     "an empty file": ("", "c.yaml: expected a mapping"),

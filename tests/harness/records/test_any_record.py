@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from harness.analysis.compare import CompareError, Rule, compare, compare_variants
-from harness.cli.recording import print_run
+from harness.cli.run_report import print_run
 from harness.records.file import lines_of, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run, Segment

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import bench
-from harness.cli import recording
+from harness.cli import run_report
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment
 from harness.report.tables import result_tables
@@ -176,13 +176,13 @@ def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_cali
         recorded.header.environment, recorded.cells, config=recorded.header.config | {"measure": {"cache": "cold"}}
     )
     factory.write(cold, tmp_path / "cold.jsonl")
-    monkeypatch.setattr(recording, "REFERENCE", tmp_path)
-    (drawn,) = recording._references(mine)
+    monkeypatch.setattr(run_report, "REFERENCE", tmp_path)
+    (drawn,) = run_report._references(mine)
     assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}
     assert {cell.operator for cell in drawn.cells} == {"decode_flatten", "decode_native"}
     for cell in drawn.cells:
         assert (drawn.calibration_of(cell) is drawn.header.calibration) == (cell.operator == "decode_flatten")
-    assert recording._references(recorded) == []
+    assert run_report._references(recorded) == []
 
 
 def test_a_section_that_was_renamed_is_read_under_its_present_name(tmp_path):

@@ -1,0 +1,94 @@
+"""What the flags that several commands share stand for: device, catalog, configuration, cells and job."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness import interpreter
+from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
+from harness.config.loops import operators_of, plan_loops
+from harness.config.sweep import Group, plan
+from harness.discover import Catalog, DiscoveryError, discover, wrong_with
+from harness.report.console import warn
+from harness.runner.import_probe import probing
+from harness.runner.interrupt import exit_on_interrupt
+from harness.runner.protocol import Job
+
+
+def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
+    """Choose the device, then find the variants: Triton reads TRITON_INTERPRET when a kernel file is imported.
+
+    import_limit_s: seconds that the import of a file of --variants may take.
+    """
+    with exit_on_interrupt():
+        device = device_of(options)
+        interpreter.choose(device)
+        with probing(options.variants, device) as probe:
+            if probe is not None:
+                discover()  # meanwhile
+                probe.wait(import_limit_s)
+        return device, discover(options.variants)
+
+
+def device_of(options: argparse.Namespace) -> str:
+    """ "cuda" or "cpu". Raises ConfigError."""
+    if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
+        return "cpu" if options.device == "cpu" else "cuda"
+    with exit_on_interrupt():
+        from harness.timing.environment import choose_device
+
+        try:
+            return choose_device(options.device)
+        except RuntimeError as error:
+            raise ConfigError(str(error)) from None
+
+
+def load_config(options: argparse.Namespace, config: str) -> Source:
+    """With --set, --seed and --baseline. Raises ConfigError."""
+    overrides = parse_overrides(options.set)
+    if options.seed is not None:
+        overrides["measure.seed"] = options.seed
+    baseline = getattr(options, "baseline", None)  # verify has none
+    if baseline is not None:
+        overrides["baseline"] = baseline
+    source = load(config, overrides)
+    return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
+
+
+def plan_groups(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
+    """The points of a sweep, or those that decode loops give to the operators of their stacks.
+
+    Raises ConfigError and DiscoveryError.
+    """
+    if source.config.decode_loop is not None:
+        loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+        groups = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+    else:
+        groups = plan(source, catalog.operators, catalog.variants, options.only)
+    for operator in {group.operator.name: group.operator for group in groups}.values():
+        if (problem := wrong_with(operator, catalog.variants)) is not None:
+            raise DiscoveryError(problem)
+    return groups
+
+
+def seed_of(measure: Measure) -> int:
+    """A fresh one where the configuration has none."""
+    return secrets.randbelow(2**31) if measure.seed is None else measure.seed
+
+
+def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: bool) -> Job:
+    return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
+
+
+def cuda_sources(groups: Sequence[Group]) -> tuple[Path, ...]:
+    """Of all variants, to be compiled for every architecture where there is no GPU."""
+    return tuple(dict.fromkeys(one for group in groups for variant in group.variants for one in variant.sources))
+
+
+def print_broken(catalog: Catalog) -> None:
+    for file, reason in catalog.broken.items():
+        warn(f"{file} is unavailable: {reason}")

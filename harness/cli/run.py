@@ -1,0 +1,233 @@
+"""`bench.py run`: plan each configuration, choose what measures it, and record it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from rich.text import Text
+
+from harness.cli.planning import cuda_sources, load_config, make_job, plan_groups, prepare, print_broken
+from harness.cli.recording import Plan, default_folder, record
+from harness.config.load import ConfigError, Measure, Source
+from harness.config.loops import LoopGroup, miniature, plan_loops
+from harness.config.sweep import cell_keys, parse_shard, shard_of
+from harness.discover import Catalog
+from harness.exit_codes import INTERRUPTED, OK
+from harness.records.file import is_empty_record, read_run, record_path
+from harness.records.schema import Run
+from harness.report.console import make_console, warn
+from harness.runner.kept_workers import KeptWorkers
+from harness.runner.loop_run import LoopRunner
+from harness.runner.resume import check_same_sweep
+from harness.runner.run import Runner
+from harness.runner.several_gpus import Gpu, LocalGpu, SeveralGpus
+from harness.runner.sources import source_hashes
+from harness.runner.verified_by import check_proof
+from harness.timing.gpus import VisibleGpu, choose_gpus
+from harness.wording import counted, printable
+
+
+def run(options: argparse.Namespace) -> int:
+    """One configuration after the other, each planned before the first begins; the first exit code that is not 0."""
+    resumed = _resumed(options)
+    sources = [load_config(options, config) for config in options.configs]
+    _check_several(options, sources)
+    gpus: Sequence[VisibleGpu] = ()
+    if not options.plan:
+        _check_sharing(options, any(source.config.decode_loop is not None for source in sources))
+        gpus = _gpus(options)
+    proof = _proof(options, sources[0].config.measure)
+    device, catalog = prepare(options, max(source.config.measure.timeout_s for source in sources))
+    if options.hold and not sys.stdin.readline():  # the one who would have said so is gone
+        raise KeyboardInterrupt
+    if not options.plan:
+        print_broken(catalog)
+    plans = [_planned(options, source, resumed, proof, device, catalog) for source in sources]
+    if options.plan:
+        for plan in plans:
+            _print_plan(plan)
+        return OK
+    kept = KeptWorkers() if device == "cuda" and len(plans) > 1 else None
+
+    def measure(plan: Plan) -> int:
+        if len(plans) > 1:
+            make_console().rule(Text(plan.source.config.name))
+        return _on_cluster(options, plan) if options.cluster is not None else _here(plan, gpus, kept)
+
+    try:
+        return _in_turn(map(measure, plans))
+    finally:
+        if kept:
+            kept.close()
+
+
+def _in_turn(codes: Iterable[int]) -> int:
+    """The first exit code that is not 0, of runs that are measured while they are iterated over; none begins after an
+    interrupted one.
+    """
+    first = OK
+    for code in codes:
+        first = first or code
+        if code == INTERRUPTED:
+            break
+    return first
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def _resumed(options: argparse.Namespace) -> Run | None:
+    """The record of --resume."""
+    if options.resume is None:
+        return None
+    if options.out is not None:
+        raise ConfigError("--resume writes into the folder of its run; drop --out")
+    path = record_path(options.resume)
+    if path.is_file() and is_empty_record(path):  # killed while it started, so this run is the first one
+        options.out = path.parent
+        return None
+    return read_run(path)
+
+
+def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> None:
+    """Raises ConfigError where several configurations cannot be combined with the rest."""
+    names = [source.config.name for source in sources]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
+    flags = ("resume", "verified_by", "hold")
+    if len(sources) > 1 and (flag := next((one for one in flags if getattr(options, one)), None)):
+        raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
+
+
+def _check_sharing(options: argparse.Namespace, loops: bool) -> None:
+    """Raises ConfigError where --gpus or --cluster cannot be combined with the rest."""
+    if options.accelerators is not None and options.cluster is None:
+        raise ConfigError("--accelerators chooses GPUs of a cluster; give --cluster, too")
+    flag = "--cluster" if options.cluster is not None else "--gpus" if options.gpus is not None else None
+    if flag is None:
+        return
+    if loops:
+        raise ConfigError(f"{flag} shares the points of a sweep; run decode loops on one GPU, without it")
+    if options.verified_by is not None:
+        raise ConfigError(f"--verified-by and {flag} exclude each other; a run is verified by one on the same GPU")
+    if flag == "--gpus" and options.device == "cpu":
+        raise ConfigError("--gpus and --device cpu exclude each other")
+
+
+def _gpus(options: argparse.Namespace) -> list[VisibleGpu]:
+    """The GPUs of --gpus on this machine; none without it."""
+    if options.gpus is None or options.cluster is not None:
+        return []
+    options.device = "cuda"
+    try:
+        return choose_gpus(options.gpus)
+    except RuntimeError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _proof(options: argparse.Namespace, measure: Measure) -> Run | None:
+    """The record of --verified-by."""
+    if options.verified_by is None:
+        return None
+    if options.resume is not None:
+        raise ConfigError("--verified-by and --resume exclude each other; measure anew, with --verified-by only")
+    proof = read_run(record_path(options.verified_by))
+    check_proof(proof, measure)
+    return proof
+
+
+def _planned(
+    options: argparse.Namespace, source: Source, resumed: Run | None, proof: Run | None, device: str, catalog: Catalog
+) -> Plan:
+    """Raises ConfigError, DiscoveryError and RecordError."""
+    out = options.out
+    if out is not None and len(options.configs) > 1:
+        out = out / source.config.name
+    loops = source.config.decode_loop is not None
+    groups = _planned_loops(options, source, catalog) if loops else plan_groups(options, source, catalog)
+    if loops and device == "cpu":  # planned in full before, so that a mistake is found without a GPU
+        source = miniature(source)
+        groups = _planned_loops(options, source, catalog)
+    if options.shard is not None:
+        groups = shard_of(groups, *parse_shard(options.shard))
+    if resumed:
+        check_same_sweep(resumed, source.config, cell_keys(groups))
+    if options.shard is not None and not (resumed or options.plan) and source.config.measure.seed is None:
+        raise ConfigError(
+            f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
+        )
+    operators = plan_groups(options, source, catalog) if loops else groups
+    job = make_job(options, source.config.measure, device, timed=True)
+    if resumed:
+        job = replace(job, seed=resumed.header.seed)
+    elif proof:
+        job = replace(job, seed=proof.header.seed, verified=True)
+    elif not loops:
+        job = replace(job, compiled=cuda_sources(groups))
+    hashes = source_hashes(operators, job.variant_files)
+    return Plan(source, job, groups, operators, hashes, out, options.no_plots, options.shard, resumed, proof)
+
+
+def _planned_loops(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[LoopGroup]:
+    if options.shard is not None:
+        raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
+    return plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+
+
+def _print_plan(plan: Plan) -> None:
+    """Every cell, one key per line, for people and for grep; the count goes to stderr."""
+    keys = cell_keys(plan.missing)
+    for key in keys:
+        print(printable(key))
+    group, cell = ("loop", "line") if plan.loops else ("point", "cell")
+    size = ", the miniature for a CPU" if plan.loops and plan.job.device == "cpu" else ""
+    print(f"{counted(len(plan.missing), group)}, {counted(len(keys), cell)}{size}", file=sys.stderr)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> int:
+    """On this machine; on several GPUs where ``gpus`` names them."""
+    start = kept.start if kept else None
+    if plan.loops:
+        if kept:
+            kept.close()  # a loop has the GPU and its memory to itself
+        return record(make_console(), plan, partial(LoopRunner, plan.job))
+    if gpus:
+        jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
+        return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
+    first = next(iter(plan.missing), None)
+    return record(make_console(), plan, partial(Runner, plan.job, start=start, first=first))
+
+
+def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
+    measure = plan.job.measure
+    of_run = {"on_warning": warn, "time_budget_s": measure.time_budget_s, "cache": measure.cache}
+    return record(make_console(), plan, partial(SeveralGpus, gpus, **of_run))
+
+
+def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
+    """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
+    from harness.runner.cluster import ClusterError, cluster_gpus, connected
+
+    try:
+        with connected(options.cluster, options.variants) as cluster:
+            models = cluster.models(options.accelerators)
+            if plan.resumed and len(models) > 1:
+                raise ConfigError("--resume completes one record; name its model with --accelerators")
+
+            def measure(model: str) -> int:
+                gpus = cluster_gpus(plan.job, model, cluster.number(model, options.gpus))
+                out = plan.out
+                if options.accelerators is not None and not plan.resumed:
+                    out = out / model if out else default_folder(plan.source.config.name, model)
+                return _shared(replace(plan, out=out), gpus)
+
+            return _in_turn(map(measure, models))
+    except ClusterError as error:
+        raise ConfigError(str(error)) from None

@@ -1,0 +1,122 @@
+"""What a run shows and draws when it has ended, and its exit code."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import structs
+from rich.console import Console
+from rich.text import Text
+
+from harness.discover import ROOT
+from harness.exit_codes import BAD, OK
+from harness.records.file import read_run
+from harness.records.schema import RecordError, Run, sources_compile
+from harness.report.console import (
+    print_calibration_errors,
+    print_compiled,
+    print_counts,
+    print_environment,
+    print_tables,
+    print_wall_time,
+    warn,
+)
+from harness.report.decode_loop import PERCENTILE, loop_tables, print_endings
+from harness.report.tables import Table, markdown, result_tables
+from harness.runner.run import WallTime
+from harness.wording import counted
+
+REFERENCE = ROOT / "results" / "reference"
+#: The tables of a run, beside its record, and the line by which a later run knows that they are not the user's.
+TABLE, OURS = "table.md", "<!-- written by bench.py, and drawn again from run.jsonl -->"
+
+
+def exit_code(run: Run) -> int:
+    """1 where a CUDA source does not compile, or a cell or a stack is a mismatch or failed."""
+    fine = sources_compile(run.header.compiled) and not any(one.status.is_bad for one in (*run.cells, *run.loops))
+    return OK if fine else BAD
+
+
+def refuse_foreign_table(folder: Path) -> None:
+    """Raises RecordError where a new run would overwrite a table.md that none of this suite's runs wrote."""
+    path = folder / TABLE
+    with suppress(OSError):
+        if path.exists() and not path.read_bytes().startswith(OURS.encode()):
+            raise RecordError(
+                f"{path} was not written by a run and would be overwritten; choose another folder with --out"
+            )
+
+
+def print_run(console: Console, run: Run) -> list[Table]:
+    """The tables of a run, with what is to be known of it above and below them."""
+    tables = result_tables(run)
+    print_environment(console, run.header.environment)
+    print_calibration_errors(console, run.uncalibrated)
+    print_tables(console, tables)
+    console.print()
+    print_compiled(console, run.header.compiled)
+    print_counts(console, run.cells)
+    return tables
+
+
+def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
+    """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
+    _keep(console, run, print_run(console, run), folder, no_plots, wall_time)
+
+
+def report_loops(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
+    """As report, of a run with decode loops."""
+    tables = loop_tables(run)
+    print_environment(console, run.header.environment)
+    print_calibration_errors(console, run.uncalibrated)
+    print_tables(console, [table for table in tables if PERCENTILE not in table.axes])
+    console.print(Text(f"\npercentiles of ITL and TPOT: {folder / TABLE}", style="dim"))
+    print_endings(console, run.loops)
+    _keep(console, run, tables, folder, no_plots, wall_time)
+
+
+def _keep(
+    console: Console, run: Run, tables: Sequence[Table], folder: Path, no_plots: bool, wall_time: WallTime | None
+) -> None:
+    """Write the tables, draw the plots, and say where they are."""
+    if wall_time is not None:
+        print_wall_time(console, wall_time.by_activity())
+    (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
+    drawn, references = [], []
+    if (run.cells or run.loops) and not no_plots:
+        from plots import draw_all
+
+        references = _references(run)
+        drawn = draw_all([run, *references], folder)
+    figures = counted(len({path.stem for path in drawn}), "figure")
+    text = f"record, table and {figures}: {folder}"
+    if drawn and references:
+        text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
+    console.print(Text(text))
+
+
+def _references(run: Run) -> list[Run]:
+    """For a sweep without a GPU: the recorded GPU runs, at the points and in the cache state of this run."""
+    if run.header.environment.device == "cuda" or run.loops:
+        return []
+    points = {cell.point_key for cell in run.cells}
+    recorded = []
+    for path in sorted(REFERENCE.glob("**/*.jsonl")):
+        try:
+            recorded.append(read_run(path))
+        except RecordError as error:
+            warn(f"not drawn beside this run: {error}")
+    return [part for r in recorded if r.cache == run.cache and (part := _only(r, points)).cells]
+
+
+def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
+    """A run without its cells at other points."""
+    kept = [cell.point_key in points for cell in run.cells]
+    return structs.replace(
+        run,
+        cells=list(itertools.compress(run.cells, kept)),
+        segments=[(sum(kept[:start]), one) for start, one in run.segments],
+    )
