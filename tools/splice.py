@@ -50,7 +50,10 @@ GPU = "nvidia-h200"
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records at the top of docs/results-h200.md, and all that it shows.
 GLANCE = tuple(f"{GPU}/{name}" for name in ("mtp3", "full", "step", "whole_step", "mamba_copy", "cold"))
-RECORDS = (*GLANCE, *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")))
+RECORDS = (
+    *GLANCE,
+    *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
+)
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",

@@ -6,7 +6,7 @@ the last computed column or the one after it; both entries are loaded while the 
 selects.
 
 Tried, on an H200 at B = 128, k = 3: one or two entries per thread (within 2 %); one load deep, where a warp loads the
-whole table row (15 % slower, 5 % in CUDA C++). Nsight Compute: four fifths of the stalls are for loads from global memory.
+whole table row (15 % slower, 5 % in CUDA C++). Nsight Compute: four fifths of the stalls are for global loads.
 What ordered loads gain in CUDA C++ is in mamba_spec_metadata.cu; Triton cannot order them.
 """
 
