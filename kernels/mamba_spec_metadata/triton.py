@@ -7,7 +7,7 @@ selects.
 
 Tried, on an H200 at B = 128, k = 3: one or two entries per thread (within 2 %); one load deep, where a warp loads the
 whole table row (15 % slower, 5 % in CUDA C++). Nsight Compute: four fifths of the stalls are for global loads.
-What ordered loads gain in CUDA C++ is in mamba_spec_metadata.cu; Triton cannot order them.
+What ordered loads gain in CUDA C++ is in mamba_spec_metadata.cu; in Triton they were not tried.
 """
 
 from __future__ import annotations
