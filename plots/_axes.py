@@ -36,7 +36,8 @@ def panel_grid(panels: Sequence[Panel], title: str, max_columns: int = 3) -> tup
         devices: dict[tuple[str, str, str], list[Panel]] = {}
         for panel in panels:
             devices.setdefault(panel.taken_on, []).append(panel)
-        columns = min(max_columns, max(map(len, devices.values())))
+        most = max(map(len, devices.values()))
+        columns = math.ceil(most / math.ceil(most / max_columns))  # four panels in two rows of two
         for group in devices.values():
             rows += [group[start : start + columns] for start in range(0, len(group), columns)]
     figure = new_figure(0.4 + PANEL_HEIGHT_IN * len(rows))

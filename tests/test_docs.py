@@ -75,9 +75,9 @@ def test_the_example_of_the_readme_is_a_variant():
             "page.md, line 3: no block is called 'sumary'; did you mean summary?",
         ),
         (
-            "<!-- splice:nvidia-h200/mtp4 -->\n<!-- /splice -->",
-            "page.md, line 3: there is no record results/reference/nvidia-h200/mtp4.jsonl; "
-            "did you mean nvidia-h200/mtp3?",
+            "<!-- splice:nvidia-h200/mtp1x -->\n<!-- /splice -->",
+            "page.md, line 3: there is no record results/reference/nvidia-h200/mtp1x.jsonl; "
+            "did you mean nvidia-h200/mtp1?",
         ),
         ("<!-- splice:runs -->", "page.md: the block 'runs' has no <!-- /splice -->"),
         (
