@@ -1,16 +1,15 @@
-"""The Triton kernels compile for every architecture that the CUDA sources are compiled for."""
+"""The Triton kernels compile for the oldest and newest architecture, and for Hopper, of which the records are."""
 
 import subprocess
 import sys
 
-from harness.cuda import ARCHITECTURES
 from harness.discover import discover
 
 
 def test_triton_kernels_compile(tmp_path, monkeypatch):
-    """All hard points for Hopper, which the reference records are from; the first one for the others."""
+    """All hard points for Hopper, the first one for the others."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    names = sorted((arch.removeprefix("sm_") for arch in ARCHITECTURES), key=lambda arch: arch != "90")
+    names = ("90", "80", "120")
     command = [sys.executable, "-m", "tools.compile_triton", *names, "--most", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
