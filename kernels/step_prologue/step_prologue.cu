@@ -21,7 +21,7 @@
 //                                              Triton  1 launch              2.40   3.21   3.46
 //   few strips of tables, loads before branches: CUDA  1 launch              2.07   2.79?  2.58?
 //                                              Triton  1 launch              2.43   3.23   2.63
-//   slot mappings load in order: CUDA                 1 launch           2.03?  2.77?  2.59
+//   slot mappings load in order: CUDA                  1 launch              2.03?  2.77?  2.59
 //
 // The hybrid had 5,120 blocks for tables, of which 512 had something to do. The gap to the prediction was not profiled.
 

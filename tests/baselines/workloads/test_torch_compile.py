@@ -19,7 +19,7 @@ from harness.verify.buffers import Guard
 from harness.verify.hard_points import LeftOut, no_recompilation
 
 CATALOG = discover()
-#: Chains of both kinds of shapes, over batches and over tables; the others take minutes.
+#: About half of the chains; the others would take two more minutes.
 OPERATORS = ("decode_flatten", "paged_mqa_schedule", "k_quant_gather", "seq_lens_update", "draft_inputs", "post_update")
 CHAINS = [v for v in CATALOG.variants if v.name == "compiled_chain" and v.operator in OPERATORS]
 CONFIGS = [p for p in sorted((Path(__file__).parents[3] / "configs").glob("*.yaml")) if "loop" not in p.stem]
