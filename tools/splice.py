@@ -45,7 +45,7 @@ REFERENCE = Path("results", "reference")
 BLOCK = re.compile(r"^<!-- splice:(\S+) -->\n(.*?)^<!-- /splice -->$", re.DOTALL | re.MULTILINE)
 MARKER = "<!-- splice:"
 
-GPU = "nvidia-h200"
+GPU, H100 = "nvidia-h200", "nvidia-h100"
 #: Names of the profilers.
 TOOLS = {"nsys": "Nsight Systems", "ncu": "Nsight Compute", "torch": "torch.profiler"}
 #: The records at the top of docs/results-h200.md, and all that it shows.
@@ -54,12 +54,14 @@ RECORDS = (
     *GLANCE,
     *(f"{GPU}/{name}" for name in ("mtp1", "mtp5", "ragged", "native", "k_gather", "mamba_spec", "smoke")),
 )
+#: All that docs/results-h100.md shows.
+H100_RECORDS = tuple(f"{H100}/{name}" for name in ("mtp3", "full", "cold", "mtp1", "mtp5", "ragged", "native"))
 #: The decode loops at the top of docs/decode-loop.md, and what they are called there.
 LOOPS = {
     f"{GPU}/decode_loop_whole_step": "whole step, DeepSeek-V3.2",
     f"{GPU}/decode_loop_whole_step_mamba": "whole step, hybrid",
     f"{GPU}/decode_loop": "four operators, DeepSeek-V3.2",
-    "nvidia-h100/decode_loop": "four operators, DeepSeek-V3.2",
+    f"{H100}/decode_loop": "four operators, DeepSeek-V3.2",
     f"{GPU}/decode_loop_mamba": "Mamba operators, hybrid",
 }
 #: All that docs/decode-loop-results.md shows.
@@ -221,12 +223,12 @@ def summary() -> list[str]:
     return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
 
 
-def overview() -> list[str]:
+def overview(names: Sequence[str] = GLANCE) -> list[str]:
     """Every operator of every record: the fastest of our kernels at each point, beside the others. Geometric means over
     the points at which a PyTorch variant was timed, too.
     """
     rows = []
-    for name in GLANCE:
+    for name in names:
         run = record(name)
         for operator in dict.fromkeys(cell.operator for cell in run.in_order):
             found = [
@@ -302,6 +304,35 @@ def loop_overview() -> list[str]:
     return [*markdown_table(head, rows, 2), "", note]
 
 
+def generations() -> list[str]:
+    """The README's operators on each GPU that ``full`` was recorded on: PyTorch operators beside the faster of the
+    fused kernels, at SUMMARY_POINT or the operator's first point of 128 requests.
+    """
+    runs = _of_each_gpu("full")
+    rows = []
+    for operator in SUMMARY:
+        row = [f"`{operator}`"]
+        for run in runs:
+            points = by_point(run, operator)
+            large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
+            cells = points.get(SUMMARY_POINT) or next(large, {})
+            if (found := _fastest_kinds(run, cells)) is not None:
+                row += [
+                    f"{significant(found['PyTorch'])} → {significant(found['fused'])}",
+                    f"{significant(found['PyTorch'] / found['fused'])}×",
+                ]
+        if len(row) == 1 + 2 * len(runs):
+            rows.append(row)
+    names = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0] for run in runs]
+    return markdown_table(["", *(text for name in names for text in (f"{name}, µs", "speed-up"))], rows)
+
+
+def _of_each_gpu(name: str) -> list[Run]:
+    """The records of one configuration, GPU first."""
+    paths = sorted((ROOT / REFERENCE).glob(f"*/{name}.jsonl"), key=lambda path: (path.parent.name != GPU, path))
+    return [record(f"{path.parent.name}/{name}") for path in paths]
+
+
 def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
     axes = loops[0].axes
     return -axes["next_n"], axes["scheduling"] != "sync"
@@ -358,10 +389,10 @@ def runs(names: Sequence[str] = RECORDS) -> list[str]:
     return table + [line for text in warned for line in ("", text)]
 
 
-def agreement() -> list[str]:
+def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     """How many timed cells the three estimators agree on, and where they do not."""
     rows = []
-    for name in RECORDS:
+    for name in names:
         run = record(name)
         answers = [(cell.operator, estimators_agree(run, cell)) for cell in run.cells]
         marked = Counter(operator for operator, agree in answers if agree is False)
@@ -568,9 +599,7 @@ def profile(tool: str) -> list[str]:
 
 def gpus() -> list[str]:
     """A column for each GPU model that ``full`` was recorded on."""
-    paths = sorted((ROOT / REFERENCE).glob("*/full.jsonl"), key=lambda path: (path.parent.name != GPU, path))
-    runs = [record(f"{path.parent.name}/full") for path in paths]
-    table = summary_table(across_gpus(runs, "gpu_us"))
+    table = summary_table(across_gpus(_of_each_gpu("full"), "gpu_us"))
     rows = [
         [f"`{operator}`", f"`{variant}`", points, *(one.main for one in entries)]
         for (operator, variant, points), entries in table.rows
@@ -588,9 +617,14 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "example": example,
     "engines": engines,
     "gpus": gpus,
+    "generations": generations,
     "runs": runs,
     "loop-runs": lambda: runs(LOOP_RECORDS),
     "agreement": agreement,
+    "h100-environment": lambda: environment(H100_RECORDS),
+    "h100-overview": lambda: overview(H100_RECORDS[:3]),
+    "h100-runs": lambda: runs(H100_RECORDS),
+    "h100-agreement": lambda: agreement(H100_RECORDS),
     "placements": placements,
     "timers": timers,
     "mutants": mutants,
