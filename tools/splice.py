@@ -305,26 +305,20 @@ def loop_overview() -> list[str]:
 
 
 def generations() -> list[str]:
-    """The README's operators on each GPU that ``full`` was recorded on: PyTorch operators beside the faster of the
-    fused kernels, at SUMMARY_POINT or the operator's first point of 128 requests.
+    """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for the README's
+    operators at SUMMARY_POINT or their first point of 128 requests.
     """
-    runs = _of_each_gpu("full")
+    runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if of_record != "whole_step"]
     rows = []
-    for operator in SUMMARY:
-        row = [f"`{operator}`"]
-        for run in runs:
+    for run in runs:
+        row = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0]]
+        for operator in operators:
             points = by_point(run, operator)
             large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
-            cells = points.get(SUMMARY_POINT) or next(large, {})
-            if (found := _fastest_kinds(run, cells)) is not None:
-                row += [
-                    f"{significant(found['PyTorch'])} → {significant(found['fused'])}",
-                    f"{significant(found['PyTorch'] / found['fused'])}×",
-                ]
-        if len(row) == 1 + 2 * len(runs):
-            rows.append(row)
-    names = [run.header.environment.gpu.removeprefix("NVIDIA ").partition(" ")[0] for run in runs]
-    return markdown_table(["", *(text for name in names for text in (f"{name}, µs", "speed-up"))], rows)
+            times = _fastest_kinds(run, points.get(SUMMARY_POINT) or next(large, {}))
+            row.append(f"{significant(times['PyTorch'])} → {significant(times['fused'])}" if times else "–")
+        rows.append(row)
+    return markdown_table(["", *(f"`{name}`" for name in operators)], rows)
 
 
 def _of_each_gpu(name: str) -> list[Run]:
