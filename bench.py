@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,6 @@ class Parser(argparse.ArgumentParser):
         from harness.wording import printable
 
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
-
-    def print_help(self, file: TextIO | None = None) -> None:
-        """argparse's own hides that an output takes nothing, such as a full disk."""
-        print(self.format_help(), end="", file=file)
 
 
 class _Version(argparse.Action):
@@ -148,7 +144,7 @@ def _compare_options(compare: argparse.ArgumentParser) -> None:
     compare.add_argument(
         "--any-config", action="store_true", help="allow different configurations; compare the cells that both have"
     )
-    compare.add_argument("--html", action="store_true", help="write comparison.html, a page without external files")
+    compare.add_argument("--html", action="store_true", help="write comparison.html: the terminal's text and the plot")
     compare.add_argument("--json", action="store_true", help="write comparison.json")
     compare.add_argument(
         "--sort", choices=("change", "name", "time"), default="change", help="order of cells with the same verdict"
@@ -239,10 +235,8 @@ def _export_options(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "runs", nargs="+", metavar="RUN", help="records, folders of runs, or folders of several records"
     )
-    form = export.add_mutually_exclusive_group(required=True)
-    form.add_argument("--csv", action="store_true", help="CSV")
-    form.add_argument("--parquet", action="store_true", help="Parquet, to the file of --out; needs pyarrow")
-    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes (default for --csv: stdout)")
+    export.add_argument("--csv", action="store_true", required=True, help="as CSV, the only format")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where the table goes (default: stdout)")
 
 
 def _history_options(history: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ def quicken() -> None:
 
 
 class LaunchCounter:
-    """Counts the interpreted launches of this process in ``launches``, from its creation on.
+    """Counts the interpreted launches of this process in ``launches``; see ``launch_counter``.
 
     ran_out: whether a launch was ended because its time was up, in the current or last ``limited``.
     """
@@ -106,3 +106,9 @@ class LaunchCounter:
             yield
         finally:
             self._end = math.inf
+
+
+@cache
+def launch_counter() -> LaunchCounter:
+    """The counter of this process, from the first call on."""
+    return LaunchCounter()

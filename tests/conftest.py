@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness import interpreter
+from tests import tier
 
 TESTS = Path(__file__).parent
 
@@ -18,8 +19,13 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="run the full tier: every test, with all examples")
+
+
 def pytest_configure(config):
     """On a GPU draw one seed for the random batches; the processes of pytest-xdist inherit it."""
+    tier.FULL = config.getoption("--full")
     if torch.cuda.is_available() and not hasattr(config, "workerinput"):
         os.environ.setdefault("RANDOM_SEED", str(random.randrange(2**32)))
 
@@ -40,11 +46,18 @@ LONGEST = (
     "baselines/test_decode_step.py",
     "harness/cli/test_end_to_end.py",
     "harness/cli/test_gate.py",
-    "tools/test_slurm_sweep.py",
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_xdist_auto_num_workers(config):
+    """One process on a GPU, where two would disturb each other's times; else xdist counts the cores."""
+    return 0 if torch.cuda.is_available() else None
+
+
+def pytest_collection_modifyitems(config, items):
+    if not tier.FULL:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
     ranks = {TESTS / file: rank for rank, file in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
     if torch.cuda.is_available():

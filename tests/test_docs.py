@@ -10,6 +10,7 @@ from msgspec import structs
 import bench
 from tests import factory
 from tests.harness.cli.test_cli import call
+from tests.tier import full
 from tools import splice
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,7 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@full
 def test_splicing_changes_nothing(capsys):
     assert splice.main(["--check"]) == 0, capsys.readouterr().out
 

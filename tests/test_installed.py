@@ -11,6 +11,7 @@ import pytest
 
 from harness import __version__
 from harness.records.file import read_run
+from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
 PARTS = (
@@ -65,6 +66,7 @@ def test_no_file_of_the_packages_is_missing(installed):
         assert {file for file in files if not (installed / file).is_file()} == set()
 
 
+@full
 def test_it_measures_a_shipped_configuration(installed, tmp_path):
     only = ["--only", "decode_native/*/batch_size=1,*", "--no-plots", "--out", "out", "--device", "cpu"]
     code, out, err = run(installed, tmp_path, installed / "configs" / "smoke.yaml", *only)

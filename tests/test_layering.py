@@ -1,9 +1,8 @@
 """Who may import whom, and that the harness knows no operator by name."""
 
 import ast
-import importlib.util
-import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -107,10 +106,9 @@ def test_the_walk_sees_what_it_is_meant_to_see():
     assert len(MODULES) > 30
 
 
-@pytest.mark.parametrize("name", sorted(WITHOUT_TORCH))
-def test_planning_reading_and_drawing_never_import_torch(name):
-    chain = chain_to_torch(name, set())
-    assert chain is None, " imports ".join(chain)
+def test_planning_reading_and_drawing_never_import_torch():
+    chains = [chain for name in sorted(WITHOUT_TORCH) if (chain := chain_to_torch(name, set()))]
+    assert not chains, [" imports ".join(chain) for chain in chains]
 
 
 def test_planning_reading_and_drawing_run_without_torch():
@@ -139,30 +137,45 @@ def is_allowed_to_operators(name: str) -> bool:
     return name in OF_OPERATORS or name.startswith("baselines.workloads.")
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "baselines"], ids=str)
-def test_baselines_import_their_own_folder_and_the_workloads(path):
-    operator = path.parts[1]
-    allowed = [operator] if operator not in COMPOSED else OPERATORS
-    own = tuple(f"baselines.{name}" for name in allowed)
-    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and not name.startswith(own)}
-    assert wrong == set()
+def modules(folder: str) -> list[Path]:
+    return [path for path in MODULES if path.parts[0] == folder]
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "kernels"], ids=str)
-def test_kernels_import_their_own_folder_and_the_types_of_their_operator(path):
+def offenders(paths: Iterable[Path], is_allowed: Callable[[Path, str], bool]) -> dict[str, set[str]]:
+    """Module -> what it imports of this project and must not."""
+    wrong = {str(path): {name for name in ours(path) if not is_allowed(path, name)} for path in paths}
+    return {path: names for path, names in wrong.items() if names}
+
+
+def operators_of(path: Path) -> Iterable[str]:
+    """The operators whose files a file of baselines/ or kernels/ may import."""
+    return OPERATORS if path.parts[1] in COMPOSED else [path.parts[1]]
+
+
+def test_baselines_import_their_own_folder_and_the_workloads():
+    def is_allowed(path: Path, name: str) -> bool:
+        return is_allowed_to_operators(name) or name.startswith(tuple(f"baselines.{one}" for one in operators_of(path)))
+
+    assert offenders(modules("baselines"), is_allowed) == {}
+
+
+def test_kernels_import_their_own_folder_and_the_types_of_their_operator():
     """Types and pure helpers of baselines/<operator>/operator.py; no chain, no defect, no case."""
-    operator = path.parts[1]
-    allowed = [operator] if operator not in COMPOSED else OPERATORS
-    own = (*(f"kernels.{name}" for name in allowed), *(f"baselines.{name}.operator" for name in allowed))
-    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and not name.startswith(own)}
-    assert wrong == set()
+
+    def is_allowed(path: Path, name: str) -> bool:
+        own = (prefix for one in operators_of(path) for prefix in (f"kernels.{one}", f"baselines.{one}.operator"))
+        return is_allowed_to_operators(name) or name.startswith(tuple(own))
+
+    assert offenders(modules("kernels"), is_allowed) == {}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "peers"], ids=str)
-def test_peers_import_the_types_of_operators_and_each_other(path):
+def test_peers_import_the_types_of_operators_and_each_other():
     allowed = {f"baselines.{name}.operator" for name in OPERATORS} | {"harness.packages"}
-    wrong = {name for name in ours(path) if not is_allowed_to_operators(name) and name not in allowed}
-    assert {name for name in wrong if not name.startswith("peers.")} == set()
+
+    def is_allowed(path: Path, name: str) -> bool:
+        return is_allowed_to_operators(name) or name in allowed or name.startswith("peers.")
+
+    assert offenders(modules("peers"), is_allowed) == {}
 
 
 @pytest.mark.parametrize("folder", ["baselines", "kernels"])
@@ -177,62 +190,67 @@ def test_few_arrows_between_operators(folder):
     assert {source for source, _ in arrows} <= COMPOSED
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] in ("kernels", "peers")], ids=str)
-def test_no_kernel_uses_a_reference(path):
+def test_no_kernel_uses_a_reference():
     """A variant that called the reference would agree with it whatever it computed."""
+
+    def names(path: Path) -> set[str]:
+        nodes = list(ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))))
+        imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        return imported | {node.id for node in nodes if isinstance(node, ast.Name)}
+
+    assert [str(path) for path in modules("kernels") + modules("peers") if "reference" in names(path)] == []
+
+
+@cache
+def variants_in(path: Path) -> set[str]:
+    """Functions of a module that define a variant."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert "reference" not in names
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    is_variant = lambda d: isinstance(d, ast.Call) and ast.unparse(d.func) == "variant"  # noqa: E731
+    return {node.name for node in functions if any(map(is_variant, node.decorator_list))}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.name == "operator.py"], ids=str)
-def test_a_reference_imports_no_variant(path):
-    """Nothing that operator.py imports defines a variant; the reference in it stands on plain loops alone."""
-
-    def defines_variants(module: Path) -> bool:
-        tree = ast.parse((ROOT / module).read_text(encoding="utf-8"))
-        calls = [d for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for d in node.decorator_list]
-        return any(isinstance(d, ast.Call) and ast.unparse(d.func) == "variant" for d in calls)
-
-    local = {name for name in ours(path) if name.startswith("baselines.") and is_module(name)}
-    assert {name for name in local if defines_variants(path_of(name))} == set()
-    # A small operator may hold its variants beside the reference; there the functions are told apart.
+def called_by_reference(path: Path) -> set[str]:
+    """Functions of the module that its reference calls, itself included."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    variants = {
-        name for name, node in functions.items() if any("variant" in ast.unparse(d) for d in node.decorator_list)
-    }
     called, waiting = set(), ["reference"]
     while waiting:
         name = waiting.pop()
         if name in functions and name not in called:
             called.add(name)
             waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
-    assert "reference" in called
-    assert not called & variants
+    return called
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "plots"], ids=str)
-def test_plots_read_records_and_their_analysis(path):
-    def allowed(name: str) -> bool:
+def test_a_reference_imports_no_variant():
+    """Nothing that operator.py imports defines a variant; the reference in it stands on plain loops alone."""
+    paths = [path for path in MODULES if path.name == "operator.py"]
+    defines_variants = lambda name: name.startswith("baselines.") and is_module(name) and variants_in(path_of(name))  # noqa: E731
+    assert offenders(paths, lambda _, name: not defines_variants(name)) == {}
+    # A small operator may hold its variants beside the reference.
+    called = {path: called_by_reference(path) for path in paths}
+    assert all("reference" in names for names in called.values())
+    assert [str(path) for path, names in called.items() if names & variants_in(path)] == []
+
+
+def test_plots_read_records_and_their_analysis():
+    def is_allowed(_: Path, name: str) -> bool:
         return name.split(".")[0] == "plots" or package_of(name) in ("records", "analysis") or name == "harness.wording"
 
-    assert {name for name in ours(path) if not allowed(name)} == set()
+    assert offenders(modules("plots"), is_allowed) == {}
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "harness"], ids=str)
-def test_layers_of_the_harness(path):
-    used, package = ours(path), package_of(module_name(path))
-    wrong = {
-        name for name in used if name.split(".")[0] in ("baselines", "kernels", "peers", "bench", "tests", "tools")
-    }
-    # What engine and requests are, not what any operator does.
-    wrong -= {name for name in wrong if name.startswith("baselines.workloads.")}
-    wrong |= {name for name in used if package_of(name) not in (None, package, *PACKAGES.get(package, ()))}
-    if package != "cli":
-        wrong |= {name for name in used if name.split(".")[0] == "plots"}
-    assert wrong == set()
+def test_layers_of_the_harness():
+    def is_allowed(path: Path, name: str) -> bool:
+        package, folder = package_of(module_name(path)), name.split(".")[0]
+        if folder == "plots":
+            return package == "cli"
+        if folder in ("baselines", "kernels", "peers", "bench", "tests", "tools"):
+            return name.startswith("baselines.workloads.")  # what engine and requests are, not what any operator does
+        return package_of(name) in (None, package, *PACKAGES.get(package, ()))
+
+    assert offenders(modules("harness"), is_allowed) == {}
 
 
 def test_every_package_has_its_rule():
@@ -264,22 +282,13 @@ HARNESS = sorted(
 )
 
 
-@pytest.mark.parametrize("path", HARNESS, ids=str)
-def test_the_harness_knows_no_operator_by_name(path):
+def test_the_harness_knows_no_operator_by_name():
     assert {"decode_native", "decode_flatten"} <= set(OPERATORS)
-    text = (ROOT / path).read_text(encoding="utf-8")
-    assert [name for name in OPERATORS if name in text] == []
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in HARNESS}
+    assert [(str(path), name) for path, text in texts.items() for name in OPERATORS if name in text] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_names_say_what_is_inside(path):
-    words = {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}
-    assert not words & {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff: pip install ruff")
-@pytest.mark.parametrize("command", [("check",), ("format", "--check")], ids=" ".join)
-def test_ruff_is_content(command):
-    run = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout
+def test_names_say_what_is_inside():
+    words = lambda path: {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}  # noqa: E731
+    vague = {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
+    assert [str(path) for path in SOURCES if words(path) & vague] == []

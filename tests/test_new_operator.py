@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.records.file import read_run
+from tests.tier import full
 
 ROOT = Path(__file__).parents[1]
 #: Without the kernels of other operators, which would only be imported.
@@ -45,6 +46,7 @@ def bench(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@full
 def test_it_is_verified(suite):
     assert "cu_seqlens/padded_cumsum" in bench(suite, "verify", "new.yaml", "--device", "cpu")
 

@@ -18,6 +18,8 @@ never touches the device; the processes of its mutants are forked from it.
 Mutants of CUDA C++ need a GPU and are counted apart where there is none. ``equivalent`` mutants are wrong on no legal
 input; they stand in the table so that nobody tries them again.
 
+Without a GPU some mutants are not tried at the points that Triton's interpreter has no time for.
+
 Exit code 0: as the table says. 1: a mutant survived, or an equivalent one was rejected. 2: bad usage or table, or a
 variant does not pass as it is. 130: interrupted.
 """
@@ -127,12 +129,14 @@ class Case(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """killer: the part of ``verify`` that rejected it; None where it passed, or was not run, as it does not compile or
     cannot be imported. where, message: of the rejection, or of that error. seconds: that its process took.
+    left_out: points and batches that Triton's interpreter had no time for.
     """
 
     killer: Killer | Literal["no_crash"] | None
     where: str | None = None
     message: str | None = None
     seconds: float = 0.0
+    left_out: int = 0
 
     @property
     def passed(self) -> bool:
@@ -301,7 +305,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.config.load import Measure
     from harness.records.schema import Cell
     from harness.runner.evaluator import Evaluator
-    from harness.runner.protocol import Job, RandomRequest, Task
+    from harness.runner.protocol import Job, RandomRequest, Task, is_left_out
     from harness.verify import random_batches
     from harness.verify.hard_points import check_variant, far_rows
 
@@ -311,9 +315,12 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     if catalog.broken:
         return Result(None, *next(iter(catalog.broken.items())))
     variant = catalog.find(case.operator, case.variant)
+    left_out = 0
 
     def rejected(part: Killer, findings: Iterable[Finding]) -> Result | None:
+        nonlocal left_out
         for finding in findings:
+            left_out += is_left_out(finding.message)
             if finding.check in COMPILE_ERRORS:
                 return Result(None, finding.name, finding.message)
             if finding.outcome in ("rejected", "failed"):
@@ -327,9 +334,11 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
         catalog.operators[case.operator] = prepared.answering()
 
     def rejected_at(part: Killer, points: Iterable[Point], at_capacity: bool) -> Result | None:
+        nonlocal left_out
         for point in points:
             task = Task(case.operator, dict(point), (case.variant,), 0.0, at_capacity)
             for cell in (event for event in evaluator.group(task) if isinstance(event, Cell)):
+                left_out += is_left_out(cell.reason)
                 if cell.status.is_bad:
                     return Result(part, cell.point, cell.reason)
         return None
@@ -341,12 +350,12 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     if result := rejected("hard point", far_rows(plain, variant, device, seed)):
         return result
     if not sweep:
-        return Result(None)
+        return Result(None, left_out=left_out)
     mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
     if result := rejected_at("sweep", mine, False):
         return result
     thorough = check_variant(plain, variant, device, seed) if device == "cuda" else ()
-    return rejected("hard point", thorough) or Result(None)
+    return rejected("hard point", thorough) or Result(None, left_out=left_out)
 
 
 def _case_process(
@@ -491,21 +500,30 @@ def _order(case: Case) -> int:
     return -1 if case.mutant is None else LONGEST_FIRST.index(case.mutant.killer)
 
 
+def outcome_of(case: Case, result: Result) -> str:
+    """not tried: it passed, but Triton's interpreter had no time for some points, so nothing is known."""
+    if result.killer is not None:
+        return "killed"
+    is_open = result.left_out and result.passed and case.mutant.killer != "equivalent"
+    return "not tried" if is_open else "survived"
+
+
 def unexpected(case: Case, result: Result) -> bool:
-    return not result.passed if case.mutant.killer == "equivalent" else result.killer is None
+    return not result.passed if case.mutant.killer == "equivalent" else outcome_of(case, result) == "survived"
 
 
 def print_table(
     console: Console, cases: Sequence[Case], results: Sequence[Result], without_gpu: Sequence[Case]
 ) -> None:
-    """operators x (mutants, killed by each part of verify, survived, equivalent, in need of a GPU)."""
+    """operators x (mutants, killed by each part of verify, survived, not tried, equivalent, in need of a GPU)."""
 
     def row(name: str, of: Callable[[Case], bool]) -> list[str]:
         mine = [(case, result) for case, result in zip(cases, results, strict=True) if of(case)]
         killed = [result.killer for _, result in mine if result.killer is not None]
-        survived = sum(result.killer is None and case.mutant.killer != "equivalent" for case, result in mine)
-        counts = [len(mine), len(killed), *(killed.count(part) for part in (*KILLERS, "no_crash")), survived]
-        counts += [len(mine) - len(killed) - survived, sum(map(of, without_gpu))]
+        not_tried = sum(outcome_of(case, result) == "not tried" for case, result in mine)
+        passed = sum(result.killer is None and case.mutant.killer != "equivalent" for case, result in mine)
+        counts = [len(mine), len(killed), *(killed.count(part) for part in (*KILLERS, "no_crash"))]
+        counts += [passed - not_tried, not_tried, len(mine) - len(killed) - passed, sum(map(of, without_gpu))]
         return [name, *map(str, counts)]
 
     operators = dict.fromkeys(case.operator for case in (*cases, *without_gpu))
@@ -517,6 +535,7 @@ def print_table(
         *(f"by {part}" for part in KILLERS),
         "by a crash",
         "survived",
+        "not tried",
         "equivalent",
     )
     print_rows(console, (*head, "needs a GPU"), [*rows, row("all", lambda case: True)])
@@ -533,7 +552,7 @@ def print_unexpected(console: Console, cases: Sequence[Case], results: Sequence[
 
 def as_json(case: Case, result: Result | None) -> dict:
     """result: None where it needs a GPU. The message of a rejection is cut to its check."""
-    outcome = "needs a GPU" if result is None else "survived" if result.killer is None else "killed"
+    outcome = "needs a GPU" if result is None else outcome_of(case, result)
     of_case = {"operator": case.operator, "variant": case.variant}
     of_case |= {"breaks": case.mutant.breaks, "expected": case.mutant.killer, "outcome": outcome}
     if result is not None and not result.passed:

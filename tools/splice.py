@@ -305,8 +305,8 @@ def loop_overview() -> list[str]:
 
 
 def generations() -> list[str]:
-    """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for the README's
-    operators at SUMMARY_POINT or their first point of 128 requests.
+    """A row for each GPU that ``full`` was recorded on: PyTorch operators beside the faster fused kernel, for operators
+    of the README at SUMMARY_POINT or their first point of 128 requests.
     """
     runs, operators = _of_each_gpu("full"), [name for name, of_record in SUMMARY.items() if of_record != "whole_step"]
     rows = []

@@ -108,6 +108,7 @@ HARD_POINTS = [
     HardPoint("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
     HardPoint("BS = 1, nothing accepted", _BS1 | {"context_len": 40, "acceptance": 0.0}),
     HardPoint("BS = 4, k = 5", _BS1 | _ANY1 | {"mamba_block_size": 4, "acceptance": 0.5}),
+    HardPoint("BS = 4, nothing accepted: two columns back", _BS1 | {"mamba_block_size": 4, "context_len": 34, "acceptance": 0.0}),  # noqa: E501
     HardPoint("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
     HardPoint("BS = 1056, 1M context", {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576}),  # noqa: E501
     HardPoint("BS = 1600", {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}}),  # noqa: E501

@@ -289,22 +289,16 @@ def check_record_command(options: argparse.Namespace) -> int:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    from harness.report.export import table, write_csv, write_parquet
+    from harness.report.export import table, write_csv
 
-    if options.parquet and options.out is None:
-        raise ConfigError("--parquet writes a file; name it with --out cells.parquet")
     runs = [run for path in options.runs for run in read_side(path)]
     refuse_loops(runs, "export")
     columns = table(runs)
     if options.out is None:
         write_csv(columns, sys.stdout)
         return OK
-    with _writing_to(options.out):
-        if options.parquet:
-            write_parquet(columns, options.out)
-        else:
-            with open(options.out, "w", encoding="utf-8", newline="") as file:
-                write_csv(columns, file)
+    with _writing_to(options.out), open(options.out, "w", encoding="utf-8", newline="") as file:
+        write_csv(columns, file)
     return OK
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.compare import PRESETS, Comparison, Rule, check_rule
-from harness.report.comparison import Sort, comparison_console, comparison_json, comparison_markdown
+from harness.report.comparison import Sort, comparison_console, comparison_html, comparison_json, comparison_markdown
 
 
 def rule_of(options: argparse.Namespace) -> Rule:
@@ -38,7 +38,6 @@ def publish(
     """Print the comparison, and write comparison.md, regression.png and .svg; comparison.html and comparison.json on
     request. Returns the exit code. Raises OSError.
     """
-    from harness.report.comparison_page import comparison_html
     from plots.regression import draw
 
     comparison_console(comparison, console, sort)

@@ -26,11 +26,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
-#: Values of a configuration, an alias counted with all its values wherever it is used. Far more than a sweep needs, and
-#: few enough that aliases of aliases do not hang the loader.
-MAX_VALUES = 100_000
-#: Bytes of a configuration: read and parsed within seconds.
-MAX_BYTES = 2**18
 
 
 class _Loader(yaml.SafeLoader):
@@ -232,21 +227,16 @@ def parse_overrides(texts: list[str]) -> dict[str, Any]:
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        text = content.decode("utf-8")
-        if len(content) > MAX_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_BYTES:,} bytes, too much for a configuration")
+        text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}{_nearest_file(Path(path))}") from None
     lines: dict[str, int | str] = {}
     try:
-        _check_depth(path, text)
         loader = _Loader(text)
         node = loader.get_single_node()
-        _note_lines(path, node, "", lines, ())
+        _note_lines(path, node, "", lines)
         data = loader.construct_document(node) if node is not None else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two from dates, numbers and nesting
         mark = getattr(error, "problem_mark", None)
@@ -257,16 +247,6 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a mapping with name, operators and sweep")
     return data, lines
-
-
-def _check_depth(path: str, text: str) -> None:
-    """Raises ConfigError where values nest too deeply for the recursive functions that come after."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{path}:{event.start_mark.line + 1}: nested more than {MAX_DEPTH} deep")
 
 
 def _nearest_file(path: Path) -> str:
@@ -286,15 +266,8 @@ def _yaml_problem(error: Exception) -> str:
     return getattr(error, "problem", None) or str(error).splitlines()[0]
 
 
-def _note_lines(
-    path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str], above: tuple[yaml.Node, ...]
-) -> None:
+def _note_lines(path: str, node: yaml.Node | None, key: str, lines: dict[str, int | str]) -> None:
     """Line numbers by key path. A key given twice is an error; YAML would let it pass."""
-    if len(lines) > MAX_VALUES:
-        raise ConfigError(f"{path}: more than {MAX_VALUES:,} values; aliases of aliases?")
-    if any(node is outer for outer in above):
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {key}: an alias that contains itself")
-    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             inner = f"{key}.{name.value}" if key else str(name.value)
@@ -303,11 +276,11 @@ def _note_lines(
                     f"{path}:{name.start_mark.line + 1}: {inner}: given twice, first on line {lines[inner]}"
                 )
             lines[inner] = name.start_mark.line + 1
-            _note_lines(path, value, inner, lines, above)
+            _note_lines(path, value, inner, lines)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             lines[f"{key}[{i}]"] = value.start_mark.line + 1
-            _note_lines(path, value, f"{key}[{i}]", lines, above)
+            _note_lines(path, value, f"{key}[{i}]", lines)
 
 
 def _override(path: str, data: dict[str, Any], lines: dict[str, int | str], key: str, value: Any) -> None:

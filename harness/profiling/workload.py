@@ -59,7 +59,7 @@ class Workload:
 
     def __init__(self, groups: Sequence[Group], device: str, seed: int, phases: Collection[str]) -> None:
         self._device, self._phases = device, phases
-        self._interpreter = interpreter.LaunchCounter()
+        self._interpreter = interpreter.launch_counter()
         self._timer = None
         if device == "cuda":
             from harness.timing.cuda_timer import CudaTimer

@@ -1,11 +1,12 @@
-"""Renders a comparison as a comment for a pull request, for a terminal, and as JSON. It derives no verdicts.
+"""Renders a comparison as a comment for a pull request, for a terminal, as HTML, and as JSON. It derives no verdicts.
 
 The same order everywhere: the outcome, a row for each variant, then cells that are slower, broken, faster, unsure or
-missing. comparison_page.py renders the HTML page.
+missing. The HTML page is what the terminal shows.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -36,7 +37,7 @@ from harness.analysis.compare import (
 from harness.analysis.stats import FIGURES, Interval
 from harness.records.schema import Run, axis_texts, label_parts
 from harness.report.columns import broken, room, spaced, widths
-from harness.report.console import ROOMY, laid_out
+from harness.report.console import ROOMY, PrintableConsole, laid_out
 from harness.report.escape import as_code, as_text
 from harness.wording import counted
 
@@ -45,6 +46,8 @@ COMMENT_BYTES = 60_000
 #: Longer values are cut in tables; the record holds them in full.
 VALUE_CHARACTERS = 200
 LINE_CHARACTERS = 1000
+#: Width of the text in the HTML page.
+HTML_COLUMNS = 140
 #: Version of the JSON document; raised when a field changes its meaning or disappears.
 JSON_SCHEMA = 1
 
@@ -264,7 +267,6 @@ def templates() -> Templates:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=lambda name: bool(name and name.endswith(".html.j2")),
     )
     made.filters |= {
         "change": change_text,
@@ -357,6 +359,17 @@ def comparison_console(comparison: Comparison, console: Console, sort: Sort = "c
     console.print()
     for line in (*notes(comparison), explanation(comparison)):
         console.print(broken(spaced(line), console.width), style="dim", highlight=False, markup=False)
+
+
+def comparison_html(comparison: Comparison, picture: str | None = None, sort: Sort = "change") -> str:
+    """What the terminal shows, as a page without external files.
+
+    picture: the SVG document of plots/regression.py, None where there is none.
+    """
+    console = PrintableConsole(record=True, file=io.StringIO(), width=HTML_COLUMNS, highlight=False)
+    comparison_console(comparison, console, sort)
+    figure = picture[picture.index("<svg") :] if picture else ""
+    return console.export_html().replace("</body>", f"{figure}</body>")
 
 
 def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], list[list[str]]]:

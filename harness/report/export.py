@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 from harness.analysis.stats import FIGURES, interval, is_timed, samples
-from harness.records.schema import Cell, RecordError, Run, axis_texts
+from harness.records.schema import Cell, Run, axis_texts
 from harness.wording import printable
 
 #: Columns before and after those of the axes.
@@ -67,13 +66,3 @@ def write_csv(columns: dict[str, list[Any]], file: TextIO) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
-
-
-def write_parquet(columns: dict[str, list[Any]], path: Path) -> None:
-    """Raises RecordError where pyarrow is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise RecordError("--parquet needs pyarrow: pip install pyarrow, or use --csv") from None
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)

@@ -130,7 +130,7 @@ class Evaluator:
         self.catalog = discover(job.variant_files, check_import)
         self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
         interpreter.quicken()
-        self._interpreter = interpreter.LaunchCounter()
+        self._interpreter = interpreter.launch_counter()
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
         self._idle_since = math.inf

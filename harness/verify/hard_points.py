@@ -18,6 +18,7 @@ from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
 from harness.contract import COMPILER, FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
+from harness.interpreter import launch_counter
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
@@ -187,6 +188,7 @@ class _VariantChecks:
         operator, thorough = self.operator, self.thorough
         few = FEW_STEPS if thorough else 0
         taken: list[tuple[HardPoint, Point]] = []
+        interpreted, once = launch_counter(), False
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
             if self.only == f"{hard.name}{UNALIGNED}":
@@ -197,11 +199,13 @@ class _VariantChecks:
                 yield found
                 continue
             first = not taken
+            launches = interpreted.launches
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
             replays = STEPS if first and (thorough or not sequences) else few
-            finding = self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays)
+            finding = self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays, once=once)
             yield finding
+            once = once or interpreted.launches > launches
             if finding.outcome != "skipped":
                 taken.append((hard, point))
         if taken and self.only is None:
@@ -209,7 +213,7 @@ class _VariantChecks:
             for hard, point in [first] if largest is first else [first, largest]:
                 name = f"{hard.name}{UNALIGNED}"
                 if self._is_wanted(name):
-                    yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1)
+                    yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1, once=once)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = STEPS
@@ -228,12 +232,21 @@ class _VariantChecks:
     def _is_wanted(self, name: str) -> bool:
         return self.variant.limit_at(name) is None if self.only is None else name == self.only
 
-    def _at(self, name: str, hard: HardPoint, point: Point, alloc_sync: bool, replays: int, shift: int = 0) -> Finding:
+    def _at(
+        self,
+        name: str,
+        hard: HardPoint,
+        point: Point,
+        alloc_sync: bool,
+        replays: int,
+        shift: int = 0,
+        once: bool = False,
+    ) -> Finding:
         def check(passed_checks: set[str]) -> None:
             more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
             fixture = Fixture(self.operator, point, self.device, self.seed, hard.edit, **more)
             self.bytes_at[name] = fixture.nbytes
-            launch = verify_cell(fixture, self.variant)
+            launch = verify_cell(fixture, self.variant, once)
             with unchanged_process(self.device):
                 if self.device_checks and alloc_sync:
                     passed_checks |= self.device_checks.alloc_sync(self.variant, launch)

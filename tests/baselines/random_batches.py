@@ -21,11 +21,12 @@ from harness.runner.measure import is_context_lost
 from harness.verify.fixture import verify_cell
 from harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy
+from tests.tier import examples
 
 #: Random batches per operator; the environment variable RANDOM_BATCHES overrides it. Every session draws others.
-EXAMPLES = int(os.environ.get("RANDOM_BATCHES", "300" if DEVICE == "cuda" else "100"))
+EXAMPLES = int(os.environ.get("RANDOM_BATCHES", examples(300 if DEVICE == "cuda" else 100)))
 #: The same for operators whose scalar reference takes long.
-FEW_EXAMPLES = max(EXAMPLES // 10, 30)
+FEW_EXAMPLES = max(EXAMPLES // 10, examples(30))
 #: The seed of all draws; on a GPU tests/conftest.py chooses one. None: hypothesis decides, and remembers failures
 #: between sessions.
 SEED = int(os.environ["RANDOM_SEED"]) if "RANDOM_SEED" in os.environ else None
@@ -41,8 +42,12 @@ _context_destroyed_by: list[str] = []
 
 
 def run_examples(count: int | None = None) -> Callable[[Callable], Callable]:
-    """Hypothesis settings for tests that launch kernels: ``count`` examples (default EXAMPLES), no deadline, SEED."""
-    chosen = settings(max_examples=count or EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    """Hypothesis settings for tests that launch kernels: ``count`` examples of the full tier (default EXAMPLES), no
+    deadline, SEED.
+    """
+    chosen = settings(
+        max_examples=examples(count) if count else EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     if SEED is None:
         return chosen
     return lambda test: seed(SEED)(settings(chosen, derandomize=False, database=None)(test))

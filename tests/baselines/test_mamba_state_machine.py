@@ -21,6 +21,7 @@ from harness.discover import discover
 from tests.baselines.mamba_traffic import GEOMETRIES, ROWS, Request, Traffic, fill, fill_step, point_of
 from tests.baselines.random_batches import SEED, legal_point
 from tests.runnable import DEVICE, defective, healthy, on_device
+from tests.tier import FULL
 
 #: What outputs hold from the start, and must keep in rows past the batch.
 LEFT = -7
@@ -275,7 +276,7 @@ def run_align(
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 #: Steps of a variant at each of the block sizes.
-STEPS = 2500
+STEPS = 2500 if FULL else 500
 BLOCK_SIZES = pytest.mark.parametrize("block_size", GEOMETRIES)
 CHAIN, COPIES = (
     discover().find(*name) for name in (("mamba_spec_metadata", "op_chain"), ("mamba_state_copy", "masked_chain"))
@@ -288,6 +289,7 @@ def each(variants):
 
 def steps_of(variant, interpreted: int) -> int:
     """``interpreted``: where Triton's interpreter runs it, a hundred times slower than a chain."""
+    interpreted = interpreted if FULL else interpreted // 4
     return interpreted if DEVICE == "cpu" and variant.origin.startswith("kernels") else STEPS
 
 

@@ -11,6 +11,7 @@ import bench
 from harness.contract import COMPILER, GPU, Variant
 from harness.discover import DiscoveryError, discover, unavailable
 from tests.processes import has_ended
+from tests.tier import full
 
 HEAD = "from harness.contract import variant\n"
 BODY = "(point, x, out):\n    '''A made-up one.'''\n    return lambda: None\n"
@@ -157,6 +158,7 @@ def test_a_faulty_file_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
+@full
 def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import pathlib, subprocess\n"

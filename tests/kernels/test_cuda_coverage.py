@@ -5,6 +5,7 @@ import sys
 
 from harness import cuda
 from harness.discover import discover
+from tests.tier import full
 from tools.sanitizer_run import SEED, allocated
 
 CATALOG = discover()
@@ -44,6 +45,7 @@ def launched(monkeypatch, variants):
     return launches
 
 
+@full
 def test_every_cuda_kernel_is_launched_at_a_hard_point(monkeypatch):
     # cuda_replayed captures a graph, which needs a GPU; its kernel is that of cuda_fused.
     variants = [v for v in CATALOG.variants if v.sources and v.defect is None and v.name != "cuda_replayed"]

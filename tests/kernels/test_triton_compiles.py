@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 from harness.discover import discover
+from tests.tier import full
 
 
+@full
 def test_triton_kernels_compile(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     command = [sys.executable, "-m", "tools.compile_triton", "90"]

@@ -16,6 +16,7 @@ import plots
 from harness.discover import discover
 from plots import _axes, _style, itl_tpot, latency
 from tests import factory
+from tests.tier import few, full
 
 #: Of runs with cells; test_loops.py draws those of decode loops.
 FIGURES = {name: import_module(f"plots.{name}") for name in plots.FIGURES if not name.startswith("loop_")}
@@ -126,7 +127,7 @@ def test_the_overlap_check_sees_an_overlap():
     assert overlaps(fig) == [("over the title", "and over this")]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few(CASES, 4))
 @pytest.mark.parametrize("name", FIGURES)
 def test_drawn_without_overlaps(name, case, tmp_path):
     runs = CASES[case]()
@@ -162,6 +163,7 @@ def test_without_times_only_the_calibration_is_drawn(runs, tmp_path):
     assert sorted(tmp_path.iterdir()) == timer
 
 
+@full
 def test_draw_all_and_the_same_bytes_twice(tmp_path):
     runs = [factory.sweep_run(batch_sizes=(1, 8))]
     first, second = (plots.draw_all(runs, tmp_path / folder) for folder in ("first", "second"))

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tests import quick_workers
+from tests.tier import full
 from tools import mutate
 from tools.mutate import Case, Mutant, Result, TableError, all_cases, chosen, main, mutated, run_all
 
@@ -53,6 +54,7 @@ HANDFUL = [
 ]
 
 
+@full
 def test_mutants_are_rejected_by_the_part_that_the_table_expects(device):
     cases = [next(c for c in CASES if (c.id, c.mutant.breaks) == (variant, breaks)) for variant, breaks, _ in HANDFUL]
     # The operator's own file: its modules are loaded anew, and nothing is taken from those of the healthy one.
@@ -84,6 +86,7 @@ mutants = [{ old = "if (i >= batch_size", new = "if (i > batch_size", breaks = "
 """
 
 
+@full
 def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "decode_native.toml").write_text(TABLE)
     monkeypatch.setattr(mutate, "TABLES", tmp_path)
@@ -98,7 +101,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
         "  + view.clamp_(min=0 * 2)",
     ]
     row = next(line.split() for line in out.splitlines() if line.startswith("decode_native "))
-    assert row == ["decode_native", "5", "2", "1", "0", "0", "0", "1", "2", "1", "1"]
+    assert row == ["decode_native", "5", "2", "1", "0", "0", "0", "1", "2", "0", "1", "1"]
     written = json.loads((tmp_path / "results.json").read_text())
     assert (written["machine"], written["seed"]) == ("CPU", 0)
     results = {one["breaks"]: (one["outcome"], one.get("killer")) for one in written["mutants"]}
@@ -112,6 +115,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
     }
 
 
+@full
 def test_a_mutant_that_hangs_is_rejected():
     endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "hard point")
     case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", endless)
@@ -203,3 +207,13 @@ def test_a_bad_table_is_one_sentence(content, words, tmp_path, monkeypatch, caps
     assert err.startswith("error: ")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_a_mutant_whose_points_were_left_out_is_not_tried():
+    case = next(case for case in CASES if case.mutant.killer == "capacity")
+    equivalent = next(case for case in CASES if case.mutant.killer == "equivalent")
+    assert mutate.outcome_of(case, Result(None, left_out=3)) == "not tried"
+    assert not mutate.unexpected(case, Result(None, left_out=3))
+    assert mutate.unexpected(case, Result(None))
+    assert mutate.outcome_of(equivalent, Result(None, left_out=3)) == "survived"
+    assert not mutate.unexpected(equivalent, Result(None, left_out=3))

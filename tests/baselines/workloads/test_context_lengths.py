@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.workloads.context_lengths import draw_lengths, label_lengths, longest, parse_lengths
+from tests.tier import examples
 
 WHOLE = st.integers(1, 200_000)
 SIMPLE = st.one_of(
@@ -58,7 +59,7 @@ def test_the_canonical_form_parses_to_itself_and_its_label_holds_no_separator(va
     assert not set(label) & set(",=/ \n")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(SPECS, st.integers(0, 2**32), st.integers(1, 50))
 def test_draws_follow_from_the_seed_and_stay_in_bounds(value, seed, count):
     parsed = parse_lengths(value)

@@ -17,6 +17,7 @@ from harness.config.sweep import plan
 from harness.discover import discover
 from harness.verify.buffers import Guard
 from harness.verify.hard_points import LeftOut, no_recompilation
+from tests.tier import full
 
 CATALOG = discover()
 #: About half of the chains; the others would take two more minutes.
@@ -89,6 +90,7 @@ def codes_at(recorder, operator, variant, point, edit=None):
     return list(recorder.ran)
 
 
+@full
 @pytest.mark.parametrize("variant", CHAINS, ids=lambda variant: variant.operator)
 def test_the_code_of_a_point_does_not_depend_on_what_ran_before(variant, recorder):
     operator = CATALOG.operators[variant.operator]

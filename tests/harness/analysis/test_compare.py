@@ -555,6 +555,11 @@ def test_the_command_line_ends_with_these_codes(tmp_path, code):
     assert done.returncode == code, done.stderr
     names = {"comparison.md", "comparison.html", "comparison.json", "regression.png", "regression.svg"}
     assert {path.name for path in out.glob("*")} == (names if code != 2 else set())
+    if code == 1:
+        page = (out / "comparison.html").read_text(encoding="utf-8")
+        assert "Regression" in page
+        assert page.count("<svg") == 1
+        assert "src=" not in page
 
 
 def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):

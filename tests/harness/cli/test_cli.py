@@ -19,6 +19,7 @@ import bench
 from harness.records.file import read_run
 from harness.runner.interrupt import signals_interrupt
 from tests.processes import has_ended
+from tests.tier import few, full
 
 ROOT = Path(__file__).parents[3]
 TINY = """\
@@ -364,7 +365,7 @@ def is_deaf_to_sigint(worker):
 
 
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], 1), ids=lambda number: number.name)
 def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(number, tmp_path):
     (tmp_path / "many.yaml").write_text(TINY.replace("[3, 4]", str(list(range(3, 500)))))
     process = start(tmp_path, "many.yaml", "--no-plots", "--out", "out", "--seed", 1)
@@ -404,6 +405,7 @@ def test_ctrl_c_while_the_worker_starts_is_quiet(tmp_path):
     assert session_is_empty(process)
 
 
+@full
 @needs_proc
 def test_a_command_that_ignores_a_signal_goes_on(config, tmp_path):
     ignored = (signal.SIGTERM, signal.SIGHUP)
@@ -452,6 +454,7 @@ def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
     assert "Traceback" not in err
 
 
+@full
 def test_strange_surroundings_cost_nothing(config, tmp_path):
     """A Python that leaves out the folder of the script, a locale without the signs of a table, and an unknown backend
     of matplotlib.
@@ -519,6 +522,7 @@ def test_a_reader_that_goes_away_is_no_error(config, tmp_path):
     assert err == "1999 points, 3998 cells\n"
 
 
+@full
 def test_a_reader_of_errors_that_goes_away_changes_no_exit_code(config, tmp_path):
     process = start(tmp_path, config, "--set", "batch_size=-3")
     process.stderr.close()
@@ -541,19 +545,15 @@ def test_a_reader_that_goes_away_changes_neither_the_exit_code_nor_the_files(adv
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "command",
-    [
-        ["--help"],
-        ["list"],
-        ["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots", "--out", "out"],
-    ],
-    ids=["help", "list", "run"],
+    [["list"], pytest.param(["tiny.yaml", "--only", "*flat_view/batch_size=3*", "--no-plots"], marks=full)],
+    ids=["list", "run"],
 )
 def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(command, config, tmp_path):
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w") as disk:
         ended = subprocess.run(
             [sys.executable, str(ROOT / "bench.py"), *command],
             cwd=tmp_path,
-            stdout=full,
+            stdout=disk,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -561,7 +561,7 @@ def test_a_full_disk_under_the_output_is_one_sentence_and_costs_no_record(comman
     assert ended.returncode == 2
     assert re.match(r"error: cannot write .*standard output: No space left on device", said)
     if "run.jsonl" in said:
-        assert len(read_run(tmp_path / "out" / "run.jsonl").cells) == 1
+        assert len(read_run(next(tmp_path.glob("results/*/run.jsonl"))).cells) == 1
 
 
 # --- records are never lost or overwritten ----------------------------------------------------------------------------
@@ -823,6 +823,7 @@ NASTY = "bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
 ESCAPED = r"bad \udcff \x1b[31m\r\x0b\x85\u2028 $x_{ @me <b> | name"
 
 
+@full
 def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(config, tmp_path):
     """In an exception, in a skip= reason, in a name, in the path of the file, in what a variant prints."""
     path = tmp_path / "bad \udcff name.py"

@@ -16,6 +16,7 @@ from harness.records.file import read_run
 from harness.runner import revisions
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
+from tests.tier import full
 
 ROOT = Path(__file__).parents[3]
 
@@ -370,6 +371,7 @@ def test_without_a_repository(suite):
     assert "clone the suite" in err
 
 
+@full
 def test_this_suite_with_a_slowed_variant(tmp_path, monkeypatch):
     """Real processes on the CPU: two commits, one of which slows a chain many times over; each runs its own code."""
     suite = tmp_path / "suite"

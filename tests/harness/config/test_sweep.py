@@ -13,6 +13,7 @@ from harness.config.load import Config, ConfigError, Source
 from harness.config.sweep import baselines, expand, plan, select
 from harness.contract import Axis, Rule, Variant
 from harness.records.choose import matching
+from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")
 
@@ -110,7 +111,7 @@ def legal_grids(draw):
     return {name: grid[name] for name in draw(st.permutations(list(grid)))}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     grids=st.lists(legal_grids(), min_size=1, max_size=3),
     operators=st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True),
@@ -134,14 +135,14 @@ def test_every_legal_sweep_expands_to_each_point_once(grids, operators, catalog)
     assert all(catalog.operators[name].broken_rule(point) is None for name, point in points)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(grid=legal_grids())
 def test_one_grid_has_as_many_points_as_its_product(grid, catalog):
     size = math.prod(len(value) if isinstance(value, list) else 1 for value in grid.values())
     assert len(points_of(source([grid]), catalog)) == size
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(grids=st.lists(legal_grids(), min_size=1, max_size=3), data=st.data())
 def test_one_illegal_row_length_is_found_in_its_grid(grids, data, catalog):
     g = data.draw(st.integers(0, len(grids) - 1))

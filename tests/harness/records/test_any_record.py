@@ -17,14 +17,14 @@ from harness.cli.run_report import print_run
 from harness.records.file import lines_of, read_run, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run, Segment
-from harness.report.comparison import comparison_console, comparison_json, comparison_markdown
-from harness.report.comparison_page import comparison_html
+from harness.report.comparison import comparison_console, comparison_html, comparison_json, comparison_markdown
 from harness.report.console import PrintableConsole
 from harness.report.tables import markdown, result_tables
 from harness.wording import printable
 from plots import draw_all
 from plots.regression import draw
 from tests import factory
+from tests.tier import examples, full
 
 CHECKS = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much)
 SLOW = {"deadline": None, "suppress_health_check": CHECKS}
@@ -174,22 +174,16 @@ def refuse(name: str):
 
 
 def page_safely(text: str) -> None:
-    """Nothing of a record becomes an element or an attribute of the page."""
-    attributes = {"style", "class", "data-fixed", "data-value", "data-verdict", "data-figure", "id", "title", "type"}
-    attributes |= {"value", "checked", "placeholder", "aria-label", "lang", "charset", "name", "content", "http-equiv"}
-    attributes |= {"viewbox", "width", "height", "role", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r"}
-    found: list[tuple[str, set[str]]] = []
+    """Nothing of a record becomes an element of the page."""
+    tags: list[str] = []
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, given: found.append((tag, {name for name, _ in given}))
+    parser.handle_starttag = lambda tag, _: tags.append(tag)
     parser.feed(text)
     parser.close()
-    assert not {name for _, given in found for name in given} - attributes
-    tags = [tag for tag, _ in found]
-    assert tags.count("script") == tags.count("style") == tags.count("body") == 1
-    assert not set(tags) & {"b", "img", "a", "iframe", "object", "link"}
+    assert set(tags) <= {"html", "head", "meta", "style", "body", "pre", "code", "span"}
 
 
-@settings(max_examples=50, **SLOW)
+@settings(max_examples=examples(50), **SLOW)
 @given(lines=MUTATIONS, ascii_only=st.booleans())
 def test_any_field_may_hold_anything(lines, ascii_only, tmp_path):
     run = read_or_refused(written(lines, tmp_path / "run.jsonl", ascii_only))
@@ -240,6 +234,7 @@ def lively(value, name=""):
     return value + "".join(LIVE).replace("\udcff", "") if shown and isinstance(value, str) else value
 
 
+@full
 def test_a_record_with_any_text_is_drawn(tmp_path):
     run = read_run(written([lively(line) for line in sound()], tmp_path / "run.jsonl", ascii_only=True))
     other = read_run(written(sound(), tmp_path / "other.jsonl", ascii_only=True))

@@ -20,6 +20,7 @@ from harness.records.schema import Cell, Metrics, RecordError, Segment
 from harness.report.tables import result_tables
 from harness.wording import printable
 from tests import factory
+from tests.tier import examples
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def test_round_trip(written):
     assert (run.path, run.truncated) == (str(written.path), False)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     reason=st.text(alphabet=st.characters(exclude_categories=())),
     times=st.dictionaries(st.integers(1, 64), st.lists(st.floats(0, 1e9), min_size=1, max_size=4), max_size=4),

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 from harness.report.escape import as_code, as_text
 from harness.wording import printable
+from tests.tier import examples
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 LIVE = st.sampled_from(
@@ -34,7 +35,7 @@ def visible(text: str) -> str:
     return " ".join(text.split())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(text=TEXT)
 def test_a_value_is_shown_as_it_is(text):
     wanted = visible(printable(text.replace("\n", " ")).strip())
@@ -45,7 +46,7 @@ def test_a_value_is_shown_as_it_is(text):
         assert len(cells) == 2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(text=TEXT)
 def test_a_name_in_code_is_shown_as_it_is(text):
     if text.strip():

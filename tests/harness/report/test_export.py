@@ -1,16 +1,10 @@
 """The table of `export`: a row for each figure of each cell, whatever the cell is."""
 
-import builtins
 import csv
 import io
-from pathlib import Path
-
-import numpy as np
-import pytest
 
 from harness.analysis.stats import interval
-from harness.records.schema import RecordError
-from harness.report.export import OUTCOME, table, write_csv, write_parquet
+from harness.report.export import OUTCOME, table, write_csv
 from tests import factory
 from tests.harness.cli.test_cli import call
 
@@ -73,29 +67,7 @@ def test_the_command(tmp_path):
     assert len(list(csv.reader(io.StringIO(out)))) == 15
     assert call("export", folder, "--csv", "--out", tmp_path / "cells.csv")[:2] == (0, "")
     assert (tmp_path / "cells.csv").read_text() == out
-    assert "name it with --out" in call("export", folder, "--parquet")[2]
     assert "cannot write to" in call("export", folder, "--csv", "--out", tmp_path / "no" / "cells.csv")[2]
     code, _, err = call("export", folder)
     assert code == 2
-    assert "one of the arguments --csv --parquet is required" in err
-
-
-def test_parquet(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    columns = table([example(), factory.sweep_run(factory.cpu_environment())])
-    write_parquet(columns, tmp_path / "cells.parquet")
-    assert parquet.read_table(tmp_path / "cells.parquet").to_pydict() == columns
-    assert not any(isinstance(value, np.generic) for values in columns.values() for value in values)
-
-
-def test_without_pyarrow(monkeypatch):
-    original = builtins.__import__
-
-    def missing(name, *arguments):
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return original(name, *arguments)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(RecordError, match="pip install pyarrow, or use --csv"):
-        write_parquet({}, Path("cells.parquet"))
+    assert "--csv" in err

@@ -31,6 +31,7 @@ from harness.verify.hard_points import (
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
 from tests.harness.verify.test_fixture import right, right_lens
+from tests.tier import full
 
 
 def as_variant(setup, waives=()):
@@ -325,6 +326,7 @@ def test_a_variant_that_compiles_in_its_launch_runs_at_every_hard_point(compiler
     assert {hard.name for hard in operator.hard_points} < {finding.name for finding in findings}
 
 
+@full
 def test_wrong_code_of_torch_compile_is_rejected_where_a_run_has_it(compiler, monkeypatch):
     def too_long(x, out, indices, actual):
         merged(x, out, indices, actual)
