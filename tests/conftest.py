@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from tests import tier
 
 TESTS = Path(__file__).parent
 
+# Tests start hundreds of processes, which would all compile the same files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if not torch.cuda.is_available():
     interpreter.choose("cpu")
     interpreter.quicken()

@@ -21,6 +21,9 @@ from harness.runner.protocol import Job  # noqa: E402
 from harness.runner.several_gpus import SeveralGpus  # noqa: E402
 from tests.harness.cli.test_cli import TINY, call  # noqa: E402
 from tests.processes import has_ended, run_python  # noqa: E402
+from tests.tier import full  # noqa: E402
+
+pytestmark = full
 
 #: A variant that notes its process and waits before it is set up; then it is chain_clamp.
 WAITS = """
