@@ -127,7 +127,7 @@ def test_the_overlap_check_sees_an_overlap():
     assert overlaps(fig) == [("over the title", "and over this")]
 
 
-@pytest.mark.parametrize("case", few(CASES, 4))
+@pytest.mark.parametrize("case", few(CASES, 3))
 @pytest.mark.parametrize("name", FIGURES)
 def test_drawn_without_overlaps(name, case, tmp_path):
     runs = CASES[case]()

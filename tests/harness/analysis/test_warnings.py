@@ -25,6 +25,7 @@ from tests import factory
 from tests.fake_worker import FakeWorkers, session
 from tests.harness.cli.test_cli import call
 from tests.harness.runner.test_resume import says, segment
+from tests.tier import few
 
 
 def off_by(ns: float, seed: int = 0):
@@ -108,7 +109,7 @@ def few(run: Run) -> Run:
 
 
 @pytest.mark.parametrize(
-    "figure", [latency, speedup, itl_tpot, calibration, regression], ids=lambda module: module.__name__
+    "figure", few([latency, speedup, itl_tpot, calibration, regression], 2), ids=lambda module: module.__name__
 )
 @pytest.mark.parametrize("where", ["header", "segment"])
 def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):

@@ -10,6 +10,7 @@ from plots import history as picture
 from tests import factory, histories
 from tests.harness.cli.test_cli import call
 from tests.plots.test_plots import overlaps
+from tests.tier import few
 
 LEVELS = {"cuda_fused": [5.0] * 4 + [5.2] * 5, "triton_fused": [6.0] * 4 + [6.3] * 5, "op_chain": [40.0] * 9}
 
@@ -59,7 +60,7 @@ def test_what_a_record_says_is_text():
     assert r"b\|\<b>" in text
 
 
-@pytest.mark.parametrize(("commits", "variants"), [(2, 1), (9, 3), (60, 20)])
+@pytest.mark.parametrize(("commits", "variants"), few([(2, 1), (9, 3), (60, 20)], 2))
 def test_nothing_overlaps_in_the_picture(commits, variants):
     steps = [5.0] * (commits // 2) + [5.5] * (commits - commits // 2)
     environments = {place: factory.gpu_environment(commit=f"{place:07x}") for place in range(commits)}
