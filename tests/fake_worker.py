@@ -38,7 +38,6 @@ class FakeWorkers:
 
 class FakeWorker:
     process_id = None
-    is_up = True
 
     def __init__(self, all_of_them: FakeWorkers, answer) -> None:
         self._all, self._answer = all_of_them, answer

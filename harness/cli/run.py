@@ -201,8 +201,7 @@ def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> i
     if gpus:
         jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
         return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
-    first = next(iter(plan.missing), None)
-    return record(make_console(), plan, partial(Runner, plan.job, start=start, first=first))
+    return record(make_console(), plan, partial(Runner, plan.job, start=start))
 
 
 def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:

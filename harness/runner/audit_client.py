@@ -29,10 +29,6 @@ class AuditClient:
         self._unattributed_deaths = 0
         self._given_up: str | None = None
 
-    @property
-    def is_up(self) -> bool:
-        return self._worker.is_up
-
     def wait_until_up(self) -> None:
         """Nothing that the process does to the device from here on is unasked for."""
         if self._given_up is not None:

@@ -18,7 +18,6 @@ from harness import interpreter
 from harness.analysis import estimators
 from harness.config.sweep import Group
 from harness.contract import COMPILER, Variant
-from harness.discover import unavailable
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, Segment, Status
 from harness.runner.audit_client import AuditClient
 from harness.runner.output_check import OutputCheck
@@ -75,8 +74,6 @@ class Runner:
     on_line:     called with every Cell as soon as it is known, and with a Segment when a worker was replaced.
     on_progress: called whenever a variant gets control.
     start:       makes a process for a job.
-    first:       a group that will be run first. Its variants are verified while the auditor brings CUPTI up, for
-                 which calibration has to wait.
     ready:       the evaluator's answer to the job, with the auditor's times joined to it.
     """
 
@@ -86,7 +83,6 @@ class Runner:
         on_line: Callable[[Cell | Segment], None],
         on_progress: Callable[[Progress], None],
         start: Callable[[Job], Worker] | None = None,
-        first: Group | None = None,
     ) -> None:
         start = start or Worker
         self._measure_config = job.measure
@@ -101,7 +97,7 @@ class Runner:
         self._worker = SupervisedWorker(job, start)
         self._audit_client = AuditClient(SupervisedWorker(replace(job, role="audit"), start)) if audited else None
         self._output_check = OutputCheck(SupervisedWorker(replace(job, role="compare"), start)) if job.timed else None
-        self.ready = self._wait_until_ready(first)
+        self.ready = self._wait_until_ready()
 
     def run(self, groups: Sequence[Group], at_capacity: bool = False) -> None:
         """All groups in order. The time budget is divided among the remaining cells. Raises RunError."""
@@ -244,14 +240,12 @@ class Runner:
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
-    def _wait_until_ready(self, first: Group | None = None) -> Ready:
+    def _wait_until_ready(self) -> Ready:
         """Raises RunError."""
         began = time.monotonic()
         try:
             self._worker.started(self._worker.wait_until_up)
             if self._audit_client:
-                if first is not None:
-                    self._verify_meanwhile(first)
                 self._audit_client.wait_until_up()
             ready = self._worker.started()
         except RunError:
@@ -261,24 +255,6 @@ class Runner:
             ready = self._audit_client.joined(ready)
         self.wall_time.starting += time.monotonic() - began
         return ready
-
-    def _verify_meanwhile(self, group: Group) -> None:
-        """Hard points of one variant after the other, until the auditor is up. The evaluator keeps what it finds. One
-        that ends the process is blamed when its turn comes. Raises RunError.
-        """
-        for variant in group.variants:
-            if self._audit_client.is_up:
-                return
-            if unavailable(variant, self._device) or is_slow_to_verify(variant, self._device):
-                continue
-            self._on_progress(Progress(0, 0, f"{variant.id} hard points"))
-            try:
-                for _ in self._worker.ask(CheckRequest(variant.operator, variant.name)):
-                    pass
-            except WorkerDied:
-                self._worker.restart()
-                self._worker.started(self._worker.wait_until_up)
-                return
 
     def _restart(self, why: str) -> None:
         """Replace the evaluator's process and note it in the record. Raises RunError."""

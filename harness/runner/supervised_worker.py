@@ -44,11 +44,6 @@ class SupervisedWorker:
         """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
         return self._survived(lambda worker: worker.up)
 
-    @property
-    def is_up(self) -> bool:
-        """Whether ``wait_until_up`` would not wait for this process."""
-        return self._worker.is_up
-
     def wait_until_ready(self) -> Ready | AuditReady | Fatal:
         """What the process says of its calibration. Raises WorkerDied, and is closed then."""
         return self._survived(lambda worker: worker.ready)

@@ -149,11 +149,6 @@ class Worker:
         """Waits until the process has brought the device up. Raises WorkerDied."""
         return self._receive(START_LIMIT_S, "it should have been ready by then")
 
-    @property
-    def is_up(self) -> bool:
-        """Whether ``up`` would not wait."""
-        return "up" in vars(self) or self._connection.poll(0)
-
     @cached_property
     def ready(self) -> Ready | AuditReady | Fatal:
         """Has the process calibrate, and waits for it. Raises WorkerDied."""

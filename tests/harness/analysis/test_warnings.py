@@ -99,11 +99,11 @@ def drawn(module, runs):
     with pytest.MonkeyPatch.context() as patch:
         caught = []
         patch.setattr(regression, "save", lambda figure, stem: caught.append(figure) or [])
-        regression.draw(compare(*([few(run)] for run in runs)), None)
+        regression.draw(compare(*([two_cells(run)] for run in runs)), None)
     return caught[0]
 
 
-def few(run: Run) -> Run:
+def two_cells(run: Run) -> Run:
     """Two cells of it, as a comparison is slow."""
     return msgspec.structs.replace(run, cells=run.cells[:2])
 
@@ -183,7 +183,7 @@ def test_cells_without_an_audit_say_why():
     ids=["uncalibrated", "disagreeing", "throttled"],
 )
 def test_a_comparison_warns_of_either_side(flawed, words):
-    sound, flawed = few(factory.sweep_run(batch_sizes=(1,))), few(flawed)
+    sound, flawed = two_cells(factory.sweep_run(batch_sizes=(1,))), two_cells(flawed)
     for runs, side in (((sound, flawed), "head"), ((flawed, sound), "base")):
         comparison = compare(*([run] for run in runs))
         screen = shown(lambda console: comparison_console(comparison, console))  # noqa: B023 - called at once

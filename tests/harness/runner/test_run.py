@@ -14,7 +14,6 @@ from harness.config.sweep import Group
 from harness.contract import COMPILER, Axis, Operator, Point, Variant
 from harness.records.schema import Cell, Segment
 from harness.runner import run as loop
-from harness.runner.audit_client import AuditClient
 from harness.runner.protocol import Fatal, Heartbeat, Job
 from harness.runner.run import RunError, Runner
 from harness.runner.supervised_worker import MAX_DEATHS, MAX_STARTS, SupervisedWorker
@@ -284,33 +283,6 @@ def test_cells_that_were_measured_before_another_variant_died_are_audited_and_wr
     }
     assert isinstance(lines[-1], Segment)  # they belong to the process that died
     assert auditors.asked == [("a", "b")]
-
-
-@pytest.mark.parametrize("dies", [False, True])
-def test_while_the_auditor_comes_up_the_first_variants_are_verified(monkeypatch, dies):
-    """Until it is up, and unless one ends the process: that is blamed for it in its turn."""
-    happened = []
-    waits = iter([False, False, False, True])
-    monkeypatch.setattr(AuditClient, "is_up", property(lambda this: next(waits)))
-
-    def check(request):
-        happened.append(request.variant)
-        if dies:
-            raise WorkerDied(KILLED)
-        yield
-
-    workers, auditors = FakeWorkers(session()), FakeWorkers(auditor(), [AUDIT_READY])
-    workers.check = check
-    monkeypatch.setattr(loop, "Worker", lambda job: (auditors if job.role == "audit" else workers)(job))
-    (group,) = groups(names="abcde")
-    slow = replace(group.variants[1], requires=(COMPILER,))
-    group = replace(group, variants=(group.variants[0], slow, *group.variants[2:]))
-    lines = []
-    runner = Runner(Job("cuda", (), 0, Measure(), timed=True), lines.append, lambda progress: None, first=group)
-    assert happened == (["a"] if dies else ["a", "c"])
-    assert len(workers.started) == 1 + dies
-    runner.run([group])
-    assert {line.variant: line.status for line in lines} == dict.fromkeys("abcde", "passed")
 
 
 def test_processes_come_up_together_and_calibrate_one_by_one_and_no_time_waits_for_torch_compile(monkeypatch):
