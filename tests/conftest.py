@@ -1,5 +1,6 @@
 """Chooses the device before any kernel file is imported, and skips GPU tests where there is none."""
 
+import math
 import os
 import random
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from harness import interpreter
+from harness.report import console
 from tests import tier
 
 TESTS = Path(__file__).parent
@@ -89,6 +91,12 @@ def own_interpreter():
     os.environ.pop(interpreter.SWITCH, None)
     if before is not None:
         os.environ[interpreter.SWITCH] = before
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch):
+    """Lines of progress depend on how busy the machine is; tests compare what a command says of its result."""
+    monkeypatch.setattr(console, "FIRST_LINE_S", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,11 @@ def run_python(program: str, environment: Mapping[str, str] | None = None) -> su
     """A program in a new interpreter, in the checkout's folder."""
     command = [sys.executable, "-c", program]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def errors(err: str) -> str:
+    """Standard error of a command without its lines of progress, which depend on how busy the machine is."""
+    return "".join(line for line in err.splitlines(keepends=True) if not re.match(r"\d+ of \d+ after ", line))
 
 
 def has_ended(pid: int, seconds: float = 10) -> bool:

@@ -106,7 +106,7 @@ def test_an_outdated_block_is_reported_and_rewritten(tmp_path, monkeypatch, caps
     assert splice.main(["--check"]) == 1
     assert page.read_text() == outdated
     assert splice.main([]) == 0
-    assert capsys.readouterr().out == "page.md: out of date\npage.md: rewritten\n"
+    assert [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()] == ["out of date", "rewritten"]
     assert page.read_text() == outdated.replace("outdated", "\n".join(splice.environment()))
     assert splice.main(["--check"]) == 0
 

@@ -179,7 +179,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
     points = {(8, 0): easy | {"triton_uniform": 8.0}, (8, 0.1): hard}
     (panel,) = panels([pairs_run(points)])
     one = speedup_table(panel, 1)
-    assert one.mean == "geometric mean over the points of a batch_size that all variants of the row have"
+    assert "that all variants of the row have" in one.mean
     assert {name: round(ratio) for name, ratio in one.rows[0].ratios.items()} == {
         "op_chain": 1,
         "cuda_fused": 10,
@@ -194,7 +194,7 @@ def test_means_of_a_row_are_taken_over_the_points_that_its_variants_share():
         "triton_uniform": 8,
     }
     (panel,) = panels([pairs_run({(8, 0): easy, (8, 0.1): hard})])
-    assert speedup_table(panel, 1).mean == "geometric mean over all points of a batch_size"
+    assert "over all points" in speedup_table(panel, 1).mean
     assert round(speedup_table(panel, 1).rows[0].ratios["cuda_fused"]) == 20
     assert speedup_table(panel, 2).mean == ""
 

@@ -143,14 +143,10 @@ def test_samples_repeated_or_kept_while_the_gpu_was_throttled_are_noted_below_th
     run = with_metrics(run, 1, discarded={"software power cap": 3})
     (table, *_) = result_tables(run)
     repeated, kept = table.notes[-2:]
-    assert (
-        repeated == "8 samples repeated because the GPU was throttled or below its clock: "
-        "software power cap 7, clock below 90% of the run's 1"
-    )
-    assert (
-        kept == "! 2 samples kept although the GPU was still throttled or below its clock: "
-        "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)"
-    )
+    assert repeated.startswith("8 samples repeated")
+    assert "software power cap 7, clock below 90% of the run's 1" in repeated
+    assert kept.startswith("! 2 samples kept")
+    assert "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)" in kept
     marked = [box.main for _, boxes in table.rows for box in boxes if box.main.endswith("!")]
     assert len(marked) == 1
     assert throttling_warnings(factory.sweep_run().cells) == []

@@ -47,7 +47,7 @@ def test_what_is_no_piece_is_refused(text):
 def test_pieces_need_one_seed(bench):  # noqa: F811
     code, _, err, workers = bench("--shard", "1/2", "--out", "a")
     assert (code, workers.started) == (2, [])
-    assert err == "error: --shard 1/2: shards with different inputs cannot be merged; give each the same --seed N"
+    assert "--seed" in err
     assert bench("--shard", "1/2", "--plan")[1].split() == KEYS[:2]
     assert "use 2 shards at most" in bench("--shard", "1/3", "--seed", "5", "--out", "a")[2]
 
@@ -83,7 +83,7 @@ def test_a_merged_run_with_missing_cells_says_so_and_is_completed_by_resume(benc
     bench("--shard", "1/2", "--seed", "5", "--out", "shard1")
     code, _, err = call("merge", "shard2", "shard1", "--out", "all", "--no-plots")
     assert code == 0
-    assert says(err) == "warning: 1 planned cell is in none of the shards; complete the run with --resume all/run.jsonl"
+    assert "--resume all/run.jsonl" in says(err)
     assert bench("--resume", "all")[0] == 0
     assert sorted(keys("all/run.jsonl")) == sorted(KEYS)
 
@@ -92,7 +92,7 @@ def test_a_merge_without_all_pieces_names_them(bench):  # noqa: F811
     bench("--shard", "2/2", "--seed", "5", "--out", "shard2")
     code, _, err = call("merge", "shard2", "--out", "all", "--no-plots")
     assert code == 0
-    assert says(err) == "warning: shard 1/2 is missing; when it is complete, merge again into another folder"
+    assert "shard 1/2 is missing" in says(err)
 
 
 def test_a_merge_ends_with_1_where_a_cell_failed(tmp_path):

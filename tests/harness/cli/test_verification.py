@@ -111,7 +111,7 @@ def test_a_defect_that_slips_fails_the_command_and_one_that_cannot_run_is_not_co
         "decode_native/raises: a known defect raised at 'B=1' instead of being rejected: ValueError: it failed" in text
     )
     assert "elsewhere unavailable needs a GPU" in text
-    assert out.splitlines()[-1] == f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable on this machine"
+    assert f"{KNOWN} of {KNOWN + 2} rejected, 1 unavailable" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_the_newest_version_in_the_folders_is_taken_and_path_goes_first(machine)
     in_path = machine("path", "2023.4.1")
     assert tools.find("nsys").path == in_path
     assert tools.find("nsys", newest).version == "2024.10.2.3"
-    assert tools.find("nsys", "/nowhere/nsys").problem == "--nsys /nowhere/nsys: no such program"
+    assert "/nowhere/nsys" in tools.find("nsys", "/nowhere/nsys").problem
 
 
 def test_counters_are_refused_to_users_where_the_driver_says_so(tmp_path, monkeypatch):

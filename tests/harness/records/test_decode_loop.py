@@ -77,4 +77,4 @@ def test_samples_only(loops):
 def test_commands_without_a_table_for_loops_say_so(command):
     code, out, err = call(command[0], RECORD, *command[1:])
     assert (code, out) == (2, "")
-    assert err == f"error: {RECORD} holds decode loops, and {command[0]} takes sweeps; bench.py plot draws loops\n"
+    assert f"{RECORD} holds decode loops" in err

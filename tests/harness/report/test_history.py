@@ -43,7 +43,7 @@ def test_only_some_cells(records, tmp_path):
     assert "1 cell changed" in out
     code, _, err = call("history", records, "--out", tmp_path / "out", "--only", "nothing")
     assert code == 2
-    assert err == "error: --only nothing matches no cell of these records\n"
+    assert "--only nothing" in err
 
 
 def test_one_commit_is_no_history(records, tmp_path):

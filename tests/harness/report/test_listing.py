@@ -114,4 +114,4 @@ def test_rules_name_each_axis_once():
 
 def test_an_unknown_operator_is_named_with_the_nearest(capsys):
     assert bench.main(["list", "decode_nativ"]) == 2
-    assert capsys.readouterr().err == "error: list: no operator 'decode_nativ'; did you mean decode_native?\n"
+    assert "did you mean decode_native?" in capsys.readouterr().err

@@ -121,7 +121,8 @@ def cpu_table(times: dict[str, float | None], points: int = 2, **cell):
 
 def test_a_table_with_times_says_what_they_are():
     table = cpu_table({"op_chain": 40.0, "merged_chain": 20.0})
-    assert table.title == "decode_flatten: CPU wall time in µs, not a GPU time (times faster than op_chain)"
+    assert "not a GPU time" in table.title
+    assert "op_chain" in table.title
     assert any(note.startswith("* fastest of its row") for note in table.notes)
 
 
@@ -139,7 +140,7 @@ def test_a_table_without_a_time_promises_none(points):
 
 def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
     alone = cpu_table({"merged_chain": 20.0})
-    assert alone.title == "decode_flatten: CPU wall time in µs, not a GPU time"
+    assert "op_chain" not in alone.title
     assert not any(
         "*" in text for text in (*alone.notes, *(entry.main for _, entries in alone.rows for entry in entries))
     )

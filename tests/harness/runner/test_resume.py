@@ -159,7 +159,7 @@ def test_another_machine_or_code_is_refused(changed, before, now, bench):
     bench("--out", "out", dies_after=1)
     code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(**changed))
     assert code == 2
-    assert err == f"error: out/run.jsonl was recorded with {before}, this is {now}; record the run again"
+    assert f"recorded with {before}, this is {now}" in err
     assert workers.closed
     assert keys() == KEYS[:1]
 
@@ -378,7 +378,7 @@ def test_a_record_without_hashes_is_resumed_with_a_warning(bench, tmp_path):
     record.write_bytes(msgspec.json.encode(old) + b"\n" + rest)
     code, _, err, _ = bench("--resume", "out")
     assert code == 0
-    assert err == ("warning: out/run.jsonl has no source hashes: whether code or traces changed since is not checked")
+    assert "no source hashes" in err
     assert keys() == KEYS
 
 

@@ -130,7 +130,7 @@ def test_what_nvml_does_not_refuse_is_used(nvml):
     reader = Clocks()
     reader.set_run_clock()
     nvml.clock = 1000
-    assert reader.throttle_reason(reader.read()) == "clock below 90% of the run's"
+    assert "clock below" in reader.throttle_reason(reader.read())
     assert reader.read().power_w is None
     assert reader.notes == (
         "NVML refuses power, throttle reasons (Not Supported): "
@@ -166,7 +166,8 @@ def test_the_environment_records_what_nvml_gives_and_names_what_it_refuses(nvml)
     nvml.refused = {"nvmlDeviceGetEnforcedPowerLimit"}
     readings, notes = environment._nvml()
     assert readings["driver"] == "580.1"
-    assert notes == ("NVML refused power_limit_w (Not Supported): not recorded",)
+    assert len(notes) == 1
+    assert "power_limit_w" in notes[0]
     nvml.refused = {"nvmlInit"}
     readings, (note,) = environment._nvml()
     assert readings == {}

@@ -339,7 +339,7 @@ def test_a_state_that_does_not_flush_is_a_calibration_error(cache, state, gpu):
     timer, clocks = CudaTimer(COPIES, cache), Clocks()
     timer.cache._flush_buffer = torch.empty(16, dtype=torch.uint8, device="cuda")
     (found,) = calibration_errors(calibration.calibrate(timer, clocks), cache)
-    assert found == f"cache state {state} not confirmed: a hop takes 270 cycles, 660 are expected"
+    assert "270 cycles, 660 are expected" in found
 
 
 def test_a_driver_that_reports_a_quarter_of_the_l2_is_a_calibration_error(gpu):

@@ -29,7 +29,7 @@ def test_nothing_was_touched():
 def test_a_replaced_function_is_named_and_put_back(owner, name):
     honest, state = getattr(owner, name), ProcessState("cpu")
     setattr(owner, name, lambda *_: 0.0)
-    assert state.changed() == f"{owner.__name__}.{name} was replaced; a variant must leave the process as it was"
+    assert f"{owner.__name__}.{name} was replaced" in state.changed()
     state.restore()
     assert getattr(owner, name) is honest
     assert state.changed() is None
