@@ -487,7 +487,10 @@ def _run(arguments: list[str]) -> int:
 
                 with suppress(OSError):  # reported where a worker is started
                     fork_server.start()  # it loads torch meanwhile
-            from harness.cli import commands
+            from harness.lazy_torch import lazy_torch
+
+            with lazy_torch():
+                from harness.cli import commands
         return commands.execute(options)
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from os.path import relpath
 from pathlib import Path
@@ -140,24 +140,7 @@ def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
     if operator.baseline not in names:
         hint = did_you_mean(operator.baseline, names)
         return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
-    return _unknown_axis(operator) or _without_hard_points(operator) or _missing_in_reference(operator)
-
-
-def _missing_in_reference(operator: Operator) -> str | None:
-    """Looked for at the first hard point. Whatever the operator's functions raise there, verification reports."""
-    try:
-        point = operator.complete(operator.hard_points[0].point)
-        outputs = operator.make_outputs(point)
-        given = operator.reference(point, operator.make_inputs(point, 0))
-        buffers = [f.name for f in fields(outputs) if hasattr(getattr(outputs, f.name), "data_ptr")]
-        code = operator.reference.__code__
-    except Exception:
-        return None
-    missing = [name for name in buffers if name not in given]
-    if not missing:
-        return None
-    place = _near(f"{code.co_filename}:{code.co_firstlineno}")
-    return f"{place}: the reference of {operator.name} says nothing of {missing[0]!r}"
+    return _unknown_axis(operator) or _without_hard_points(operator)
 
 
 def _unknown_axis(operator: Operator) -> str | None:

@@ -13,7 +13,6 @@ from functools import cache
 from types import ModuleType
 
 import torch
-from torch import Tensor
 
 from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
 from harness.contract import GPU, Point, consumer, variant
@@ -101,7 +100,7 @@ def _skip_logits(point: Point) -> str | None:
 
 
 @consumer("paged_mqa_schedule", planner="deep_gemm", requires=REQUIRES, skip=_skip_logits)
-def paged_mqa_logits(point: Point, x: Inputs, out: Outputs) -> Mapping[str, Tensor]:
+def paged_mqa_logits(point: Point, x: Inputs, out: Outputs) -> Mapping[str, torch.Tensor]:
     """DeepGEMM's fp8_paged_mqa_logits over a random fp8 cache: the logits of all tokens within a context."""
     lens = x.context_lens if x.context_lens.dim() == 2 else x.context_lens[:, None]
     requests, tokens, device = *lens.shape, lens.device

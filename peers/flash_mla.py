@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts
 from harness.contract import GPU, Point, consumer, variant
@@ -23,7 +23,7 @@ LEGACY, INTERFACE = "_C_legacy.abi3.so", "flash_mla_interface.py"
 #: Tokens of a page; sizes of a query and of a value of DeepSeek's latent attention.
 PAGE, QUERY, VALUE = 64, 576, 512
 #: (lengths, query rows per KV head, KV heads) -> what a release returns.
-Plan = Callable[[Tensor, int, int], object]
+Plan: TypeAlias = "Callable[[torch.Tensor, int, int], object]"
 
 
 @cache
@@ -53,7 +53,7 @@ def convention(plan: Plan) -> str:
     where int 2 is the inclusive end request; "new" or "inside" for anything else.
     """
     made = plan(torch.tensor([128], dtype=torch.int32, device="cuda"), 1, 1)
-    if not isinstance(made, (tuple, list)) or not isinstance(made[0], Tensor):
+    if not isinstance(made, (tuple, list)) or not isinstance(made[0], torch.Tensor):
         return "inside"
     rows = [row for row in made[0][:, :4].tolist() if row[0] == 0]
     if any(row[2] for row in rows):  # where the new layout has the begin block
@@ -112,7 +112,7 @@ def flash_mla(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 @consumer("mla_tile_schedule", planner="flash_mla_fp8", requires=(f"vllm:{EXTENSION}", GPU), skip=_skip(extension))
-def mla_decode(point: Point, x: Inputs, out: Outputs) -> Mapping[str, Tensor]:
+def mla_decode(point: Point, x: Inputs, out: Outputs) -> Mapping[str, torch.Tensor]:
     """FlashMLA's fp8 decode kernel and its combine kernel over a random cache: attention outputs and their LSE."""
     extension()
     requests, tokens, device = point.batch_size, point.max_decode_len, x.seq_lens.device

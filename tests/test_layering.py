@@ -118,6 +118,13 @@ def test_planning_reading_and_drawing_run_without_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_that_measure_nothing_do_not_load_torch():
+    commands = [["list"], ["configs/full.yaml", "--plan"], ["configs/decode_loop.yaml", "--plan"], ["no.yaml"]]
+    program = f"import bench, sys; print([bench.main(one) for one in {commands}], 'torch' in sys.modules)"
+    done = run_python(program)
+    assert done.stdout.endswith("[0, 0, 0, 2] False\n"), done.stderr
+
+
 def test_what_takes_long_to_import_is_not_loaded_before_the_first_cell():
     """By the process that plans and by the one that measures."""
     slow = ("scipy.stats", "matplotlib", "hypothesis", "torch._inductor", "torch._dynamo")

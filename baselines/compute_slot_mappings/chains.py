@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.compute_slot_mappings.operator import Inputs, Outputs, operator, rank_of
 from baselines.workloads.request_slots import group_block_sizes, group_tables
@@ -13,7 +12,7 @@ from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
-def slot_of_tokens(x: Inputs, tokens: Tensor) -> Tensor:
+def slot_of_tokens(x: Inputs, tokens: torch.Tensor) -> torch.Tensor:
     """[A] int64: request slot of every token, -1 where it has none."""
     rows = row_of(x.query_start_loc[: len(x.idx) + 1], tokens)
     last = len(x.idx) - 1
@@ -21,11 +20,11 @@ def slot_of_tokens(x: Inputs, tokens: Tensor) -> Tensor:
 
 
 def fill_group(
-    target: Tensor,
+    target: torch.Tensor,
     g: int,
     x: Inputs,
-    table: Tensor,
-    owner: Tensor,
+    table: torch.Tensor,
+    owner: torch.Tensor,
     block_size: int,
     ranks: tuple[int, int, int],
 ) -> None:
@@ -48,7 +47,12 @@ def fill_group(
 
 
 def fill(
-    out: Tensor, x: Inputs, tables: list[Tensor], tokens: Tensor, sizes: list[int], ranks: tuple[int, int, int]
+    out: torch.Tensor,
+    x: Inputs,
+    tables: list[torch.Tensor],
+    tokens: torch.Tensor,
+    sizes: list[int],
+    ranks: tuple[int, int, int],
 ) -> None:
     owner = slot_of_tokens(x, tokens)
     for g, table in enumerate(tables):

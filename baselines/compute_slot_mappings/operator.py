@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.compute_slot_mappings.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -55,21 +54,21 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot; -1 = owns no blocks
-    query_start_loc: Tensor  # [R + 1] int32
-    positions: Tensor  # [max_num_batched_tokens] int64; anything behind the real tokens
-    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    starts: Tensor  # [G] int64
-    widths: Tensor  # [G] int64, row strides
-    block_sizes: Tensor  # [G] int32
-    enabled: Tensor  # [G] bool
-    sharded: Tensor  # [G] bool
+    idx: torch.Tensor  # [B] int64, request slot; -1 = owns no blocks
+    query_start_loc: torch.Tensor  # [R + 1] int32
+    positions: torch.Tensor  # [max_num_batched_tokens] int64; anything behind the real tokens
+    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    starts: torch.Tensor  # [G] int64
+    widths: torch.Tensor  # [G] int64, row strides
+    block_sizes: torch.Tensor  # [G] int32
+    enabled: torch.Tensor  # [G] bool
+    sharded: torch.Tensor  # [G] bool
     num_tokens: int  # A, as the host counts them
 
 
 @dataclass(frozen=True)
 class Outputs:
-    slots: Tensor  # [G, max_num_batched_tokens] int64
+    slots: torch.Tensor  # [G, max_num_batched_tokens] int64
 
 
 def rank_of(point: Point) -> int:
@@ -103,7 +102,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(torch.empty(point.num_groups, point.max_num_batched_tokens, dtype=torch.int64))
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {"slots": out.slots}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns, operator
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
@@ -18,12 +17,12 @@ def needs_exact_host_lens(point: Point) -> str | None:
     return "reads query lengths from the CPU copy, which is stale here" if point.host_lens == "stale" else None
 
 
-def token_indices(out: Outputs) -> Tensor:
+def token_indices(out: Outputs) -> torch.Tensor:
     """0 .. capacity - 1, int32: the table must cover every token that the buffers can hold (vLLM #39277)."""
     return torch.arange(out.lens.numel(), dtype=torch.int32, device=out.lens.device)
 
 
-def _store(x: Inputs, out: Outputs, lens: Tensor, rows: Tensor, actual: int) -> None:
+def _store(x: Inputs, out: Outputs, lens: torch.Tensor, rows: torch.Tensor, actual: int) -> None:
     """Copy lengths [A] and table rows [A, table_columns] into the buffers, then fill in the padding tokens."""
     columns, tokens = copied_columns(x, out), x.num_decode_tokens
     out.lens[:actual].copy_(lens)
@@ -34,7 +33,7 @@ def _store(x: Inputs, out: Outputs, lens: Tensor, rows: Tensor, actual: int) -> 
     out.decode_lens[:tokens].fill_(1)
 
 
-def _store_indices(x: Inputs, out: Outputs, decode_lens: Tensor, indices: Tensor, actual: int) -> None:
+def _store_indices(x: Inputs, out: Outputs, decode_lens: torch.Tensor, indices: torch.Tensor, actual: int) -> None:
     """Where they are asked for: four to six launches more."""
     if out.indices is None:
         return
@@ -71,7 +70,7 @@ def op_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-def _merged(x: Inputs, out: Outputs, indices: Tensor, actual: int) -> None:
+def _merged(x: Inputs, out: Outputs, indices: torch.Tensor, actual: int) -> None:
     """One offset per request, seq_lens - decode_lens - query_start_loc: two repeats instead of three."""
     decode_lens = torch.diff(x.query_start_loc)
     offsets = x.seq_lens - decode_lens - x.query_start_loc[:-1]

@@ -29,7 +29,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from baselines.decode_flatten.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -44,18 +43,20 @@ INDICES = Axis("indices", axes.choice("no", "yes"), "no", "whether the request o
 
 @dataclass(frozen=True)
 class Inputs:
-    seq_lens: Tensor  # [B] int32, this step's tokens included; 0 = padding request
-    query_start_loc: Tensor  # [B + 1] int32, non-decreasing; authoritative
-    block_table: Tensor  # [B, table_columns] int32, stride(0) >= table_columns
-    query_start_loc_cpu: Tensor = field(metadata=HOST)  # [B + 1] int32; L per real request where host_lens = stale
+    seq_lens: torch.Tensor  # [B] int32, this step's tokens included; 0 = padding request
+    query_start_loc: torch.Tensor  # [B + 1] int32, non-decreasing; authoritative
+    block_table: torch.Tensor  # [B, table_columns] int32, stride(0) >= table_columns
+    query_start_loc_cpu: torch.Tensor = field(
+        metadata=HOST
+    )  # [B + 1] int32; L per real request where host_lens = stale
     num_decode_tokens: int  # T, token padding included
 
 
 @dataclass(frozen=True)
 class Outputs:
-    lens: Tensor  # [max_num_batched_tokens] int32
-    decode_lens: Tensor  # [max_num_batched_tokens] int32
-    block_table: Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T
+    lens: torch.Tensor  # [max_num_batched_tokens] int32
+    decode_lens: torch.Tensor  # [max_num_batched_tokens] int32
+    block_table: torch.Tensor  # [rows, ceil(max_model_len / block_size)] int32, rows >= T
     indices = request_lens = None  # no fields: operators that are made of this one have none
 
 
@@ -63,8 +64,8 @@ class Outputs:
 class IndexedOutputs(Outputs):
     """Where indices = yes."""
 
-    indices: Tensor  # [max_num_batched_tokens] int32
-    request_lens: Tensor  # [max_num_batched_tokens] int32, by request
+    indices: torch.Tensor  # [max_num_batched_tokens] int32
+    request_lens: torch.Tensor  # [max_num_batched_tokens] int32, by request
 
 
 def with_indices(point: Point) -> bool:
@@ -106,7 +107,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(by_token(), by_token(), table)
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     """What the indexer reads: the first T rows of each buffer."""
     tokens = num_tokens(point)
     seen = {

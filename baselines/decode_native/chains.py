@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from baselines.decode_native.operator import Inputs, Outputs, views
 from harness.contract import Point, variant
@@ -22,7 +21,7 @@ def _full_rows_only(point: Point) -> str | None:
 
 
 def _fill(
-    point: Point, x: Inputs, target: Tensor, clamp: bool = True, compress_ratio: int | None = None
+    point: Point, x: Inputs, target: torch.Tensor, clamp: bool = True, compress_ratio: int | None = None
 ) -> Callable[[], None]:
     """unsqueeze, sub, add, add, [clamp_], [// ratio], copy into ``target``, int32 (B, L) of any stride."""
     seq_lens, width = x.seq_lens, point.max_decode_len
@@ -71,8 +70,8 @@ def flat_view(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 def _fill_slice(
-    point: Point, x: Inputs, out: Outputs, returned: Callable[[Tensor], Tensor]
-) -> Callable[[], Mapping[str, Tensor]]:
+    point: Point, x: Inputs, out: Outputs, returned: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[], Mapping[str, torch.Tensor]]:
     """The chain into a (B, L) slice of the old 2-D storage (max_num_seqs, next_n), whose row stride is next_n.
 
     The launch returns ``returned(slice)`` to the consumer.
@@ -95,7 +94,7 @@ def _fill_slice(
     skip=_end_aligned,
     waives="no_alloc",
 )
-def strided_slice(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+def strided_slice(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     return _fill_slice(point, x, out, lambda view: view)
 
 
@@ -105,8 +104,8 @@ def strided_slice(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
     skip=_end_aligned,
     waives="no_alloc",
 )
-def contiguous_per_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
-    return _fill_slice(point, x, out, Tensor.contiguous)
+def contiguous_per_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
+    return _fill_slice(point, x, out, torch.Tensor.contiguous)
 
 
 @variant(

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
@@ -32,13 +31,13 @@ ROW_ALIGNMENT = Axis(
 
 @dataclass(frozen=True)
 class Inputs:
-    seq_lens: Tensor  # [B] int32; 0 = padding request
-    decode_lens: Tensor  # [B] int32, tokens of each row
+    seq_lens: torch.Tensor  # [B] int32; 0 = padding request
+    decode_lens: torch.Tensor  # [B] int32, tokens of each row
 
 
 @dataclass(frozen=True)
 class Outputs:
-    buffer: Tensor  # [max_num_batched_tokens] int32
+    buffer: torch.Tensor  # [max_num_batched_tokens] int32
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -50,7 +49,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(torch.empty(point.max_num_batched_tokens, dtype=torch.int32))
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     entries = point.batch_size * point.max_decode_len
     return {"context_lens": out.buffer[:entries].view(point.batch_size, point.max_decode_len)}
 

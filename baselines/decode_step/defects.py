@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from baselines.decode_flatten.chains import needs_exact_host_lens
 from baselines.decode_step.chains import in_sequence, lengths_chain, stale_on_the_flatten_path
@@ -32,7 +31,9 @@ def _native_only(point: Point) -> str | None:
     return "native path only" if point.decode_path == "flatten" else None
 
 
-def _with_schedule_of(decode_path: str, point: Point, x: Inputs, out: Outputs, lens: Tensor) -> Callable[[], None]:
+def _with_schedule_of(
+    decode_path: str, point: Point, x: Inputs, out: Outputs, lens: torch.Tensor
+) -> Callable[[], None]:
     """The step with the schedule that ``decode_path`` would build, over ``lens``."""
     inputs, outputs = paged_mqa_schedule.Inputs(lens), paged_mqa_schedule.Outputs(out.schedule)
     return in_sequence(
@@ -70,7 +71,7 @@ def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     skip=stale_on_the_flatten_path,
     waives="no_alloc",
 )
-def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     """Lengths, table and schedule are persistent, but a captured graph keeps reading the first step's tiles."""
     step = in_sequence(lengths_chain(point, x, out), schedule_chain(*schedule_part(point, out)))
     tile_point, tile_inputs, _ = tile_part(point, x, out)

@@ -27,7 +27,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.decode_flatten import operator as decode_flatten
 from baselines.decode_flatten.operator import Inputs, make_inputs, num_tokens
@@ -55,9 +54,9 @@ class Outputs(decode_flatten.Outputs):
     lens and decode_lens, [max_num_batched_tokens] int32; block_table, [rows, ceil(max_model_len / block_size)] int32.
     """
 
-    schedule: Tensor  # [num_sms + 1, 2] int32
-    tile_scheduler_metadata: Tensor  # [num_sms, 8] int32
-    num_splits: Tensor  # [max_num_seqs + 1] int32
+    schedule: torch.Tensor  # [num_sms + 1, 2] int32
+    tile_scheduler_metadata: torch.Tensor  # [num_sms, 8] int32
+    num_splits: torch.Tensor  # [max_num_seqs + 1] int32
 
 
 def num_queries(point: Point) -> int:
@@ -78,7 +77,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     """What the indexer and the attention kernel read; block_table on the flatten path only."""
     if point.decode_path == "flatten":
         lengths = decode_flatten.views(point, out)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.draft_inputs.operator import Inputs, Outputs, operator
 from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
-def first_pass(x: Inputs, out: Outputs, tokens: Tensor, following: Tensor) -> None:
+def first_pass(x: Inputs, out: Outputs, tokens: torch.Tensor, following: torch.Tensor) -> None:
     """tokens: [A] int64, 0 .. A - 1. following: the same + 1, inside the buffer."""
     rows, count = len(x.seq_lens), len(tokens)
     starts = x.query_start_loc[: rows + 1]
@@ -31,7 +30,7 @@ def first_pass(x: Inputs, out: Outputs, tokens: Tensor, following: Tensor) -> No
     out.step.zero_()
 
 
-def second_pass(x: Inputs, out: Outputs, boundaries: Tensor, most: int, advance: bool) -> None:
+def second_pass(x: Inputs, out: Outputs, boundaries: torch.Tensor, most: int, advance: bool) -> None:
     """boundaries: [R + 1] int32, 0, 1 .. B, B .."""
     rows = len(x.seq_lens)
     out.ids[:rows].copy_(x.drafts[:, 0])
@@ -43,7 +42,7 @@ def second_pass(x: Inputs, out: Outputs, boundaries: Tensor, most: int, advance:
     out.starts.copy_(boundaries)
 
 
-def later_pass(x: Inputs, out: Outputs, columns: Tensor, most: int, advance: bool) -> None:
+def later_pass(x: Inputs, out: Outputs, columns: torch.Tensor, most: int, advance: bool) -> None:
     """columns: [k] int64, 0 .. k - 1. After the last pass everything but the drafts is written back as it was."""
     rows = len(x.seq_lens)
     more = x.step < len(columns) - 1

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from baselines.draft_inputs.chains import op_chain
 from baselines.draft_inputs.operator import Inputs, Outputs
@@ -17,7 +16,7 @@ def _only(*passes: str) -> Callable[[Point], str | None]:
     return lambda p: None if p.draft_pass in passes else f"not in {p.draft_pass} passes"
 
 
-def _keeps(chain: Callable[[], None], kept: Tensor) -> Callable[[], None]:
+def _keeps(chain: Callable[[], None], kept: torch.Tensor) -> Callable[[], None]:
     """The chain, and then ``kept`` as it was."""
 
     def launch() -> None:

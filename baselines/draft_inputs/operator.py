@@ -31,7 +31,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.draft_inputs.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -74,36 +73,36 @@ RULES = (
 class Inputs:
     """Tensors that a pass does not read are None. sampled: the pass's argmax."""
 
-    query_start_loc: Tensor  # [R + 1] int32, of the target's step
-    seq_lens: Tensor  # [B] int32, rejected drafts included
-    num_rejected: Tensor  # [B] int32
-    step: Tensor  # [1] int64, 1 .. k - 1: the pass that has run
-    target_ids: Tensor | None = None  # [max_num_batched_tokens] int32
-    target_pos: Tensor | None = None  # [max_num_batched_tokens] int64
-    idx: Tensor | None = None  # [B] int64
-    num_sampled: Tensor | None = None  # [B] int32
-    last: Tensor | None = None  # [R] int64, by slot
-    next_prefill: Tensor | None = None  # [R] int32, by slot
-    drafts: Tensor | None = None  # [B, k] int64
-    sampled: Tensor | None = None  # [B] int64
-    pos_before: Tensor | None = None  # [B] int64
-    src_before: Tensor | None = None  # [B] int64
-    lens_before: Tensor | None = None  # [B] int32
-    hidden_before: Tensor | None = None  # [B, hidden_size] int16
+    query_start_loc: torch.Tensor  # [R + 1] int32, of the target's step
+    seq_lens: torch.Tensor  # [B] int32, rejected drafts included
+    num_rejected: torch.Tensor  # [B] int32
+    step: torch.Tensor  # [1] int64, 1 .. k - 1: the pass that has run
+    target_ids: torch.Tensor | None = None  # [max_num_batched_tokens] int32
+    target_pos: torch.Tensor | None = None  # [max_num_batched_tokens] int64
+    idx: torch.Tensor | None = None  # [B] int64
+    num_sampled: torch.Tensor | None = None  # [B] int32
+    last: torch.Tensor | None = None  # [R] int64, by slot
+    next_prefill: torch.Tensor | None = None  # [R] int32, by slot
+    drafts: torch.Tensor | None = None  # [B, k] int64
+    sampled: torch.Tensor | None = None  # [B] int64
+    pos_before: torch.Tensor | None = None  # [B] int64
+    src_before: torch.Tensor | None = None  # [B] int64
+    lens_before: torch.Tensor | None = None  # [B] int32
+    hidden_before: torch.Tensor | None = None  # [B, hidden_size] int16
     num_tokens: int = 0  # A, as the host counts them
 
 
 @dataclass(frozen=True)
 class Outputs:
-    ids: Tensor  # [max_num_batched_tokens] int32
-    pos: Tensor  # [max_num_batched_tokens] int64
-    lens: Tensor  # [R] int32
-    starts: Tensor | None = None  # [R + 1] int32; first and second
-    last_index: Tensor | None = None  # [R] int64; first
-    step: Tensor | None = None  # [1] int64; first
-    src: Tensor | None = None  # [R] int64; second and later
-    drafts: Tensor | None = None  # [R, k] int64; later
-    hidden: Tensor | None = None  # [R, hidden_size] int16; later
+    ids: torch.Tensor  # [max_num_batched_tokens] int32
+    pos: torch.Tensor  # [max_num_batched_tokens] int64
+    lens: torch.Tensor  # [R] int32
+    starts: torch.Tensor | None = None  # [R + 1] int32; first and second
+    last_index: torch.Tensor | None = None  # [R] int64; first
+    step: torch.Tensor | None = None  # [1] int64; first
+    src: torch.Tensor | None = None  # [R] int64; second and later
+    drafts: torch.Tensor | None = None  # [R, k] int64; later
+    hidden: torch.Tensor | None = None  # [R, hidden_size] int16; later
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -163,7 +162,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {name: buffer for name, buffer in vars(out).items() if buffer is not None}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.compute_slot_mappings import chains as compute_slot_mappings
 from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
@@ -14,7 +13,7 @@ from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 
 
-def advance(out: Outputs, i: int, length: Tensor, most: int, further: int) -> None:
+def advance(out: Outputs, i: int, length: torch.Tensor, most: int, further: int) -> None:
     """Positions, lengths and keys of pass i from the kept tokens of the rows; further: tokens ahead of them."""
     real = len(length)
     torch.add(length, i, out=out.src[i - 1, :real])

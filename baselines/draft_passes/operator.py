@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.draft_inputs import operator as draft_inputs
@@ -80,25 +79,25 @@ def with_indexer(point: Point) -> bool:
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    seq_lens: Tensor  # [B] int32, of the target's step, rejected drafts included; 0 in padding rows
-    num_rejected: Tensor  # [B] int32
-    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    table_starts: Tensor  # [G] int64
-    widths: Tensor  # [G] int64
-    block_sizes: Tensor  # [G] int32
-    enabled: Tensor  # [G] bool
-    sharded: Tensor  # [G] bool, all false: one context-parallel rank
+    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    seq_lens: torch.Tensor  # [B] int32, of the target's step, rejected drafts included; 0 in padding rows
+    num_rejected: torch.Tensor  # [B] int32
+    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    table_starts: torch.Tensor  # [G] int64
+    widths: torch.Tensor  # [G] int64
+    block_sizes: torch.Tensor  # [G] int32
+    enabled: torch.Tensor  # [G] bool
+    sharded: torch.Tensor  # [G] bool, all false: one context-parallel rank
 
 
 @dataclass(frozen=True)
 class Outputs:
-    pos: Tensor  # [k - 1, R] int64
-    lens: Tensor  # [k - 1, R] int32
-    src: Tensor  # [k - 1, R] int64
-    slots: Tensor  # [k - 1, G, R] int64
-    starts: Tensor  # [R + 1] int32
-    schedule: Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
+    pos: torch.Tensor  # [k - 1, R] int64
+    lens: torch.Tensor  # [k - 1, R] int32
+    src: torch.Tensor  # [k - 1, R] int64
+    slots: torch.Tensor  # [k - 1, G, R] int64
+    starts: torch.Tensor  # [R + 1] int32
+    schedule: torch.Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -137,7 +136,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {name: buffer for name, buffer in vars(out).items() if buffer is not None}
 
 
@@ -179,7 +178,9 @@ def schedule_part(
     return at, inputs, paged_mqa_schedule.Outputs(out.schedule[i - 1])
 
 
-def _pass_inputs(point: Point, x: Inputs, i: int, before: Mapping[str, Tensor]) -> tuple[Point, draft_inputs.Inputs]:
+def _pass_inputs(
+    point: Point, x: Inputs, i: int, before: Mapping[str, torch.Tensor]
+) -> tuple[Point, draft_inputs.Inputs]:
     """Of draft_inputs; ``before``: what it wrote for the pass before this one."""
     real = slots.num_real(point)
     which = "second" if i == 1 else "later"

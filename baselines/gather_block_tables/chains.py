@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, operator, reaches, rows_to_write
 from baselines.workloads.request_slots import group_block_sizes, group_tables
@@ -15,9 +14,9 @@ from harness.contract import COMPILER, Point, variant
 
 def fill(
     x: Inputs,
-    sources: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    columns: Tensor,
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    columns: torch.Tensor,
     sizes: Sequence[int],
     windows: Sequence[int],
     rows: int,

@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from baselines.gather_block_tables.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -63,24 +62,24 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot of every real row, distinct
-    source: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    num_computed: Tensor  # [R] int32, tokens computed before the step
-    starts: Tensor  # [G] int64
-    widths: Tensor  # [G] int64, row strides of source and target
-    block_sizes: Tensor  # [G] int32
-    reach: Tensor  # [G] int32, 0 = no window
-    num_blocks_device: Tensor | None  # [G, R] int32, blocks owned
-    num_blocks_host: Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+    idx: torch.Tensor  # [B] int64, request slot of every real row, distinct
+    source: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    num_computed: torch.Tensor  # [R] int32, tokens computed before the step
+    starts: torch.Tensor  # [G] int64
+    widths: torch.Tensor  # [G] int64, row strides of source and target
+    block_sizes: torch.Tensor  # [G] int32
+    reach: torch.Tensor  # [G] int32, 0 = no window
+    num_blocks_device: torch.Tensor | None  # [G, R] int32, blocks owned
+    num_blocks_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
     @property
-    def num_blocks(self) -> Tensor:
+    def num_blocks(self) -> torch.Tensor:
         return self.num_blocks_host if self.num_blocks_device is None else self.num_blocks_device
 
 
 @dataclass(frozen=True)
 class Outputs:
-    target: Tensor  # flat int32, in batch order, laid out like the source
+    target: torch.Tensor  # flat int32, in batch order, laid out like the source
 
 
 def reaches(point: Point) -> list[int]:
@@ -114,7 +113,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(torch.empty(slots.table_starts(point)[-1], dtype=torch.int32))
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     tables = slots.group_tables(point, out.target)
     return {f"group {g}": table[: point.batch_size] for g, table in enumerate(tables)}
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.k_quant_gather.operator import Inputs, Outputs, operator, scale_bytes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID
@@ -18,14 +17,14 @@ from harness.contract import COMPILER, Point, variant
 class Pages:
     """What a chain prepares once: the two parts of every cache block as views, and constants on the device."""
 
-    values: Tensor  # [num_blocks, block_size, head_dim] uint8
-    scales: Tensor  # [num_blocks, block_size, scale bytes] uint8
+    values: torch.Tensor  # [num_blocks, block_size, head_dim] uint8
+    scales: torch.Tensor  # [num_blocks, block_size, scale bytes] uint8
     # cu_seq_lens[1:], [B] int32. Sliced here and not in the chain: Inductor of torch 2.11 ignores the slice's offset
     # when it searches in it.
-    ends: Tensor
-    tokens: Tensor  # [N] int32, 0 .. N - 1
-    tokens_64: Tensor  # [N] int64, the same
-    null: Tensor  # [1] int64, NULL_BLOCK_ID
+    ends: torch.Tensor
+    tokens: torch.Tensor  # [N] int32, 0 .. N - 1
+    tokens_64: torch.Tensor  # [N] int64, the same
+    null: torch.Tensor  # [1] int64, NULL_BLOCK_ID
 
 
 def make_pages(point: Point, x: Inputs) -> Pages:
@@ -43,7 +42,7 @@ def make_pages(point: Point, x: Inputs) -> Pages:
     )
 
 
-def locate_tokens(x: Inputs, pages: Pages, block_size: int) -> tuple[Tensor, Tensor, Tensor]:
+def locate_tokens(x: Inputs, pages: Pages, block_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Block id [N] int64, offset in the block [N] int64, real [N] bool. Slack gets the null block and offset 0."""
     requests = len(pages.ends)
     b = torch.searchsorted(pages.ends, pages.tokens, right=True)
@@ -53,7 +52,9 @@ def locate_tokens(x: Inputs, pages: Pages, block_size: int) -> tuple[Tensor, Ten
     return torch.where(real, x.block_table[b, p // block_size], pages.null), p % block_size, real
 
 
-def copy_where(mask: Tensor, block: Tensor, offset: Tensor, x: Inputs, out: Outputs, pages: Pages) -> None:
+def copy_where(
+    mask: torch.Tensor, block: torch.Tensor, offset: torch.Tensor, x: Inputs, out: Outputs, pages: Pages
+) -> None:
     """Workspace rows where ``mask`` [N] is set get their token; the others are written back unchanged."""
     for part, workspace in ((pages.values, out.k), (pages.scales, out.scale)):
         rows = workspace[: x.num_tokens]

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.k_quant_gather.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -106,20 +105,20 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    kv_cache: Tensor  # [num_blocks, block_size, head_dim + scale bytes] uint8, stride(0) >= bytes of a block
-    block_table: Tensor  # [B, table_columns] int32, stride(0) >= table_columns; unused columns hold no valid id
-    cu_seq_lens: Tensor  # [B + 1] int32, starts at 0, non-decreasing, exact; equal neighbours = empty request
-    seq_lens: Tensor  # [B] int32, the differences of cu_seq_lens, for kernels that add lengths up themselves
+    kv_cache: torch.Tensor  # [num_blocks, block_size, head_dim + scale bytes] uint8, stride(0) >= bytes of a block
+    block_table: torch.Tensor  # [B, table_columns] int32, stride(0) >= table_columns; unused columns hold no valid id
+    cu_seq_lens: torch.Tensor  # [B + 1] int32, starts at 0, non-decreasing, exact; equal neighbours = empty request
+    seq_lens: torch.Tensor  # [B] int32, the differences of cu_seq_lens, for kernels that add lengths up themselves
     num_tokens: int  # N >= cu_seq_lens[B]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    k: Tensor  # [N + SPARE_ROWS, head_dim] uint8, the bytes of fp8 values
-    scale: Tensor  # [N + SPARE_ROWS, scale bytes] uint8, the bytes of fp32 scales
+    k: torch.Tensor  # [N + SPARE_ROWS, head_dim] uint8, the bytes of fp8 values
+    scale: torch.Tensor  # [N + SPARE_ROWS, scale bytes] uint8, the bytes of fp32 scales
 
 
-def make_seq_lens(point: Point, seed: int) -> Tensor:
+def make_seq_lens(point: Point, seed: int) -> torch.Tensor:
     """int32 [B] tokens per request, each at most longest_request. They add up to N - slack plus at most slack / 2."""
     rng, size, longest = np.random.default_rng(seed), point.batch_size, longest_request(point)
     total = point.chunk_tokens - point.slack + int(rng.integers(0, point.slack // 2, endpoint=True))
@@ -135,7 +134,7 @@ def make_seq_lens(point: Point, seed: int) -> Tensor:
     return torch.from_numpy(lens.astype(np.int32))
 
 
-def make_kv_cache(point: Point, seed: int) -> Tensor:
+def make_kv_cache(point: Point, seed: int) -> torch.Tensor:
     """uint8 [num_blocks, block_size, head_dim + scale bytes]; stride(0) includes page_padding.
 
     num_blocks is the most that N tokens of B requests can use, plus spares. Every byte is random, also in blocks and
@@ -169,7 +168,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     return {"k": out.k[: point.chunk_tokens], "scale": out.scale[: point.chunk_tokens]}
 
 

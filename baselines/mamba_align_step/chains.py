@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_align_step.operator import Inputs, Outputs, operator
 from baselines.workloads.request_slots import rows_of_slots
@@ -13,7 +12,7 @@ from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 
-def before_forward(x: Inputs, out: Outputs, none: Tensor, offsets: Tensor, size: int) -> None:
+def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.Tensor, size: int) -> None:
     """none: [3] int32, no move. offsets: [1 + k] int64."""
     rows, s, real = len(x.idx), x.idx.clamp(min=0), x.idx >= 0
     starts = x.query_start_loc[: rows + 1]
@@ -41,7 +40,7 @@ def before_forward(x: Inputs, out: Outputs, none: Tensor, offsets: Tensor, size:
     out.starts[: rows + 1].copy_(starts)
 
 
-def after_sampling(x: Inputs, out: Outputs, none: Tensor, size: int) -> None:
+def after_sampling(x: Inputs, out: Outputs, none: torch.Tensor, size: int) -> None:
     """none: [3] int32, no move."""
     rows, s, real = len(x.idx), x.idx.clamp(min=0), x.idx >= 0
     column, count, computed = x.columns_before[s], x.accepted_before[s], x.num_computed[s]

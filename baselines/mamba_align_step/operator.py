@@ -31,7 +31,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.mamba_align_step.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -52,27 +51,27 @@ RULES = slots.STEP_RULES
 class Inputs:
     """Tables are given twice, as in an engine: by slot and, gathered, by row."""
 
-    idx: Tensor  # [B] int64, request slot; -1 = padding
-    num_computed: Tensor  # [R] int32
-    columns_before: Tensor  # [R] int32, column of the running state; -1 = none
-    accepted_before: Tensor  # [R] int32, accepted drafts + 1, >= 1
-    query_start_loc: Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
-    seq_lens: Tensor | None = None  # [B] int32; 0 in padding rows
-    slot_tables: Tensor | None = None  # [G, R, W] int32, by slot
-    batch_tables: Tensor | None = None  # [G, B, W] int32, by row; padding rows 0
+    idx: torch.Tensor  # [B] int64, request slot; -1 = padding
+    num_computed: torch.Tensor  # [R] int32
+    columns_before: torch.Tensor  # [R] int32, column of the running state; -1 = none
+    accepted_before: torch.Tensor  # [R] int32, accepted drafts + 1, >= 1
+    query_start_loc: torch.Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
+    seq_lens: torch.Tensor | None = None  # [B] int32; 0 in padding rows
+    slot_tables: torch.Tensor | None = None  # [G, R, W] int32, by slot
+    batch_tables: torch.Tensor | None = None  # [G, B, W] int32, by row; padding rows 0
 
 
 @dataclass(frozen=True)
 class Outputs:
-    accepted: Tensor  # [R] int32, by slot
-    moves: Tensor  # [R, 3] int32, by row: column from, column to, shift
-    columns: Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
-    source_columns: Tensor | None = None  # [R] int32, by slot
-    source_offsets: Tensor | None = None  # [R] int32, by slot
-    batch_accepted: Tensor | None = None  # [R] int32, by row
-    state_slots: Tensor | None = None  # [G, R, 1 + k] int32, by row
-    mask: Tensor | None = None  # [R] bool, by row
-    starts: Tensor | None = None  # [R + 1] int32, by row
+    accepted: torch.Tensor  # [R] int32, by slot
+    moves: torch.Tensor  # [R, 3] int32, by row: column from, column to, shift
+    columns: torch.Tensor | None = None  # [R] int32, by slot; before_forward, as all that follow
+    source_columns: torch.Tensor | None = None  # [R] int32, by slot
+    source_offsets: torch.Tensor | None = None  # [R] int32, by slot
+    batch_accepted: torch.Tensor | None = None  # [R] int32, by row
+    state_slots: torch.Tensor | None = None  # [G, R, 1 + k] int32, by row
+    mask: torch.Tensor | None = None  # [R] bool, by row
+    starts: torch.Tensor | None = None  # [R + 1] int32, by row
 
 
 def table_columns(point: Point) -> int:
@@ -148,7 +147,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = point.batch_size
     found = {"accepted": out.accepted, "moves": out.moves[:rows]}
     if point.phase == "before_forward":

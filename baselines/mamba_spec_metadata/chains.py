@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_spec_metadata.operator import Inputs, Outputs, operator
 from baselines.workloads import mamba_steps as mamba
@@ -14,12 +13,12 @@ from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 
-def known_anchor(x: Inputs) -> Tensor:
+def known_anchor(x: Inputs) -> torch.Tensor:
     """[num_decodes] int32, -1 = unknown or of another request."""
     return x.anchors.index_select(0, x.request_slots[: x.num_decodes]).masked_fill(x.fresh[: x.num_decodes], -1)
 
 
-def _store_rows(target: Tensor, rows: Tensor, num_reqs: int, pad: int) -> None:
+def _store_rows(target: torch.Tensor, rows: torch.Tensor, num_reqs: int, pad: int) -> None:
     """Real requests into the first rows of a persistent buffer, ``pad`` into the rows up to num_reqs."""
     target[: len(rows)].copy_(rows)
     if len(rows) < num_reqs:
@@ -29,10 +28,10 @@ def _store_rows(target: Tensor, rows: Tensor, num_reqs: int, pad: int) -> None:
 def fill_all_states(
     x: Inputs,
     out: Outputs,
-    table: Tensor,
-    offsets: Tensor,
+    table: torch.Tensor,
+    offsets: torch.Tensor,
     block_size: int,
-    anchor: Callable[[Inputs], Tensor],
+    anchor: Callable[[Inputs], torch.Tensor],
     columns: int,
     num_reqs: int,
 ) -> None:
@@ -65,7 +64,7 @@ def fill_all_states(
     out.next_anchors[x.request_slots[:n]] = last_scheduled
 
 
-def fill_window(x: Inputs, out: Outputs, offsets: Tensor, block_size: int, aligned: bool, num_reqs: int) -> None:
+def fill_window(x: Inputs, out: Outputs, offsets: torch.Tensor, block_size: int, aligned: bool, num_reqs: int) -> None:
     """Modes align and none. One window of 1 + k columns serves as input and output."""
     n, slots = x.num_decodes, x.block_table[: x.num_decodes]
     if aligned:
@@ -75,7 +74,7 @@ def fill_window(x: Inputs, out: Outputs, offsets: Tensor, block_size: int, align
     _store_rows(out.num_accepted_tokens, x.num_accepted_tokens[:n], num_reqs, 1)
 
 
-def _offsets(point: Point, out: Outputs) -> Tensor:
+def _offsets(point: Point, out: Outputs) -> torch.Tensor:
     # int64: every release of torch accepts it as an index, and adding it to an int32 index converts in the same launch.
     return torch.arange(mamba.slots_per_step(point), device=out.input_slots.device)
 
@@ -85,7 +84,7 @@ def all_states_chain(
     x: Inputs,
     out: Outputs,
     fill: Callable[..., None] = fill_all_states,
-    anchor: Callable[[Inputs], Tensor] = known_anchor,
+    anchor: Callable[[Inputs], torch.Tensor] = known_anchor,
     columns: int | None = None,
     num_reqs: int | None = None,
 ) -> Callable[[], None]:

@@ -33,7 +33,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.mamba_spec_metadata.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -70,13 +69,13 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    seq_lens: Tensor  # [B] int32, including this step's tokens; 0 = padding request
-    query_start_loc: Tensor  # [B + 1] int32
-    num_accepted_tokens: Tensor  # [B] int32, accepted drafts + 1 of the previous step
-    request_slots: Tensor  # [B] int32, stable while a request lives; 0 = padding request
-    fresh: Tensor  # [B] bool, new or resumed: the anchor in its slot belongs to another request
-    anchors: Tensor  # [max_num_seqs + 1] int32 by request slot, -1 = unknown
-    block_table: Tensor  # [B, W] int32, or [B, 1 + k] in mode none; stride(0) >= its width
+    seq_lens: torch.Tensor  # [B] int32, including this step's tokens; 0 = padding request
+    query_start_loc: torch.Tensor  # [B + 1] int32
+    num_accepted_tokens: torch.Tensor  # [B] int32, accepted drafts + 1 of the previous step
+    request_slots: torch.Tensor  # [B] int32, stable while a request lives; 0 = padding request
+    fresh: torch.Tensor  # [B] bool, new or resumed: the anchor in its slot belongs to another request
+    anchors: torch.Tensor  # [max_num_seqs + 1] int32 by request slot, -1 = unknown
+    block_table: torch.Tensor  # [B, W] int32, or [B, 1 + k] in mode none; stride(0) >= its width
     num_decodes: int  # requests before padding
 
 
@@ -84,15 +83,15 @@ class Inputs:
 class Outputs:
     """int32. Modes align and none have only the first two."""
 
-    input_slots: Tensor  # [max_num_seqs, 1 + k]
-    num_accepted_tokens: Tensor  # [max_num_seqs]
-    output_slots: Tensor | None = None  # [max_num_seqs, 1 + k]
-    conv_input_slot: Tensor | None = None  # [max_num_seqs]
-    conv_output_slot: Tensor | None = None  # [max_num_seqs]
-    block_idx_last_scheduled_token: Tensor | None = None  # [max_num_seqs]
-    block_idx_last_computed_token: Tensor | None = None  # [max_num_seqs]
-    block_idx_last_scheduled_token_prev_step: Tensor | None = None  # [max_num_seqs]
-    next_anchors: Tensor | None = None  # [max_num_seqs + 1] by request slot; slot 0 is unused
+    input_slots: torch.Tensor  # [max_num_seqs, 1 + k]
+    num_accepted_tokens: torch.Tensor  # [max_num_seqs]
+    output_slots: torch.Tensor | None = None  # [max_num_seqs, 1 + k]
+    conv_input_slot: torch.Tensor | None = None  # [max_num_seqs]
+    conv_output_slot: torch.Tensor | None = None  # [max_num_seqs]
+    block_idx_last_scheduled_token: torch.Tensor | None = None  # [max_num_seqs]
+    block_idx_last_computed_token: torch.Tensor | None = None  # [max_num_seqs]
+    block_idx_last_scheduled_token_prev_step: torch.Tensor | None = None  # [max_num_seqs]
+    next_anchors: torch.Tensor | None = None  # [max_num_seqs + 1] by request slot; slot 0 is unused
 
 
 #: Outputs of mode ``all`` only, with one number per request.
@@ -130,7 +129,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 
 def make_outputs(point: Point) -> Outputs:
-    def per_request(*shape: int) -> Tensor:
+    def per_request(*shape: int) -> torch.Tensor:
         return torch.empty(point.max_num_seqs, *shape, dtype=torch.int32)
 
     slots = mamba.slots_per_step(point)
@@ -145,7 +144,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     """Rows of the step's B requests, padding included. Rows are requests, not tokens."""
     rows = {"input_slots": out.input_slots, "num_accepted_tokens": out.num_accepted_tokens}
     rows["output_slots"] = out.output_slots if point.cache_mode == "all" else out.input_slots

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, operator, time_first
 from baselines.workloads.request_slots import rows_of_slots
@@ -69,17 +68,17 @@ def decide_on_host(
     return copies, accepted, columns
 
 
-def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A host array that the device reads while the host goes on. It may be reused after the wait of the next launch."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
-def _sender(rows: int, width: int, device: torch.device) -> Callable[[list[tuple[int, ...]]], tuple[Tensor, ...]]:
+def _sender(rows: int, width: int, device: torch.device) -> Callable[[list[tuple[int, ...]]], tuple[torch.Tensor, ...]]:
     """send(up to ``rows`` tuples of ``width`` integers) -> their ``width`` columns on the device, int64 each."""
     host = _pinned((rows, width), torch.int64, device)
     on_device = torch.empty(rows, width, dtype=torch.int64, device=device)
 
-    def send(values: list[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    def send(values: list[tuple[int, ...]]) -> tuple[torch.Tensor, ...]:
         host[: len(values)] = torch.tensor(values)
         return on_device[: len(values)].copy_(host[: len(values)], non_blocking=True).unbind(1)
 
@@ -134,7 +133,9 @@ def pointer_lists(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 # --- decided on the device --------------------------------------------------------------------------------------------
 
 
-def _decide_on_device(x: Inputs, size: int, before: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _decide_on_device(
+    x: Inputs, size: int, before: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """[B] each: moves (bool), column from, shift, column to (0 where nothing moves), column of the last token."""
     last = (x.seq_lens - 1) // size
     if before:
@@ -151,8 +152,14 @@ def _decide_on_device(x: Inputs, size: int, before: bool) -> tuple[Tensor, Tenso
 
 
 def _copy_states(
-    x: Inputs, out: Outputs, tables: Tensor, columns: tuple[Tensor, ...], moves: Tensor, time: Tensor, ds: bool
-) -> tuple[Tensor, Tensor]:
+    x: Inputs,
+    out: Outputs,
+    tables: torch.Tensor,
+    columns: tuple[torch.Tensor, ...],
+    moves: torch.Tensor,
+    time: torch.Tensor,
+    ds: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """All layers at once. Returns the slots that convolutions come from and go to, [layers, B]; requests that do not
     move copy the null slot onto itself.
 
@@ -177,7 +184,7 @@ def _copy_states(
     return conv_from, to
 
 
-def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, before: bool, ds: bool) -> None:
+def copies_by_slot(x: Inputs, out: Outputs, time: torch.Tensor, size: int, before: bool, ds: bool) -> None:
     """Each layer by the table of its group; counts by slot through the row that each slot has."""
     slot, live = x.idx.clamp(min=0), x.idx >= 0
     count, known, computed = x.num_accepted_tokens[slot], x.state_columns[slot], x.num_computed[slot]
@@ -197,7 +204,7 @@ def copies_by_slot(x: Inputs, out: Outputs, time: Tensor, size: int, before: boo
         out.state_columns.copy_(torch.where(has, last[row], out.state_columns))
 
 
-def copies_by_row(x: Inputs, out: Outputs, time: Tensor, size: int, before: bool, ds: bool) -> None:
+def copies_by_row(x: Inputs, out: Outputs, time: torch.Tensor, size: int, before: bool, ds: bool) -> None:
     """size: the Mamba block size. before: phase before_forward."""
     num_reqs = len(x.seq_lens)
     moves, *columns, last = _decide_on_device(x, size, before)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_state_copy.chains import (
     ON_HOST,
@@ -20,7 +20,7 @@ from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_c
 from harness.contract import Point, variant
 
 #: (conv states [layers, slots, columns, channels], slot from, slot to, shift): moves one request's convolution.
-ShiftConv = Callable[[Tensor, int, int, int], None]
+ShiftConv: TypeAlias = "Callable[[torch.Tensor, int, int, int], None]"
 
 
 def _in_place(point: Point, x: Inputs, out: Outputs, shift_conv: ShiftConv, **decision: bool) -> Callable[[], None]:
@@ -43,7 +43,7 @@ def _in_place(point: Point, x: Inputs, out: Outputs, shift_conv: ShiftConv, **de
     return launch
 
 
-def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
+def _shift(conv: torch.Tensor, source: int, target: int, shift: int) -> None:
     """The correct shift."""
     conv[:, target, : conv.shape[2] - shift] = conv[:, source, shift:].clone()
 
@@ -57,7 +57,7 @@ def _shift(conv: Tensor, source: int, target: int, shift: int) -> None:
 def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """In place on a copy of the pools; a block per column, the last one first: their order is not guaranteed."""
 
-    def shift_columns(conv: Tensor, source: int, target: int, shift: int) -> None:
+    def shift_columns(conv: torch.Tensor, source: int, target: int, shift: int) -> None:
         for column in reversed(range(conv_columns(point) - shift)):
             conv[:, target, column] = conv[:, source, column + shift]
 
@@ -73,7 +73,7 @@ def overlapping_shift(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """In place on a copy of the pools: the block of layer 0 is done before those of the other layers begin."""
 
-    def shift_layers(conv: Tensor, source: int, target: int, shift: int) -> None:
+    def shift_layers(conv: torch.Tensor, source: int, target: int, shift: int) -> None:
         for layer in range(point.num_layers):
             seen = shift if layer == 0 else 0
             conv[layer, target, : conv_columns(point) - seen] = conv[layer, source, seen:].clone()
@@ -88,7 +88,7 @@ def accepted_updated_in_place(point: Point, x: Inputs, out: Outputs) -> Callable
     waives=ON_HOST,
 )
 def shifted_as_contiguous(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def shift_flat(conv: Tensor, source: int, target: int, shift: int) -> None:
+    def shift_flat(conv: torch.Tensor, source: int, target: int, shift: int) -> None:
         begin = shift * point.conv_dim
         for layer in range(point.num_layers):
             written, read = (conv[layer, slot].T.contiguous().view(-1) for slot in (target, source))
@@ -129,7 +129,7 @@ def backward_copy_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     waives=ON_HOST,
 )
 def shift_ignored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def unshifted(conv: Tensor, source: int, target: int, shift: int) -> None:
+    def unshifted(conv: torch.Tensor, source: int, target: int, shift: int) -> None:
         kept = conv_columns(point) - shift
         conv[:, target, :kept] = conv[:, source, :kept].clone()
 

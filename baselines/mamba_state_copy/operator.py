@@ -40,7 +40,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.mamba_state_copy.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -110,22 +109,24 @@ class Inputs:
     scheduler decided (block ids, drafts, columns), so a host that has waited for it knows the rest in both phases.
     """
 
-    seq_lens: Tensor  # [B] int32, including this step's tokens; 0 = padding request
-    query_start_loc: Tensor  # [B + 1] int32
-    num_accepted_tokens: Tensor  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
-    state_columns: Tensor  # [B] int32, column of the running state; -1 = unknown
-    num_draft_tokens: Tensor  # [B] int32, of this step
-    block_table: Tensor  # [B, W] int32, stride(0) >= W, state slots; NULL where a request holds none
+    seq_lens: torch.Tensor  # [B] int32, including this step's tokens; 0 = padding request
+    query_start_loc: torch.Tensor  # [B + 1] int32
+    num_accepted_tokens: (
+        torch.Tensor
+    )  # [B] int32, of the previous step (before_forward) or of this one (after_sampling)
+    state_columns: torch.Tensor  # [B] int32, column of the running state; -1 = unknown
+    num_draft_tokens: torch.Tensor  # [B] int32, of this step
+    block_table: torch.Tensor  # [B, W] int32, stride(0) >= W, state slots; NULL where a request holds none
     # With state = slots, the two counts are [R] by slot, and the table is [G, R, W].
-    conv_states: Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
-    ssm_states: Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
-    seq_lens_cpu: Tensor = field(metadata=HOST)
-    query_start_loc_cpu: Tensor = field(metadata=HOST)
-    state_columns_cpu: Tensor = field(metadata=HOST)
-    num_draft_tokens_cpu: Tensor = field(metadata=HOST)
-    block_table_cpu: Tensor = field(metadata=HOST)
-    idx: Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
-    num_computed: Tensor | None = None  # [R] int32, before the step (before_forward) or after it
+    conv_states: torch.Tensor  # [num_layers, slots, conv columns, conv_dim] int16, the last two swapped in layout DS
+    ssm_states: torch.Tensor  # [num_layers, slots, ssm_state_bytes / 4] int32
+    seq_lens_cpu: torch.Tensor = field(metadata=HOST)
+    query_start_loc_cpu: torch.Tensor = field(metadata=HOST)
+    state_columns_cpu: torch.Tensor = field(metadata=HOST)
+    num_draft_tokens_cpu: torch.Tensor = field(metadata=HOST)
+    block_table_cpu: torch.Tensor = field(metadata=HOST)
+    idx: torch.Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
+    num_computed: torch.Tensor | None = None  # [R] int32, before the step (before_forward) or after it
 
     def sync_host_copies(self) -> None:
         """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
@@ -135,21 +136,21 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    conv_states: Tensor  # as in Inputs; an engine passes one pool as both
-    ssm_states: Tensor  # as in Inputs
-    num_accepted_tokens: Tensor  # [max_num_seqs] int32
-    state_columns: Tensor | None = None  # [max_num_seqs] int32; before_forward only
+    conv_states: torch.Tensor  # as in Inputs; an engine passes one pool as both
+    ssm_states: torch.Tensor  # as in Inputs
+    num_accepted_tokens: torch.Tensor  # [max_num_seqs] int32
+    state_columns: torch.Tensor | None = None  # [max_num_seqs] int32; before_forward only
 
 
 @dataclass(frozen=True)
 class Step:
     """CPU tensors, int32. Padding requests are the last rows: length 0, accepted 1, column -1, no drafts."""
 
-    seq_lens: Tensor  # [B]
-    query_start_loc: Tensor  # [B + 1]
-    num_accepted: Tensor  # [B]
-    state_columns: Tensor  # [B]
-    num_drafts: Tensor  # [B]
+    seq_lens: torch.Tensor  # [B]
+    query_start_loc: torch.Tensor  # [B + 1]
+    num_accepted: torch.Tensor  # [B]
+    state_columns: torch.Tensor  # [B]
+    num_drafts: torch.Tensor  # [B]
 
 
 def by_slot(point: Point) -> bool:
@@ -170,7 +171,7 @@ def conv_shape(point: Point) -> tuple[int, int]:
     return shape if point.conv_layout == "SD" else shape[::-1]
 
 
-def time_first(point: Point, conv_states: Tensor) -> Tensor:
+def time_first(point: Point, conv_states: torch.Tensor) -> torch.Tensor:
     """View [layers, slots, conv columns, conv_dim] of conv states in either layout."""
     return conv_states if point.conv_layout == "SD" else conv_states.transpose(-1, -2)
 
@@ -238,7 +239,7 @@ def make_step(point: Point, seed: int) -> Step:
     )
 
 
-def make_table(point: Point, step: Step, seed: int) -> Tensor:
+def make_table(point: Point, step: Step, seed: int) -> torch.Tensor:
     """int32 [B, W] with row stride W + table_padding: distinct slots in the columns that a request holds, NULL_BLOCK_ID
     elsewhere (freed blocks).
     """
@@ -260,7 +261,7 @@ def make_table(point: Point, step: Step, seed: int) -> Tensor:
     return torch.from_numpy(table)
 
 
-def make_pools(point: Point, seed: int) -> tuple[Tensor, Tensor]:
+def make_pools(point: Point, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(conv states int16, SSM states int32) of all layers and slots, random so that no two states are alike."""
     rng, layers, slots = np.random.default_rng([seed, 7]), point.num_layers, num_slots(point)
     conv = rng.integers(-(2**15), 2**15, (layers, slots, *conv_shape(point)), dtype=np.int16)
@@ -268,7 +269,7 @@ def make_pools(point: Point, seed: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(conv), torch.from_numpy(ssm)
 
 
-def with_host_copies(**tensors: Tensor) -> Inputs:
+def with_host_copies(**tensors: torch.Tensor) -> Inputs:
     """Inputs from all tensors but the host's copies, which are made here."""
     return Inputs(**tensors, **{f"{name}_cpu": tensors[name].to("cpu", copy=True) for name in HOST_COPIES})
 
@@ -288,7 +289,7 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
     for g in range(point.num_groups):
         tables[g, idx, :width] = make_table(point, step, seed + 1000 * g)
 
-    def placed(values: Tensor) -> Tensor:
+    def placed(values: torch.Tensor) -> torch.Tensor:
         array = torch.full((capacity,), UNUSED_BLOCK_ID, dtype=torch.int32)
         array[idx] = values
         return array
@@ -336,7 +337,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     counted = point.max_num_seqs if by_slot(point) else point.batch_size
     counts = {"num_accepted_tokens": out.num_accepted_tokens[:counted]}
     if point.phase == "before_forward":

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_state_gather.operator import Inputs, Outputs, operator, views
 from baselines.workloads import mamba_steps as mamba
@@ -15,7 +14,9 @@ from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 
-def gather_both(x: Inputs, prev_step: Tensor, offsets: Tensor, input_slots: Tensor, output_slots: Tensor) -> None:
+def gather_both(
+    x: Inputs, prev_step: torch.Tensor, offsets: torch.Tensor, input_slots: torch.Tensor, output_slots: torch.Tensor
+) -> None:
     """Two adds, two gathers, into rows [B, 1 + k] of both outputs."""
     # The sizes are equal; with this torch.compile knows it and fuses both gathers.
     torch._check(len(prev_step) == len(x.block_idx_last_scheduled_token))
@@ -29,7 +30,7 @@ def _repeated(
     out: Outputs,
     times: int,
     gather: Callable[..., None] = gather_both,
-    prev_step: Tensor | None = None,
+    prev_step: torch.Tensor | None = None,
 ) -> Callable[[], None]:
     # int64: every torch release accepts it as an index, and adding it to an int32 column converts in the same launch.
     offsets = torch.arange(mamba.slots_per_step(point), device=x.state_indices.device)
@@ -44,7 +45,11 @@ def _repeated(
 
 
 def _once(
-    point: Point, x: Inputs, out: Outputs, gather: Callable[..., None] = gather_both, prev_step: Tensor | None = None
+    point: Point,
+    x: Inputs,
+    out: Outputs,
+    gather: Callable[..., None] = gather_both,
+    prev_step: torch.Tensor | None = None,
 ) -> Callable[[], None]:
     return _repeated(point, x, out, 1, gather, prev_step)
 
@@ -83,10 +88,10 @@ def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     defect="one tensor is returned as input and output slots (first version of vLLM #39809)",
     waives="no_alloc",
 )
-def same_tensor(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+def same_tensor(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     chain, rows = _once(point, x, out), views(point, out)
 
-    def launch() -> Mapping[str, Tensor]:
+    def launch() -> Mapping[str, torch.Tensor]:
         chain()
         return {"input_slots": rows["output_slots"], "output_slots": rows["output_slots"]}
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.mamba_state_gather.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -36,16 +35,18 @@ NUM_LAYERS = Axis(
 
 @dataclass(frozen=True)
 class Inputs:
-    state_indices: Tensor  # [B, W] int32, stride(0) >= W
-    block_idx_last_scheduled_token: Tensor  # [B] int32
-    block_idx_last_scheduled_token_prev_step: Tensor  # [B] int32
-    block_idx_last_computed_token: Tensor  # [B] int32; equals prev_step unless the previous step fell back a block
+    state_indices: torch.Tensor  # [B, W] int32, stride(0) >= W
+    block_idx_last_scheduled_token: torch.Tensor  # [B] int32
+    block_idx_last_scheduled_token_prev_step: torch.Tensor  # [B] int32
+    block_idx_last_computed_token: (
+        torch.Tensor
+    )  # [B] int32; equals prev_step unless the previous step fell back a block
 
 
 @dataclass(frozen=True)
 class Outputs:
-    input_slots: Tensor  # [max_num_seqs, 1 + k] int32
-    output_slots: Tensor  # [max_num_seqs, 1 + k] int32
+    input_slots: torch.Tensor  # [max_num_seqs, 1 + k] int32
+    output_slots: torch.Tensor  # [max_num_seqs, 1 + k] int32
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -68,7 +69,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(torch.empty(shape, dtype=torch.int32), torch.empty(shape, dtype=torch.int32))
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     return {"input_slots": out.input_slots[: point.batch_size], "output_slots": out.output_slots[: point.batch_size]}
 
 
@@ -76,7 +77,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     slots, capacity = mamba.slots_per_step(point), point.max_num_seqs
     untouched = (torch.arange(capacity) >= point.batch_size)[:, None].expand(capacity, slots)
 
-    def gathered(first: Tensor) -> Expected:
+    def gathered(first: torch.Tensor) -> Expected:
         value = torch.zeros(capacity, slots, dtype=torch.int32)
         for b, column in enumerate(first.tolist()):
             for j in range(slots):

@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from baselines.mla_tile_schedule.operator import BLOCK_N, Inputs, Outputs, views
 from baselines.workloads.integers import cdiv
@@ -76,7 +74,9 @@ def host_loop(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 # --- on the device ----------------------------------------------------------------------------------------------------
 
 
-def _starts(ends: Tensor, prefix: Tensor, index: Tensor, drift: Tensor, overhead: int) -> Tensor:
+def _starts(
+    ends: torch.Tensor, prefix: torch.Tensor, index: torch.Tensor, drift: torch.Tensor, overhead: int
+) -> torch.Tensor:
     """Where each part starts, x = pre[i] + c, int64 [P]. The walk is serial; this is its exact form in log2(P) rounds.
 
     Part p starts at p * w + D, where the drift D is the sum of the snaps, at most overhead per part. The step from part
@@ -91,13 +91,13 @@ def _starts(ends: Tensor, prefix: Tensor, index: Tensor, drift: Tensor, overhead
     while reach < parts - 1:
         table = torch.cat([table[:reach], table[reach:].gather(1, table[:-reach])])
         reach *= 2
-    starts = index * stride + pad(table[:, 0], (1, 0))
+    starts = index * stride + torch.nn.functional.pad(table[:, 0], (1, 0))
     return torch.minimum(starts, ends[-1:])
 
 
 def _tile_schedule(
-    seq_lens: Tensor, index: Tensor, drift: Tensor, overhead: int, new: bool, shortest: int
-) -> tuple[Tensor, Tensor]:
+    seq_lens: torch.Tensor, index: torch.Tensor, drift: torch.Tensor, overhead: int, new: bool, shortest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Fresh int32 (P, 8) and (B + 1).
 
     index: 0 .. P - 1, int64. drift: 0 .. overhead * (P - 1), int64. shortest: shorter lengths count as this one.
@@ -105,16 +105,16 @@ def _tile_schedule(
     batch_size = len(seq_lens)
     blocks = -(seq_lens.clamp(min=shortest) // -BLOCK_N)  # rounded up, without a sum that overflows near 2^31
     ends = torch.cumsum(blocks + overhead, 0)
-    prefix = pad(ends, (1, 0))
+    prefix = torch.nn.functional.pad(ends, (1, 0))
     starts = _starts(ends, prefix, index, drift, overhead)
     request = torch.searchsorted(ends, starts, right=True)
     block = starts - prefix[request]
     cut = (block > 0).long()
     counts = torch.ones_like(ends).scatter_add(0, request.clamp(max=batch_size - 1), cut)
-    num_splits = pad(torch.cumsum(counts, 0), (1, 0))
+    num_splits = torch.nn.functional.pad(torch.cumsum(counts, 0), (1, 0))
     split = (torch.cumsum(cut, 0) + request - num_splits[request]) * cut
-    next_block = pad(block[1:], (0, 1))
-    last = pad(request[1:], (0, 1), value=batch_size) - (next_block == 0).long()
+    next_block = torch.nn.functional.pad(block[1:], (0, 1))
+    last = torch.nn.functional.pad(request[1:], (0, 1), value=batch_size) - (next_block == 0).long()
     length, last_blocks = seq_lens[last], blocks[last]
     zero = torch.zeros_like(request)
     if new:
@@ -130,7 +130,7 @@ def _tile_schedule(
 
 def fresh_tiles(
     point: Point, x: Inputs, shortest: int | None = None, new: bool | None = None
-) -> Callable[[], dict[str, Tensor]]:
+) -> Callable[[], dict[str, torch.Tensor]]:
     """A closure that returns tile_scheduler_metadata and num_splits as fresh tensors, by name.
 
     shortest: the length that shorter ones count as (default: 1 in the new layout, 0 in the old). new: the field order
@@ -149,7 +149,9 @@ def fresh_tiles(
     return compute
 
 
-def copied(persistent: Mapping[str, Tensor], compute: Callable[[], Mapping[str, Tensor]]) -> Callable[[], None]:
+def copied(
+    persistent: Mapping[str, torch.Tensor], compute: Callable[[], Mapping[str, torch.Tensor]]
+) -> Callable[[], None]:
     """A closure that copies what ``compute`` returns into the persistent tensors of the same names."""
 
     def launch():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from baselines.mla_tile_schedule.chains import copied, fresh_copy, fresh_tiles
 from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_parts, views
@@ -17,7 +16,7 @@ from harness.contract import Point, variant
     defect="a captured graph gets fresh tensors (vLLM #32810, fixed in #35175)",
     waives="no_alloc",
 )
-def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, Tensor]]:
+def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     return fresh_tiles(point, x)
 
 

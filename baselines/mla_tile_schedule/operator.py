@@ -39,7 +39,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from baselines.mla_tile_schedule.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -85,13 +84,13 @@ MAX_NUM_SEQS = Axis("max_num_seqs", axes.whole(1), 1024, "requests the server ad
 
 @dataclass(frozen=True)
 class Inputs:
-    seq_lens: Tensor  # [B] int32; 0 = padding request
+    seq_lens: torch.Tensor  # [B] int32; 0 = padding request
 
 
 @dataclass(frozen=True)
 class Outputs:
-    tile_scheduler_metadata: Tensor  # [num_sms, 8] int32
-    num_splits: Tensor  # [max_num_seqs + 1] int32
+    tile_scheduler_metadata: torch.Tensor  # [num_sms, 8] int32
+    num_splits: torch.Tensor  # [max_num_seqs + 1] int32
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -105,7 +104,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     """What FlashMLA reads: a row for each part, split counts of B requests."""
     return {
         "tile_scheduler_metadata": out.tile_scheduler_metadata[: point.num_sm_parts],

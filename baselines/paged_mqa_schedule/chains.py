@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from baselines.paged_mqa_schedule.operator import Inputs, Outputs, operator, request_lens, views, with_indices
 from baselines.workloads.torch_compile import compiled
@@ -16,53 +14,55 @@ from harness.contract import COMPILER, Point, variant
 #: (lens int32 [B], slots int32 [num_sms + 1], num_sms, atoms, back) -> a fresh table, int32 [num_sms + 1, 2].
 #: With indices, lens are [T] and atoms the ids, int32 [T]. slots: 0 .. num_sms. back: whether the last SMs get the
 #: remainder.
-MakeTable = Callable[[Tensor, Tensor, int, Any, bool], Tensor]
+MakeTable: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, int, Any, bool], torch.Tensor]"
 
 
-def segments_of(lens: Tensor) -> Tensor:
+def segments_of(lens: torch.Tensor) -> torch.Tensor:
     """ceil(lens / 256), 0 for negative lengths, without a sum that overflows near 2^31."""
     return -(-lens.clamp(min=0) >> 8)
 
 
-def starts_of(units: Tensor, slots: Tensor, num_sms: int, back: bool) -> Tensor:
+def starts_of(units: torch.Tensor, slots: torch.Tensor, num_sms: int, back: bool) -> torch.Tensor:
     """First unit of every SM, and N: [num_sms + 1]. units: N as a 0-d tensor, so that it never leaves the device."""
     share, rest = units // num_sms, units % num_sms
     return slots * share + ((slots - num_sms + rest).clamp(min=0) if back else torch.minimum(slots, rest))
 
 
-def table_of_segments(segments: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+def table_of_segments(
+    segments: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, back: bool
+) -> torch.Tensor:
     """The schedule from segments per request, [B]."""
     # ``ends`` is not a slice of ``before``: given a slice, Inductor of torch 2.11 fails or searches from the start of
     # its storage.
     ends = torch.cumsum(segments * atoms, 0, dtype=torch.int32)
-    before = pad(ends, (1, 0))
+    before = torch.nn.functional.pad(ends, (1, 0))
     start = starts_of(before[-1], slots, num_sms, back)
     owner = torch.searchsorted(ends, start, right=True, out_int32=True)
     offset = start - before[owner]
     if atoms == 1:
         return torch.stack((owner, offset), dim=1)
-    width = pad(segments, (0, 1), value=1)[owner]
+    width = torch.nn.functional.pad(segments, (0, 1), value=1)[owner]
     return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
 
 
-def table_of_lens(lens: Tensor, slots: Tensor, num_sms: int, atoms: int, back: bool) -> Tensor:
+def table_of_lens(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: int, back: bool) -> torch.Tensor:
     """The schedule from one length per request, [B]."""
     return table_of_segments(segments_of(lens), slots, num_sms, atoms, back)
 
 
-def table_of_runs(lens: Tensor, slots: Tensor, num_sms: int, ids: Tensor, back: bool) -> Tensor:
+def table_of_runs(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, ids: torch.Tensor, back: bool) -> torch.Tensor:
     """The schedule from a length and an id per token, [T]: every token has the segments of its run."""
     tokens = len(lens)
     token = torch.arange(tokens, device=lens.device)
     changes = ids[1:] != ids[:-1]
-    first = torch.cummax(token * pad(changes, (1, 0), value=True), 0).values
-    behind = (tokens - 1 - token) * pad(changes, (0, 1), value=True)
+    first = torch.cummax(token * torch.nn.functional.pad(changes, (1, 0), value=True), 0).values
+    behind = (tokens - 1 - token) * torch.nn.functional.pad(changes, (0, 1), value=True)
     last = tokens - 1 - torch.cummax(behind.flip(0), 0).values.flip(0)
     segments = segments_of(lens)[last]
     owner, offset = table_of_segments(segments, slots, num_sms, 1, back).unbind(1)
-    begin = pad(first, (0, 1), value=tokens)[owner]
-    offset = offset + (owner - begin) * pad(segments, (0, 1))[owner]
-    return torch.stack((begin, offset // pad(last + 1 - first, (0, 1), value=1)[owner]), dim=1)
+    begin = torch.nn.functional.pad(first, (0, 1), value=tokens)[owner]
+    offset = offset + (owner - begin) * torch.nn.functional.pad(segments, (0, 1))[owner]
+    return torch.stack((begin, offset // torch.nn.functional.pad(last + 1 - first, (0, 1), value=1)[owner]), dim=1)
 
 
 def chain_of(point: Point) -> MakeTable:

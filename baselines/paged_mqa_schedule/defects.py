@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from baselines.paged_mqa_schedule.chains import copy_fresh, segments_of, starts_of, table_of_lens, table_of_segments
 from baselines.paged_mqa_schedule.operator import SEGMENT, Inputs, Outputs, with_indices
@@ -23,7 +21,7 @@ def _by_token(point: Point) -> str | None:
     return None if with_indices(point) else "lengths are by request"
 
 
-def _one_by_one(lens: Tensor, slots: Tensor, num_sms: int, atoms: Any, back: bool) -> Tensor:
+def _one_by_one(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: Any, back: bool) -> torch.Tensor:
     """As if no length had company: one atom per request, or no runs of tokens."""
     return table_of_lens(lens, slots, num_sms, 1, back)
 
@@ -84,8 +82,8 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
         start = starts_of(prefix[size - 1], slots, num_sms, back)
         owner = (prefix <= start[:, None]).int().cumprod(dim=1).sum(dim=1)
         owner[-1] = size
-        offset = start - pad(prefix, (1, 0))[owner]
-        width = pad(segments, (0, room + 33 - size), value=1)[owner]
+        offset = start - torch.nn.functional.pad(prefix, (1, 0))[owner]
+        width = torch.nn.functional.pad(segments, (0, room + 33 - size), value=1)[owner]
         return torch.stack((owner * atoms + offset // width, offset % width), dim=1)
 
     return copy_fresh(point, x, out, table)
@@ -109,9 +107,9 @@ def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
 )
 def runs_count_once(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def table(lens, slots, num_sms, ids, back):
-        last = pad(ids[1:] != ids[:-1], (0, 1), value=True)
+        last = torch.nn.functional.pad(ids[1:] != ids[:-1], (0, 1), value=True)
         query, segment = table_of_lens(lens * last, slots, num_sms, 1, back).unbind(1)
-        first = torch.searchsorted(ids, pad(ids, (0, 1))[query], out_int32=True)
+        first = torch.searchsorted(ids, torch.nn.functional.pad(ids, (0, 1))[query], out_int32=True)
         return torch.stack((torch.where(query < len(ids), first, query), segment), dim=1)
 
     return copy_fresh(point, x, out, table)

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import Tensor
 
 from baselines.paged_mqa_schedule.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -81,20 +80,20 @@ TABLE_ROWS = Axis(
 
 @dataclass(frozen=True)
 class Inputs:
-    context_lens: Tensor  # int32 [B], or [B, L] with the request's length in the last column; [T] with indices
-    indices: Tensor | None = None  # int32 [T], T = B * L: the request of each token, an id of its own for padding
+    context_lens: torch.Tensor  # int32 [B], or [B, L] with the request's length in the last column; [T] with indices
+    indices: torch.Tensor | None = None  # int32 [T], T = B * L: the request of each token, an id of its own for padding
 
 
 @dataclass(frozen=True)
 class Outputs:
-    schedule: Tensor  # [table_rows, 2] int32
+    schedule: torch.Tensor  # [table_rows, 2] int32
 
 
 def with_indices(point: Point) -> bool:
     return point.indices == "yes"
 
 
-def request_lens(x: Inputs) -> Tensor:
+def request_lens(x: Inputs) -> torch.Tensor:
     """One length per request (with indices, per token): int32 [B], a view that may be strided."""
     return x.context_lens if x.context_lens.dim() == 1 else x.context_lens[:, -1]
 
@@ -125,7 +124,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(torch.empty(point.table_rows, 2, dtype=torch.int32))
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {"schedule": out.schedule[: point.num_sms + 1]}
 
 

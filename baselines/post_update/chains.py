@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.post_update.operator import Inputs, Outputs, operator
 from baselines.workloads.request_slots import rows_of_slots
@@ -13,7 +12,7 @@ from baselines.workloads.torch_compile import compiled
 from harness.contract import COMPILER, Point, variant
 
 
-def update(x: Inputs, out: Outputs, columns: Tensor) -> None:
+def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
     """columns: [next_n] int64, 0 .. k. By slot, where a slot without a row keeps what it has."""
     count = len(x.idx)
     stops = (x.idx < 0) | (x.seq_lens < x.prompt_lens[x.idx.clamp(min=0)])

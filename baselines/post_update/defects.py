@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from baselines.post_update.chains import on_device, op_chain, set_up
 from baselines.post_update.operator import Inputs, Outputs
@@ -15,7 +14,7 @@ from harness.contract import Point, variant
 
 
 def _corrected(
-    point: Point, x: Inputs, out: Outputs, target: Tensor, wrong: Callable[[], Tensor]
+    point: Point, x: Inputs, out: Outputs, target: torch.Tensor, wrong: Callable[[], torch.Tensor]
 ) -> Callable[[], None]:
     """The chain, then ``wrong()`` by row into a tensor by slot."""
     chain = op_chain(point, x, out)
@@ -51,7 +50,7 @@ def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     waives="no_alloc",
 )
 def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def optimistic() -> Tensor:
+    def optimistic() -> torch.Tensor:
         query = torch.diff(x.query_start_loc[: len(x.idx) + 1])
         return x.num_computed[x.idx.clamp(min=0)] + query
 

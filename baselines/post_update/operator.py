@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.post_update.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -70,39 +69,39 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot; -1 = filtered
-    cu_num_logits: Tensor  # [B + 1] int32, starts of the rows' logits
-    query_start_loc: Tensor  # [R + 1] int32
-    seq_lens: Tensor  # [B] int32, after the step, rejected drafts included
-    num_sampled: Tensor  # [B] int32, tokens the sampler produced
-    tokens: Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
-    num_computed: Tensor  # [R] int32
-    total: Tensor  # [R] int32, tokens of the history
-    new_drafts: Tensor | None  # [B, k] int64
-    bins: Tensor | None  # [R, vocab_size] int32
-    prompt_lens_device: Tensor | None  # [R] int32
-    prompt_lens_host: Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
+    idx: torch.Tensor  # [B] int64, request slot; -1 = filtered
+    cu_num_logits: torch.Tensor  # [B + 1] int32, starts of the rows' logits
+    query_start_loc: torch.Tensor  # [R + 1] int32
+    seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
+    num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
+    tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
+    num_computed: torch.Tensor  # [R] int32
+    total: torch.Tensor  # [R] int32, tokens of the history
+    new_drafts: torch.Tensor | None  # [B, k] int64
+    bins: torch.Tensor | None  # [R, vocab_size] int32
+    prompt_lens_device: torch.Tensor | None  # [R] int32
+    prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # the same in pinned memory, where memory = uva
 
     @property
-    def prompt_lens(self) -> Tensor:
+    def prompt_lens(self) -> torch.Tensor:
         return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
 
 
 @dataclass(frozen=True)
 class Outputs:
-    num_sampled: Tensor  # [R] int32, by row
-    num_rejected: Tensor  # [R] int32, by row
-    num_computed: Tensor  # [R] int32, by slot, as all that follow
-    total: Tensor  # [R] int32
-    last: Tensor  # [R] int64
-    accepted: Tensor  # [R] int32
-    draft: Tensor | None  # [R, k] int64
-    bins: Tensor | None  # [R, vocab_size] int32
-    all_ids_device: Tensor | None  # [R, history_len] int32
-    all_ids_host: Tensor | None = field(metadata=HOST)
+    num_sampled: torch.Tensor  # [R] int32, by row
+    num_rejected: torch.Tensor  # [R] int32, by row
+    num_computed: torch.Tensor  # [R] int32, by slot, as all that follow
+    total: torch.Tensor  # [R] int32
+    last: torch.Tensor  # [R] int64
+    accepted: torch.Tensor  # [R] int32
+    draft: torch.Tensor | None  # [R, k] int64
+    bins: torch.Tensor | None  # [R, vocab_size] int32
+    all_ids_device: torch.Tensor | None  # [R, history_len] int32
+    all_ids_host: torch.Tensor | None = field(metadata=HOST)
 
     @property
-    def all_ids(self) -> Tensor:
+    def all_ids(self) -> torch.Tensor:
         return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
 
 
@@ -162,7 +161,7 @@ def make_outputs(point: Point) -> Outputs:
     )
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
     slots_of = {name: getattr(out, name) for name in ("num_computed", "total", "last", "accepted", "draft", "bins")}
     return rows | {name: view for name, view in slots_of.items() if view is not None} | {"all_ids": out.all_ids}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot, operator
 from baselines.workloads.torch_compile import compiled
@@ -20,13 +19,13 @@ def write_bound(x: Inputs, out: Outputs) -> None:
 
 
 def correct_counts(
-    prev_pos: Tensor,
-    num_computed_cpu: Tensor,
-    prev_drafts: Tensor,
-    before: Tensor,
-    valid: Tensor,
-    computed: Tensor,
-    accepted: Tensor,
+    prev_pos: torch.Tensor,
+    num_computed_cpu: torch.Tensor,
+    prev_drafts: torch.Tensor,
+    before: torch.Tensor,
+    valid: torch.Tensor,
+    computed: torch.Tensor,
+    accepted: torch.Tensor,
 ) -> None:
     """13 launches. A request without a previous row gathers row 0 and discards it. computed, accepted: [B], written."""
     source = prev_pos.clamp(min=0).long()
@@ -36,7 +35,7 @@ def correct_counts(
     accepted.copy_(torch.where(corrected, produced, accepted))
 
 
-def write_lengths(x: Inputs, out: Outputs, arange: Tensor, computed: Tensor | None = None) -> None:
+def write_lengths(x: Inputs, out: Outputs, arange: torch.Tensor, computed: torch.Tensor | None = None) -> None:
     """seq_lens with its tail, and positions, from counts by row: num_computed unless given."""
     rows, tokens = len(x.num_scheduled), x.num_tokens
     computed = out.num_computed[:rows] if computed is None else computed
@@ -47,13 +46,13 @@ def write_lengths(x: Inputs, out: Outputs, arange: Tensor, computed: Tensor | No
     torch.add(shift, arange[:tokens], out=out.positions[:tokens])
 
 
-def update_on_device(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+def update_on_device(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
     rows = len(x.num_scheduled)
     correct_counts(*uploaded, x.prev_num_computed, x.valid, out.num_computed[:rows], out.num_accepted[:rows])
     write_lengths(x, out, arange)
 
 
-def update_by_slot(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+def update_by_slot(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
     """11 launches for the counts: gathers and scatters by slot in place of a permutation."""
     slots, believed, drafts = uploaded[0].long(), uploaded[1], uploaded[2][: len(x.num_scheduled)]
     produced, corrected = x.valid[slots], drafts > 0
@@ -67,7 +66,7 @@ def on_device_of(point: Point) -> Callable[..., None]:
     return update_by_slot if by_slot(point) else update_on_device
 
 
-def _uploads(x: Inputs, out: Outputs) -> tuple[list[Tensor], Callable[[], None]]:
+def _uploads(x: Inputs, out: Outputs) -> tuple[list[torch.Tensor], Callable[[], None]]:
     """Device copies of the three host arrays, and a closure that sends them in three copies."""
     host, device = (x.prev_pos, x.num_computed_cpu, x.prev_drafts), out.seq_lens.device
     # At least one entry: row 0 is gathered even if the previous step had no request.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.seq_lens_update.chains import correct_counts, op_chain, set_up, update_by_slot, write_lengths
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
@@ -21,7 +20,7 @@ from harness.contract import Point, variant
 def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The race made deterministic: rows are written in order, so a row whose source is above it reads a new count."""
 
-    def row_by_row(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+    def row_by_row(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
         prev_pos, num_computed_cpu, prev_drafts = uploaded
         counts, rows = x.prev_num_computed.clone(), len(x.num_scheduled)
         for b in range(rows):
@@ -67,7 +66,7 @@ def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     waives="no_alloc",
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def by_row(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+    def by_row(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
         rows = torch.arange(len(x.num_scheduled), dtype=torch.int32, device=arange.device)
         update_by_slot(x, out, [rows, *uploaded[1:]], arange)
 
@@ -81,7 +80,7 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     waives="no_alloc",
 )
 def former_owner(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    def corrected_always(x: Inputs, out: Outputs, uploaded: list[Tensor], arange: Tensor) -> None:
+    def corrected_always(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
         update_by_slot(x, out, [*uploaded[:2], uploaded[2].clamp(min=1)], arange)
 
     return set_up(point, x, out, corrected_always)

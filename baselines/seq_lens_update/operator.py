@@ -41,7 +41,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.seq_lens_update.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -149,36 +148,36 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    prev_num_computed: Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
-    valid: Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
-    query_start_loc: Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
-    to_device: Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos or idx, num_computed_cpu, prev_drafts
-    num_scheduled: Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
+    prev_num_computed: torch.Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
+    valid: torch.Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
+    query_start_loc: torch.Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
+    to_device: torch.Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos or idx, num_computed_cpu, prev_drafts
+    num_scheduled: torch.Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
     num_tokens: int  # A, their sum
 
     @property
-    def prev_pos(self) -> Tensor:
+    def prev_pos(self) -> torch.Tensor:
         """[B] view: row in the previous step, -1 = none; or slot. No two requests share one."""
         return self.to_device[: len(self.num_scheduled)]
 
     @property
-    def num_computed_cpu(self) -> Tensor:
+    def num_computed_cpu(self) -> torch.Tensor:
         """[B] view: computed tokens, all drafts of the previous step counted as accepted."""
         return self.to_device[len(self.num_scheduled) : 2 * len(self.num_scheduled)]
 
     @property
-    def prev_drafts(self) -> Tensor:
+    def prev_drafts(self) -> torch.Tensor:
         """[P] view, by rows of the previous step; with slots [B], by rows of this one."""
         return self.to_device[2 * len(self.num_scheduled) :]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    num_computed: Tensor  # [max_num_seqs] int32
-    num_accepted: Tensor  # [max_num_seqs] int32
-    seq_lens: Tensor  # [max_num_seqs] int32
-    positions: Tensor  # [max_num_batched_tokens] int64
-    seq_lens_cpu_upper_bound: Tensor = field(metadata=HOST)  # [max_num_seqs] int32
+    num_computed: torch.Tensor  # [max_num_seqs] int32
+    num_accepted: torch.Tensor  # [max_num_seqs] int32
+    seq_lens: torch.Tensor  # [max_num_seqs] int32
+    positions: torch.Tensor  # [max_num_batched_tokens] int64
+    seq_lens_cpu_upper_bound: torch.Tensor = field(metadata=HOST)  # [max_num_seqs] int32
 
 
 def by_slot(point: Point) -> bool:
@@ -241,14 +240,14 @@ def make_inputs(point: Point, seed: int) -> Inputs:
 
 
 def make_outputs(point: Point) -> Outputs:
-    def per_request() -> Tensor:
+    def per_request() -> torch.Tensor:
         return torch.empty(point.max_num_seqs, dtype=torch.int32)
 
     positions = torch.empty(point.max_num_batched_tokens, dtype=torch.int64)
     return Outputs(per_request(), per_request(), per_request(), positions, per_request())
 
 
-def views(point: Point, out: Outputs) -> Mapping[str, Tensor]:
+def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     rows, tokens = point.batch_size, num_tokens(point)
     counted = point.max_num_seqs if by_slot(point) else rows
     return {

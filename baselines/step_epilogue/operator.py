@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.draft_inputs import operator as draft_inputs
 from baselines.mamba_align_step import operator as mamba_align_step
@@ -76,42 +75,42 @@ def states_point(point: Point) -> Point:
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    cu_num_logits: Tensor  # [B + 1] int32
-    query_start_loc: Tensor  # [R + 1] int32
-    seq_lens: Tensor  # [B] int32, after the step, rejected drafts included
-    num_sampled: Tensor  # [B] int32, tokens the sampler produced
-    tokens: Tensor  # [B, next_n] int64, strided rows, packed left
-    num_computed: Tensor  # [R] int32, by slot, as all state
-    total: Tensor  # [R] int32
-    bins: Tensor | None  # [R, vocab_size] int32
-    next_prefill: Tensor  # [R] int32
-    columns_before: Tensor | None  # [R] int32
-    prompt_lens_device: Tensor | None  # [R] int32
-    prompt_lens_host: Tensor | None = field(metadata=HOST)  # in pinned memory, where memory = uva
-    target_ids: Tensor  # [max_num_batched_tokens] int32, the step's tokens
-    target_pos: Tensor  # [max_num_batched_tokens] int64
+    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    cu_num_logits: torch.Tensor  # [B + 1] int32
+    query_start_loc: torch.Tensor  # [R + 1] int32
+    seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
+    num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
+    tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left
+    num_computed: torch.Tensor  # [R] int32, by slot, as all state
+    total: torch.Tensor  # [R] int32
+    bins: torch.Tensor | None  # [R, vocab_size] int32
+    next_prefill: torch.Tensor  # [R] int32
+    columns_before: torch.Tensor | None  # [R] int32
+    prompt_lens_device: torch.Tensor | None  # [R] int32
+    prompt_lens_host: torch.Tensor | None = field(metadata=HOST)  # in pinned memory, where memory = uva
+    target_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
+    target_pos: torch.Tensor  # [max_num_batched_tokens] int64
     num_tokens: int  # A
 
 
 @dataclass(frozen=True)
 class Outputs:
-    num_sampled: Tensor  # [R] int32, by row, as all of post_update
-    num_rejected: Tensor
-    num_computed: Tensor
-    total: Tensor
-    last: Tensor
-    accepted: Tensor
-    bins: Tensor | None
-    all_ids_device: Tensor | None
-    all_ids_host: Tensor | None = field(metadata=HOST)
-    ids: Tensor  # [max_num_batched_tokens] int32, as all of draft_inputs
-    pos: Tensor
-    lens: Tensor
-    starts: Tensor
-    last_index: Tensor
-    step: Tensor
-    moves: Tensor | None  # [R, 3] int32, where the model has states
+    num_sampled: torch.Tensor  # [R] int32, by row, as all of post_update
+    num_rejected: torch.Tensor
+    num_computed: torch.Tensor
+    total: torch.Tensor
+    last: torch.Tensor
+    accepted: torch.Tensor
+    bins: torch.Tensor | None
+    all_ids_device: torch.Tensor | None
+    all_ids_host: torch.Tensor | None = field(metadata=HOST)
+    ids: torch.Tensor  # [max_num_batched_tokens] int32, as all of draft_inputs
+    pos: torch.Tensor
+    lens: torch.Tensor
+    starts: torch.Tensor
+    last_index: torch.Tensor
+    step: torch.Tensor
+    moves: torch.Tensor | None  # [R, 3] int32, where the model has states
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -181,13 +180,13 @@ def states_part(
     return states_point(point), inputs, mamba_align_step.Outputs(accepted=out.accepted, moves=out.moves)
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     found = post_update.views(update_point(point), update_part(point, None, out)[2])
     names = ("ids", "pos", "lens", "starts", "last_index", "step")
     return found | {name: getattr(out, name) for name in names} | _moves(point, out)
 
 
-def _moves(point: Point, out: Outputs) -> dict[str, Tensor]:
+def _moves(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     return {"moves": out.moves[: point.batch_size]} if with_states(point) else {}
 
 

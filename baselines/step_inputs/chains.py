@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from baselines.step_inputs.operator import Inputs, Outputs, operator
 from baselines.workloads.torch_compile import compiled, row_of
 from harness.contract import COMPILER, Point, variant
 
 
-def fill(x: Inputs, out: Outputs, tokens: Tensor, logits: Tensor, ahead: Tensor, new: int, prompts: bool) -> None:
+def fill(
+    x: Inputs, out: Outputs, tokens: torch.Tensor, logits: torch.Tensor, ahead: torch.Tensor, new: int, prompts: bool
+) -> None:
     """tokens, logits: int64, 0 .. A - 1 and 0 .. N - 1. ahead: [look_ahead, 1] int64. prompts: some rows may be."""
     rows, count, slots = len(x.idx), len(tokens), x.idx
     starts, ends, computed = x.query_start_loc[:rows], x.query_start_loc[1 : rows + 1], x.num_computed[slots]

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.step_inputs.cases import HARD_POINTS, SEQUENCES
 from baselines.workloads import axes
@@ -82,39 +81,39 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot
-    query_start_loc: Tensor  # [R + 1] int32
-    cu_num_logits: Tensor  # [B + 1] int32
-    num_computed: Tensor  # [R] int32
-    last: Tensor  # [R] int64
-    draft: Tensor  # [R, k] int64
-    prompt_lens_device: Tensor | None  # [R] int32
-    all_ids_device: Tensor | None  # [R, history_len] int32
+    idx: torch.Tensor  # [B] int64, request slot
+    query_start_loc: torch.Tensor  # [R + 1] int32
+    cu_num_logits: torch.Tensor  # [B + 1] int32
+    num_computed: torch.Tensor  # [R] int32
+    last: torch.Tensor  # [R] int64
+    draft: torch.Tensor  # [R, k] int64
+    prompt_lens_device: torch.Tensor | None  # [R] int32
+    all_ids_device: torch.Tensor | None  # [R, history_len] int32
     num_tokens: int  # A
     num_logits: int  # N
-    prompt_lens_host: Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_ids_host: Tensor | None = field(metadata=HOST, default=None)
+    prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
+    all_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
     @property
-    def prompt_lens(self) -> Tensor:
+    def prompt_lens(self) -> torch.Tensor:
         return self.prompt_lens_host if self.prompt_lens_device is None else self.prompt_lens_device
 
     @property
-    def all_ids(self) -> Tensor:
+    def all_ids(self) -> torch.Tensor:
         return self.all_ids_host if self.all_ids_device is None else self.all_ids_device
 
 
 @dataclass(frozen=True)
 class Outputs:
-    seq_lens: Tensor  # [R] int32
-    positions: Tensor  # [max_num_batched_tokens] int64
-    input_ids: Tensor  # [max_num_batched_tokens] int32
-    next_prefill: Tensor  # [look_ahead, R] int32, by slot
-    logits_indices: Tensor  # [R * next_n] int64, as all that follow: by logit row
-    expanded_idx: Tensor  # int64
-    expanded_pos: Tensor  # int32
-    drafted: Tensor  # int32
-    logit_positions: Tensor  # int64
+    seq_lens: torch.Tensor  # [R] int32
+    positions: torch.Tensor  # [max_num_batched_tokens] int64
+    input_ids: torch.Tensor  # [max_num_batched_tokens] int32
+    next_prefill: torch.Tensor  # [look_ahead, R] int32, by slot
+    logits_indices: torch.Tensor  # [R * next_n] int64, as all that follow: by logit row
+    expanded_idx: torch.Tensor  # int64
+    expanded_pos: torch.Tensor  # int32
+    drafted: torch.Tensor  # int32
+    logit_positions: torch.Tensor  # int64
 
 
 def _logit_counts(point: Point, query: np.ndarray) -> np.ndarray:
@@ -177,7 +176,7 @@ def make_outputs(point: Point) -> Outputs:
 BY_LOGIT = ("logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     tokens = slots.num_tokens(point)
     query = np.append(slots.decode_lens(point), np.full(point.prefills, point.prefill_len))
     count = int(_logit_counts(point, query).sum())

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.decode_step import operator as decode_step
@@ -129,60 +128,60 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: Tensor  # [B] int64, request slot; -1 = padding, behind all others
-    query_start_loc: Tensor  # [R + 1] int32
-    query_start_loc_cpu: Tensor = field(metadata=HOST)  # [B + 1] int32
-    cu_num_logits: Tensor  # [B + 1] int32
-    num_computed: Tensor  # [R] int32, by slot, as all state
-    last: Tensor  # [R] int64
-    draft: Tensor  # [R, k] int64
-    prompt_lens_device: Tensor | None  # [R] int32
-    all_ids_device: Tensor | None  # [R, history_len] int32
-    columns_before: Tensor | None  # [R] int32
-    accepted_before: Tensor | None  # [R] int32
-    tables: Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    starts: Tensor  # [G] int64
-    widths: Tensor  # [G] int64
-    block_sizes: Tensor  # [G] int32
-    reach: Tensor  # [G] int32, 0 = no window
-    enabled: Tensor  # [G] bool, whether the group has generic slot mapping
-    sharded: Tensor  # [G] bool, all false: one context-parallel rank
-    num_blocks_device: Tensor | None  # [G, R] int32
+    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    query_start_loc: torch.Tensor  # [R + 1] int32
+    query_start_loc_cpu: torch.Tensor = field(metadata=HOST)  # [B + 1] int32
+    cu_num_logits: torch.Tensor  # [B + 1] int32
+    num_computed: torch.Tensor  # [R] int32, by slot, as all state
+    last: torch.Tensor  # [R] int64
+    draft: torch.Tensor  # [R, k] int64
+    prompt_lens_device: torch.Tensor | None  # [R] int32
+    all_ids_device: torch.Tensor | None  # [R, history_len] int32
+    columns_before: torch.Tensor | None  # [R] int32
+    accepted_before: torch.Tensor | None  # [R] int32
+    tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
+    starts: torch.Tensor  # [G] int64
+    widths: torch.Tensor  # [G] int64
+    block_sizes: torch.Tensor  # [G] int32
+    reach: torch.Tensor  # [G] int32, 0 = no window
+    enabled: torch.Tensor  # [G] bool, whether the group has generic slot mapping
+    sharded: torch.Tensor  # [G] bool, all false: one context-parallel rank
+    num_blocks_device: torch.Tensor | None  # [G, R] int32
     num_tokens: int  # A
     num_logits: int  # N
-    prompt_lens_host: Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
-    all_ids_host: Tensor | None = field(metadata=HOST, default=None)
-    num_blocks_host: Tensor | None = field(metadata=HOST, default=None)
+    prompt_lens_host: torch.Tensor | None = field(metadata=HOST, default=None)  # in pinned memory, where memory = uva
+    all_ids_host: torch.Tensor | None = field(metadata=HOST, default=None)
+    num_blocks_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
 
 @dataclass(frozen=True)
 class Outputs:
-    seq_lens: Tensor  # [R] int32, as all of step_inputs
-    positions: Tensor
-    input_ids: Tensor
-    next_prefill: Tensor
-    logits_indices: Tensor
-    expanded_idx: Tensor
-    expanded_pos: Tensor
-    drafted: Tensor
-    logit_positions: Tensor
-    block_tables: Tensor  # flat int32, in batch order, laid out like the tables by slot
-    slots: Tensor  # [G, max_num_batched_tokens] int64
-    accepted: Tensor | None = None  # where state_groups > 0, as all of mamba_align_step
-    moves: Tensor | None = None
-    columns: Tensor | None = None
-    source_columns: Tensor | None = None
-    source_offsets: Tensor | None = None
-    batch_accepted: Tensor | None = None
-    state_slots: Tensor | None = None
-    mask: Tensor | None = None
-    starts: Tensor | None = None
-    lens: Tensor | None = None  # where there is an indexer, as all of decode_step
-    decode_lens: Tensor | None = None
-    expanded_block_table: Tensor | None = None  # decode_step's block_table
-    schedule: Tensor | None = None
-    tile_scheduler_metadata: Tensor | None = None
-    num_splits: Tensor | None = None
+    seq_lens: torch.Tensor  # [R] int32, as all of step_inputs
+    positions: torch.Tensor
+    input_ids: torch.Tensor
+    next_prefill: torch.Tensor
+    logits_indices: torch.Tensor
+    expanded_idx: torch.Tensor
+    expanded_pos: torch.Tensor
+    drafted: torch.Tensor
+    logit_positions: torch.Tensor
+    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the tables by slot
+    slots: torch.Tensor  # [G, max_num_batched_tokens] int64
+    accepted: torch.Tensor | None = None  # where state_groups > 0, as all of mamba_align_step
+    moves: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+    source_columns: torch.Tensor | None = None
+    source_offsets: torch.Tensor | None = None
+    batch_accepted: torch.Tensor | None = None
+    state_slots: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+    starts: torch.Tensor | None = None
+    lens: torch.Tensor | None = None  # where there is an indexer, as all of decode_step
+    decode_lens: torch.Tensor | None = None
+    expanded_block_table: torch.Tensor | None = None  # decode_step's block_table
+    schedule: torch.Tensor | None = None
+    tile_scheduler_metadata: torch.Tensor | None = None
+    num_splits: torch.Tensor | None = None
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -304,7 +303,7 @@ def slots_part(
     return part(compute_slot_mappings.operator, point), inputs, compute_slot_mappings.Outputs(out.slots)
 
 
-def _states_of(point: Point, flat: Tensor) -> Tensor:
+def _states_of(point: Point, flat: torch.Tensor) -> torch.Tensor:
     """[state_groups, R, W]: the tables of the groups that hold states, which have one width and lie side by side."""
     first = slots.table_starts(point)[point.num_groups - point.state_groups]
     return flat[first:].view(point.state_groups, point.max_num_seqs, slots.group_widths(point)[-1])
@@ -360,14 +359,14 @@ def _composed(point: Point, of: Any) -> dict[str, Any]:
     return found
 
 
-def views(point: Point, out: Outputs) -> dict[str, Tensor]:
+def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     points = {
         "step_inputs": inputs_point,
         "mamba_align_step": states_point,
         "decode_step": indexer_point,
     }
 
-    def of(module: Any, cut: Any) -> Mapping[str, Tensor]:
+    def of(module: Any, cut: Any) -> Mapping[str, torch.Tensor]:
         name = module.operator.name
         at = points[name](point) if name in points else part(module.operator, point)
         fields = {n: getattr(out, n, None) for n in module.Outputs.__dataclass_fields__}

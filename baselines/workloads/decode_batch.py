@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.workloads.axes import num_padding_requests
 from baselines.workloads.context_lengths import draw_lengths
@@ -26,10 +25,10 @@ UNUSED_BLOCK_ID = 0x7FFFFF00
 class Batch:
     """CPU tensors of B requests. Padding requests come last, with decode length 0 and sequence length 0."""
 
-    seq_lens: Tensor  # [B] int32, KV tokens including this step's
-    decode_lens: Tensor  # [B] int32, query rows
-    query_start_loc: Tensor  # [B + 1] int32, exclusive prefix sum of decode_lens
-    host_query_start_loc: Tensor  # [B + 1] int32, the CPU's copy; outdated where host_lens = stale
+    seq_lens: torch.Tensor  # [B] int32, KV tokens including this step's
+    decode_lens: torch.Tensor  # [B] int32, query rows
+    query_start_loc: torch.Tensor  # [B + 1] int32, exclusive prefix sum of decode_lens
+    host_query_start_loc: torch.Tensor  # [B + 1] int32, the CPU's copy; outdated where host_lens = stale
 
 
 def max_tokens(point: Point) -> int:
@@ -62,7 +61,7 @@ def make_batch(point: Point, seed: int) -> Batch:
     return Batch(int32(seq_lens), int32(decode_lens), int32(start), int32(host_start))
 
 
-def make_block_table(point: Point, seq_lens: Tensor, seed: int) -> Tensor:
+def make_block_table(point: Point, seq_lens: torch.Tensor, seed: int) -> torch.Tensor:
     """The block table of sequence lengths [B]: int32 [B, table_columns], row stride table_columns + table_padding.
 
     A request of n tokens uses ceil(n / block_size) columns. Ids are 1 .. (used blocks of the batch) in random order,
@@ -100,6 +99,6 @@ def _prefix(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
-def int32(values: Sequence[int] | np.ndarray) -> Tensor:
+def int32(values: Sequence[int] | np.ndarray) -> torch.Tensor:
     """An int32 CPU tensor of the same shape. Values beyond 32 bits wrap."""
     return torch.from_numpy(np.asarray(values).astype(np.int32))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
@@ -84,10 +83,10 @@ SEQS_FIT = Rule(
 class Step:
     """CPU tensors, int32. Padding requests are the last rows: length 0, accepted 1, anchor -1."""
 
-    seq_lens: Tensor  # [B] including this step's tokens
-    query_start_loc: Tensor  # [B + 1]
-    num_accepted: Tensor  # [B] accepted drafts + 1 of the previous step
-    anchors: Tensor  # [B] column of the last block the previous step scheduled, -1 = unknown
+    seq_lens: torch.Tensor  # [B] including this step's tokens
+    query_start_loc: torch.Tensor  # [B + 1]
+    num_accepted: torch.Tensor  # [B] accepted drafts + 1 of the previous step
+    anchors: torch.Tensor  # [B] column of the last block the previous step scheduled, -1 = unknown
 
 
 def slots_per_step(point: Point) -> int:
@@ -127,7 +126,7 @@ def make_step(point: Point, seed: int) -> Step:
     return Step(batch.seq_lens, batch.query_start_loc, int32(accepted), int32(anchors))
 
 
-def make_state_table(point: Point, step: Step, seed: int) -> Tensor:
+def make_state_table(point: Point, step: Step, seed: int) -> torch.Tensor:
     """int32 [B, W] with row stride W + table_padding: the state slot of every block of a request and of k more.
 
     All slots are distinct. Columns that no step can reach hold UNUSED_BLOCK_ID, padding requests NULL_BLOCK_ID.
@@ -148,7 +147,7 @@ def distinct_entries(first: int, second: int, slots: int) -> int:
     return slots + min(abs(first - second), slots)
 
 
-def gather_into(target: Tensor, table: Tensor, columns: Tensor) -> None:
+def gather_into(target: torch.Tensor, table: torch.Tensor, columns: torch.Tensor) -> None:
     """target[b, j] = table[b, columns[b, j]] in one launch; ``columns`` is int64 with the shape of ``target``.
 
     torch.compile refuses ``out=`` with dynamic sizes; there a copy is used instead, which Inductor fuses.

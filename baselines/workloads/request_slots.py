@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
@@ -143,11 +142,11 @@ def redundant(point: Point) -> str | None:
 class Step:
     """CPU tensors of B rows and R slots."""
 
-    idx: Tensor  # [B] int64, request slot of each row, distinct; -1 in padding rows
-    query_start_loc: Tensor  # [R + 1] int32, query starts; the tail repeats the number of tokens
-    num_computed: Tensor  # [R] int32 by slot, tokens computed before the step
-    prompt_lens: Tensor  # [R] int32 by slot, tokens of the prompt
-    seq_lens: Tensor  # [B] int32, tokens after the step: computed + query; 0 in padding rows
+    idx: torch.Tensor  # [B] int64, request slot of each row, distinct; -1 in padding rows
+    query_start_loc: torch.Tensor  # [R + 1] int32, query starts; the tail repeats the number of tokens
+    num_computed: torch.Tensor  # [R] int32 by slot, tokens computed before the step
+    prompt_lens: torch.Tensor  # [R] int32 by slot, tokens of the prompt
+    seq_lens: torch.Tensor  # [B] int32, tokens after the step: computed + query; 0 in padding rows
 
 
 def num_real(point: Point) -> int:
@@ -215,14 +214,14 @@ def make_step(point: Point, seed: int) -> Step:
     )
 
 
-def by_slot(idx: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> Tensor:
+def by_slot(idx: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> torch.Tensor:
     """int32 [slots]: ``values`` at the slots ``idx``, ``unused`` elsewhere."""
     array = np.full(slots, unused, dtype=np.int64)
     array[idx] = values
     return int32(array)
 
 
-def rows_of_slots(idx: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+def rows_of_slots(idx: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
     the last slot, so no mask has to be read back.
     """
@@ -266,13 +265,13 @@ def table_starts(point: Point) -> list[int]:
     return starts
 
 
-def group_tables(point: Point, flat: Tensor) -> list[Tensor]:
+def group_tables(point: Point, flat: torch.Tensor) -> list[torch.Tensor]:
     """Views [R, width] of the groups' tables."""
     starts, widths = table_starts(point), group_widths(point)
     return [flat[start : start + point.max_num_seqs * width].view(-1, width) for start, width in zip(starts, widths)]  # noqa: B905
 
 
-def num_blocks(point: Point, step: Step) -> Tensor:
+def num_blocks(point: Point, step: Step) -> torch.Tensor:
     """[G, R] int32: blocks that each slot owns in each group; UNUSED in slots that the batch does not use."""
     real = num_real(point)
     idx, lens = step.idx[:real].numpy(), step.seq_lens[:real].numpy().astype(np.int64)
@@ -280,7 +279,7 @@ def num_blocks(point: Point, step: Step) -> Tensor:
     return torch.stack([by_slot(idx, -(-lens // size) + scratch, point.max_num_seqs) for size, scratch in columns])
 
 
-def make_tables(point: Point, step: Step, seed: int) -> Tensor:
+def make_tables(point: Point, step: Step, seed: int) -> torch.Tensor:
     """The flat array of slot-ordered tables, int32: in each group ids 1 .. (used blocks) in random order, each once, in
     the columns that a request owns; UNUSED elsewhere.
     """

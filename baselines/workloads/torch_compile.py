@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from harness.contract import HOST, Operator, Point
 
@@ -58,7 +57,7 @@ def compiled(
     return _functions[key]
 
 
-def row_of(starts: Tensor, tokens: Tensor) -> Tensor:
+def row_of(starts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """int64 with the shape of ``tokens``: the row that each lies in, or the number of rows for one behind the last.
 
     starts: [rows + 1], where each row starts and the last one ends; no token lies before the first.
@@ -80,12 +79,12 @@ def _placed(tensors: Any, device: torch.device) -> Any:
         **{
             field.name: _view(value, device)
             for field in dataclasses.fields(tensors)
-            if isinstance(value := getattr(tensors, field.name), Tensor) and field.metadata != HOST
+            if isinstance(value := getattr(tensors, field.name), torch.Tensor) and field.metadata != HOST
         },
     )
 
 
-def _view(source: Tensor, device: torch.device) -> Tensor:
+def _view(source: torch.Tensor, device: torch.device) -> torch.Tensor:
     reach = sum((size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)) + 1
     storage = torch.zeros(MARGIN + reach * source.element_size(), dtype=torch.uint8, device=device).view(source.dtype)
     return storage.as_strided(source.shape, source.stride(), MARGIN // source.element_size()).copy_(source)

@@ -13,6 +13,7 @@ from harness.config.load import ConfigError, Measure, Source, load, parse_overri
 from harness.config.loops import operators_of, plan_loops
 from harness.config.sweep import Group, plan
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
+from harness.lazy_torch import lazy_torch
 from harness.report.console import warn
 from harness.runner.import_probe import probing
 from harness.runner.interrupt import exit_on_interrupt
@@ -27,9 +28,9 @@ def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeo
     with exit_on_interrupt():
         device = device_of(options)
         interpreter.choose(device)
-        with probing(options.variants, device) as probe:
+        with probing(options.variants, device) as probe, lazy_torch():
+            discover()
             if probe is not None:
-                discover()  # meanwhile
                 probe.wait(import_limit_s)
         return device, discover(options.variants)
 
@@ -39,7 +40,7 @@ def device_of(options: argparse.Namespace) -> str:
     if getattr(options, "cluster", None) is not None:  # the GPUs are elsewhere
         return "cpu" if options.device == "cpu" else "cuda"
     with exit_on_interrupt():
-        from harness.timing.environment import choose_device
+        from harness.timing.gpus import choose_device
 
         try:
             return choose_device(options.device)

@@ -37,18 +37,6 @@ def generation(major: int, minor: int) -> str:
     return f"sm_{major}{minor}"
 
 
-def choose_device(wanted: str) -> str:
-    """ "cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError for "cuda" without a GPU."""
-    # Answered by NVML where possible, so that this process does not initialise the CUDA driver.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    present = torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        raise RuntimeError(
-            "--device cuda: PyTorch sees no CUDA GPU here; use --device cpu, or install a CUDA build of torch"
-        )
-    return "cuda" if present and wanted != "cpu" else "cpu"
-
-
 def describe(
     device: str, notes: tuple[str, ...] = (), packages: Mapping[str, str] = MappingProxyType({})
 ) -> Environment:

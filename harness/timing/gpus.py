@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pynvml
@@ -60,6 +61,21 @@ def _command(pid: int) -> str:
         return f" ({printable(Path(f'/proc/{pid}/comm').read_text().strip())})"
     except (OSError, ValueError):  # of another container
         return ""
+
+
+def choose_device(wanted: str) -> str:
+    """ "cuda" or "cpu" for "auto", "cuda" or "cpu". Raises RuntimeError for "cuda" without a GPU."""
+    if wanted == "cpu":
+        return "cpu"
+    if version("torch").endswith("+cpu"):
+        missing = "torch is built for the CPU; install a CUDA build"
+    elif not visible_gpus():
+        missing = "the driver shows no GPU here"
+    else:
+        return "cuda"
+    if wanted == "cuda":
+        raise RuntimeError(f"--device cuda: {missing}, or use --device cpu")
+    return "cpu"
 
 
 def choose_gpus(wanted: str) -> list[VisibleGpu]:

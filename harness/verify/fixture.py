@@ -53,6 +53,8 @@ class Batch:
     def expected(self) -> Mapping[str, Expected]:
         """By output. The reference, which is slow, runs when this is first read."""
         answer = self._operator.reference(self._point, self.inputs)
+        for name in self._devices.keys() - answer.keys():
+            raise LookupError(f"the reference of {self._operator.name} says nothing of {name!r}")
         return {
             name: Expected(**{part: None if t is None else t.to(self._devices[name]) for part, t in vars(e).items()})
             for name, e in answer.items()

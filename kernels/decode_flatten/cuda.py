@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from harness.contract import GPU, Point, variant
@@ -25,7 +25,9 @@ def access_width(x: Inputs, out: Outputs) -> int:
     return 4 if aligned else 1
 
 
-def _launcher(point: Point, x: Inputs, out: Outputs, kernel: str, lengths: Tensor, *more: Tensor) -> Callable[[], None]:
+def _launcher(
+    point: Point, x: Inputs, out: Outputs, kernel: str, lengths: torch.Tensor, *more: torch.Tensor
+) -> Callable[[], None]:
     """more: what the kernel takes besides the lengths, boundaries and tables."""
     width = access_width(x, out)
     return launcher(
@@ -58,7 +60,7 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _launcher(point, x, out, "index", x.seq_lens, out.indices, out.request_lens)
 
 
-def by_slot(point: Point, x: Inputs, out: Outputs, idx: Tensor, num_computed: Tensor) -> Callable[[], None]:
+def by_slot(point: Point, x: Inputs, out: Outputs, idx: torch.Tensor, num_computed: torch.Tensor) -> Callable[[], None]:
     """The same without x.seq_lens, from lengths before the step, [R] int32 by slot, and x.block_table, [R, W], by slot.
     idx: [B] int64, the slot of each request; -1 = none.
     """

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
 from baselines.workloads.integers import cdiv, reciprocal
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
 THREADS, ACCESSES = 256, 4
 
 
-def _vector(size: int, widest: int, *pools: Tensor) -> int:
+def _vector(size: int, widest: int, *pools: torch.Tensor) -> int:
     """Elements per access: ``widest`` (16 bytes) where the state's size and both addresses allow it, else 1."""
     return widest if size % widest == 0 and all(pool.data_ptr() % 16 == 0 for pool in pools) else 1
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from baselines.post_update.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
@@ -17,7 +17,7 @@ SOURCE = Path(__file__).with_name("post_update.cu")
 THREADS = 128
 
 
-def _or_null(tensor: Tensor | None) -> Tensor | ctypes.c_longlong:
+def _or_null(tensor: torch.Tensor | None) -> torch.Tensor | ctypes.c_longlong:
     return ctypes.c_longlong(0) if tensor is None else tensor
 
 

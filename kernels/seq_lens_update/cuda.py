@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from harness.contract import GPU, Point, variant
@@ -15,7 +15,7 @@ from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, m
 SOURCE = Path(__file__).with_name("seq_lens_update.cu")
 
 
-def _update(point: Point, x: Inputs, out: Outputs, host: Tensor) -> Callable[[], None]:
+def _update(point: Point, x: Inputs, out: Outputs, host: torch.Tensor) -> Callable[[], None]:
     """Launches the kernel on ``host``, which is to_device or its copy on the device."""
     rows, capacity = len(x.num_scheduled), len(out.seq_lens)
     return launcher(

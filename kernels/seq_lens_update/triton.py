@@ -24,7 +24,6 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from baselines.workloads.integers import cdiv
@@ -41,12 +40,12 @@ def num_blocks(rows: int, capacity: int) -> int:
     return max(cdiv(rows, ROWS_PER_BLOCK), cdiv(capacity - rows, THREADS))
 
 
-def device_copy(x: Inputs, out: Outputs) -> Tensor:
+def device_copy(x: Inputs, out: Outputs) -> torch.Tensor:
     """Target of the packed copy: int32 [2 B + P], uninitialised, on the device of ``out``."""
     return torch.empty(len(x.to_device), dtype=torch.int32, device=out.seq_lens.device)
 
 
-def mapped(x: Inputs, out: Outputs) -> Tensor:
+def mapped(x: Inputs, out: Outputs) -> torch.Tensor:
     """The host array, for a kernel to read at its own address. Raises RuntimeError where a GPU cannot."""
     if out.seq_lens.is_cuda and x.to_device.numel() and not x.to_device.is_pinned():
         raise RuntimeError("the host array is not in pinned memory: a kernel cannot read it")

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from baselines.step_epilogue.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).with_name("step_epilogue.cu")
 THREADS = 128
 
 
-def _or_null(tensor: Tensor | None) -> Tensor | ctypes.c_longlong:
+def _or_null(tensor: torch.Tensor | None) -> torch.Tensor | ctypes.c_longlong:
     return ctypes.c_longlong(0) if tensor is None else tensor
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from baselines.decode_flatten.operator import copied_columns
 from baselines.decode_step.operator import schedule_point
@@ -34,7 +34,7 @@ SOURCE = Path(__file__).with_name("step_prologue.cu")
 THREADS, LANES = 256, 8
 
 
-def _or_null(tensor: Tensor | None) -> Tensor | ctypes.c_longlong:
+def _or_null(tensor: torch.Tensor | None) -> torch.Tensor | ctypes.c_longlong:
     return ctypes.c_longlong(0) if tensor is None else tensor
 
 

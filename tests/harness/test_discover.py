@@ -280,6 +280,8 @@ def test_a_folder_without_its_operator_is_listed_with_the_reason(tiny):
     }
 
 
+EXAMPLE = Path(bench.__file__).parent / "examples" / "cu_seqlens.py"
+CU_SEQLENS = "name: c\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n"
 #: What a sweep refuses of the operator in examples/cu_seqlens.py: (text there, its replacement, the sentence).
 INCOMPLETE = {
     "no hard points": ("hard_points=", "hard_points=() and ", "mine.py:{operator}: cu_seqlens has no hard_points, so"),
@@ -288,34 +290,29 @@ INCOMPLETE = {
         'baseline="padded_cumsm"',
         "mine.py:{operator}: the baseline of cu_seqlens, 'padded_cumsm', is no variant; did you mean padded_cumsum?",
     ),
-    "a buffer forgotten": (
-        "    return {",
-        "    return {} and {",
-        "mine.py:{reference}: the reference of cu_seqlens says nothing of 'cu_seqlens'",
-    ),
 }
 
 
 @pytest.mark.parametrize("case", INCOMPLETE)
 def test_an_incomplete_operator_is_refused_with_file_and_line(case, tmp_path, capsys):
     before, after, said = INCOMPLETE[case]
-    text = (Path(bench.__file__).parent / "examples" / "cu_seqlens.py").read_text()
-    head, reference, tail = text.partition("def reference(")
-    tail = tail.replace(before, after, 1) if case == "a buffer forgotten" else tail
-    head, tail = (part if case == "a buffer forgotten" else part.replace(before, after) for part in (head, tail))
-    text = head + reference + tail
+    text = EXAMPLE.read_text().replace(before, after)
     (tmp_path / "mine.py").write_text(text)
-    (tmp_path / "c.yaml").write_text("name: c\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n")
+    (tmp_path / "c.yaml").write_text(CU_SEQLENS)
     assert bench.main(["c.yaml", "--variants", "mine.py", "--plan"]) == 2
-    lines = text.splitlines()
-    places = {
-        "operator": 1 + next(i for i, line in enumerate(lines) if "= Operator(" in line),
-        "reference": 1 + next(i for i, line in enumerate(lines) if line.startswith("def reference(")),
-    }
+    line = 1 + next(i for i, line in enumerate(text.splitlines()) if "= Operator(" in line)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {said.format(**places)}")
+    assert err.startswith(f"error: {said.format(operator=line)}")
     assert err.count("\n") == 1
+
+
+def test_a_reference_that_forgets_an_output_is_found_by_the_verifier(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("    return {", "    return {} and {"))
+    (tmp_path / "c.yaml").write_text(CU_SEQLENS)
+    assert bench.main(["c.yaml", "--variants", "mine.py", "--plan"]) == 0
+    assert bench.main(["verify", "c.yaml", "--variants", "mine.py", "--device", "cpu"]) == 1
+    assert "the reference of cu_seqlens says nothing of 'cu_seqlens'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_import_is_reported(tmp_path):

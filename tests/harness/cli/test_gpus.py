@@ -7,7 +7,7 @@ import pytest
 from harness.cli import run as run_command
 from harness.records.file import read_run
 from harness.runner import run, several_gpus
-from harness.timing import environment
+from harness.timing import gpus
 from harness.timing.gpus import VisibleGpu
 from tests.harness.cli.test_cli import call
 from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
@@ -19,7 +19,7 @@ def on_gpus(bench, monkeypatch):  # noqa: F811
     monkeypatch.setattr(
         run_command, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))]
     )
-    monkeypatch.setattr(environment, "choose_device", lambda wanted: "cpu")
+    monkeypatch.setattr(gpus, "choose_device", lambda wanted: "cpu")
     monkeypatch.setattr(several_gpus, "Worker", lambda job: run.Worker(job))  # which bench replaces
     return lambda *arguments, **more: bench("--device", "auto", *arguments, **more)
 
