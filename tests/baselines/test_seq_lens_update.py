@@ -315,7 +315,7 @@ def test_a_step_never_waits_for_the_device_and_a_graph_reads_the_host_arrays_ane
     with torch.cuda.graph(graph, stream=stream):
         launch()
     for f in fields(x):
-        if f.type == "Tensor":
+        if f.type == "torch.Tensor":
             getattr(x, f.name).copy_(getattr(second, f.name))
     for f in fields(out):
         getattr(out, f.name).fill_(-3)
