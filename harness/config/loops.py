@@ -15,7 +15,7 @@ from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Ge
 from harness.config.load import Source
 from harness.config.sweep import Group
 from harness.contract import Operator, Point, Variant
-from harness.records.choose import kept, matching
+from harness.records.choose import Selector
 from harness.records.decode_loop import Loop, loop_key
 from harness.records.schema import Status
 from harness.wording import did_you_mean, first_line, printable
@@ -166,21 +166,15 @@ def _kept(source: Source, groups: Sequence[LoopGroup], only: Sequence[str]) -> l
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
         return list(groups)
-    used, found = set(), []
+    selector, found = Selector(only), []
     for group in groups:
-        chosen = []
-        for stack in group.stacks:
-            hits = matching(only, (stack.name, group.key(stack.name)))
-            used |= hits
-            if kept(only, hits):
-                chosen.append(stack)
+        chosen = [stack for stack in group.stacks if selector.keeps((stack.name, group.key(stack.name)))]
         if chosen:
             with_reference = [one for one in group.stacks if one in chosen or one.name == group.reference]
             found.append(replace(group, stacks=tuple(with_reference)))
-    for pattern in only:
-        if pattern not in used:
-            hint = did_you_mean(pattern, list(groups[0].config.stacks))
-            raise source.error("", f"--only {pattern} matches no stack and no loop{hint}")
+    if (unused := selector.unused) is not None:
+        hint = did_you_mean(unused, list(groups[0].config.stacks))
+        raise source.error("", f"--only {unused} matches no stack and no loop{hint}")
     if not found:
         raise source.error("", "--only leaves out every loop; name some to keep")
     return found

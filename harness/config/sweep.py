@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.config.load import ConfigError, Source
 from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.records.choose import kept, matching
+from harness.records.choose import Selector
 from harness.records.schema import Cell, Metrics, Status, cell_key
 from harness.wording import did_you_mean, first_line, printable
 
@@ -153,13 +153,12 @@ def select(source: Source, variants: Sequence[Variant]) -> list[Variant]:
     if wanted == "all":
         return healthy
     patterns = [wanted] if isinstance(wanted, str) else wanted
-    for i, pattern in enumerate(patterns):
-        if not any(matching([pattern], (v.name, v.id)) for v in healthy):
-            key = "variants" if isinstance(wanted, str) else f"variants[{i}]"
-            raise source.error(
-                key, f"no variant matches {pattern!r}{did_you_mean(pattern, sorted({v.name for v in healthy}))}"
-            )
-    chosen = [v for v in healthy if kept(patterns, matching(patterns, (v.name, v.id)))]
+    selector = Selector(patterns)
+    chosen = [v for v in healthy if selector.keeps((v.name, v.id))]
+    if (unused := selector.unused) is not None:
+        key = "variants" if isinstance(wanted, str) else f"variants[{patterns.index(unused)}]"
+        hint = did_you_mean(unused, sorted({v.name for v in healthy}))
+        raise source.error(key, f"no variant matches {unused!r}{hint}")
     if not chosen:
         raise source.error("variants", "every variant is left out; name one to keep")
     return chosen
@@ -198,21 +197,20 @@ def plan(
     chosen = select(source, variants)
     references = baselines(source, chosen)
     groups: list[Group] = []
-    used: set[str] = set()
+    selector = Selector(only)
     for operator, point in expand(source, operators):
         labels = (operator.label(point), operator.spelt_out(point))
-        selected = []
-        for v in (v for v in chosen if v.operator == operator.name):
-            hits = matching(only, [v.name, v.id, *(cell_key(v.operator, v.name, label) for label in labels)])
-            used.update(hits)
-            if kept(only, hits):
-                selected.append(v)
+        selected = [
+            v
+            for v in chosen
+            if v.operator == operator.name
+            and selector.keeps([v.name, v.id, *(cell_key(v.operator, v.name, label) for label in labels)])
+        ]
         if selected:
             groups.append(Group(operator, point, tuple(selected), references.get(operator.name)))
-    for pattern in only:
-        if pattern not in used:
-            names = sorted({name for v in chosen for name in (v.name, v.id)})
-            raise source.error("", f"--only {pattern} matches no cell{did_you_mean(pattern, names)}")
+    if (unused := selector.unused) is not None:
+        names = sorted({name for v in chosen for name in (v.name, v.id)})
+        raise source.error("", f"--only {unused} matches no cell{did_you_mean(unused, names)}")
     if not groups and only:
         raise source.error("", "--only leaves out every cell; name some to keep")
     if not groups:

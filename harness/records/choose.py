@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import structs
@@ -10,27 +10,38 @@ from msgspec import structs
 from harness.records.schema import Cell, Run, axis_texts
 
 
-def matching(globs: Iterable[str], names: Collection[str]) -> set[str]:
-    """The globs that, without their ``!``, fit one of the names of something."""
-    return {glob for glob in globs if any(fnmatchcase(name, glob.removeprefix("!")) for name in names)}
+class Selector:
+    """Globs are alternatives; those that begin with ``!`` leave out what they match, whatever else does."""
 
+    def __init__(self, globs: Sequence[str]) -> None:
+        self._globs = globs
+        self._unused = dict.fromkeys(globs)
 
-def kept(globs: Sequence[str], hits: Collection[str]) -> bool:
-    """Whether to keep something that ``hits`` of the globs match: one without ``!`` matches it, or all globs have one;
-    and no glob with ``!`` matches it.
-    """
-    return not any(one.startswith("!") for one in hits) and (bool(hits) or all(one.startswith("!") for one in globs))
+    def keeps(self, names: Iterable[str]) -> bool:
+        """Whether no ``!`` glob matches one of the names, and another glob does, unless all have ``!``."""
+        names = tuple(names)
+        hits = [glob for glob in self._globs if any(fnmatchcase(name, glob.removeprefix("!")) for name in names)]
+        for glob in hits:
+            self._unused.pop(glob, None)
+        if any(glob.startswith("!") for glob in hits):
+            return False
+        return bool(hits) or all(glob.startswith("!") for glob in self._globs)
+
+    @property
+    def unused(self) -> str | None:
+        """The first glob that has matched nothing so far."""
+        return next(iter(self._unused), None)
 
 
 def is_chosen(cell: Cell, only: Sequence[str]) -> bool:
-    """Whether a cell matches one of the globs (any cell if all exclude) and none of those with "!" in front: by its
-    variant, ``operator/variant``, or its key with or without the axes at their defaults.
+    """Whether ``only`` keeps a cell: by its variant, ``operator/variant``, or its key with or without the axes at their
+    defaults.
     """
     if not only:
         return True
     every_axis = ",".join(f"{axis}={text}" for axis, text in axis_texts(cell.point, cell.axes).items())
     names = (cell.variant, f"{cell.operator}/{cell.variant}", cell.key, f"{cell.operator}/{cell.variant}/{every_axis}")
-    return kept(only, matching(only, names))
+    return Selector(only).keeps(names)
 
 
 def chosen(run: Run, only: Sequence[str]) -> Run:
