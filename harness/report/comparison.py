@@ -369,7 +369,8 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
     console = PrintableConsole(record=True, file=io.StringIO(), width=HTML_COLUMNS, highlight=False)
     comparison_console(comparison, console, sort)
     figure = picture[picture.index("<svg") :] if picture else ""
-    return console.export_html().replace("</body>", f"{figure}</body>")
+    page = console.export_html().replace("</style>", "svg { max-width: 100%; height: auto }\n</style>")
+    return page.replace("</body>", f"{figure}</body>")
 
 
 def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], list[list[str]]]:
