@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 
 import pynvml
@@ -38,6 +39,9 @@ def visible_gpus() -> list[VisibleGpu]:
     entries = uuids
     if (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         entries = [entry.strip() for entry in chosen.split(",") if entry.strip()]
+        # CUDA ignores an index that no GPU has, such as -1, and all entries behind it.
+        is_there = lambda entry: not entry.lstrip("-").isdecimal() or 0 <= int(entry) < len(present)  # noqa: E731
+        entries = list(takewhile(is_there, entries))
     return [VisibleGpu(i, entry, _used_by(_handle(entry, present, uuids))) for i, entry in enumerate(entries)]
 
 

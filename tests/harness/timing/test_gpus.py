@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from harness.timing import gpus
-from harness.timing.gpus import choose_gpus
+from harness.timing.gpus import choose_device, choose_gpus
 from harness.timing.host_lock import HostLock
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]
@@ -35,6 +35,22 @@ def test_gpus_are_chosen_by_number_all_or_index(driver, monkeypatch):
     assert [gpu.visible for gpu in choose_gpus("device=2,0")] == ["GPU-cccc", "GPU-aaaa"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
     assert [(gpu.index, gpu.visible) for gpu in choose_gpus("all")] == [(0, "2"), (1, "1")]
+
+
+@pytest.mark.parametrize(
+    ("visible", "device"), [(None, "cuda"), ("1", "cuda"), ("", "cpu"), ("-1", "cpu"), ("7,0", "cpu")]
+)
+def test_auto_is_a_gpu_where_cuda_would_see_one(driver, visible, device, monkeypatch):
+    monkeypatch.setattr(gpus, "version", lambda package: "2.14.1")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert choose_device("auto") == device
+    assert choose_device("cpu") == "cpu"
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match="--device cpu"):
+            choose_device("cuda")
+    monkeypatch.setattr(gpus, "version", lambda package: "2.14.1+cpu")
+    assert choose_device("auto") == "cpu"
 
 
 def test_a_gpu_in_use_is_left_out_where_others_do_and_named_where_not(driver, monkeypatch):
