@@ -29,9 +29,10 @@ def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeo
         device = device_of(options)
         interpreter.choose(device)
         with probing(options.variants, device) as probe, lazy_torch():
-            discover()
-            if probe is not None:
-                probe.wait(import_limit_s)
+            catalog = discover()
+            if probe is None:
+                return device, catalog
+            probe.wait(import_limit_s)
         return device, discover(options.variants)
 
 
