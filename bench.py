@@ -19,8 +19,11 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Command:
-    """help: one line. examples: arguments of bench.py, each on a line of the command's own help."""
+    """runs: ``module:function`` of harness/cli, which takes the options and returns the exit code. help: one line.
+    examples: arguments of bench.py, each on a line of the command's own help.
+    """
 
+    runs: str
     help: str
     examples: tuple[str, ...]
     add_options: Callable[[argparse.ArgumentParser], None]
@@ -382,53 +385,74 @@ def _add_sweep_options(command: argparse.ArgumentParser) -> None:
     _add_device(command)
 
 
-#: Every command, in the order of the help. A new one is an entry here and a function NAME_command in
-#: harness/cli/commands.py.
+#: Every command, in the order of the help.
 COMMANDS = {
     "run": Command(
+        "run:run",
         "verify and measure; write record, tables and plots (the default)",
         ("configs/mtp3.yaml", "configs/mtp3.yaml --variants my_kernel.py --only 'decode_native/*'"),
         _run_options,
     ),
     "verify": Command(
+        "commands:verify_command",
         "check variants on many more points; nothing is timed",
         ("verify configs/mtp3.yaml", "verify --defects"),
         _verify_options,
     ),
     "compare": Command(
+        "commands:compare_command",
         "faster or slower? two revisions, or two variants, from records",
         ("compare base/ head/", "compare results/mine --variants mine cuda_fused"),
         _compare_options,
     ),
     "gate": Command(
+        "commands:gate_command",
         "is this tree slower than REV? measures both in turns until it is sure",
         ("gate configs/mtp3.yaml --base main",),
         _gate_options,
     ),
-    "merge": Command("join the shards of a sweep into one run", ("merge a/ b/ --out all/",), _merge_options),
-    "plot": Command("draw all plots of records", ("plot results/mtp3",), _plot_options),
+    "merge": Command(
+        "commands:merge_command", "join the shards of a sweep into one run", ("merge a/ b/ --out all/",), _merge_options
+    ),
+    "plot": Command("commands:plot_command", "draw all plots of records", ("plot results/mtp3",), _plot_options),
     "report": Command(
+        "commands:report_command",
         "GPU models side by side: a column and a panel for each",
         ("report h200/full.jsonl h100/full.jsonl",),
         _report_options,
     ),
     "check-record": Command(
-        "is this record fit to be committed?", ("check-record results/mtp3",), _check_record_options
+        "commands:check_record_command",
+        "is this record fit to be committed?",
+        ("check-record results/mtp3",),
+        _check_record_options,
     ),
     "export": Command(
-        "a table for pandas: a row per figure and cell", ("export results/mtp3 --csv > cells.csv",), _export_options
+        "commands:export_command",
+        "a table for pandas: a row per figure and cell",
+        ("export results/mtp3 --csv > cells.csv",),
+        _export_options,
     ),
     "history": Command(
-        "where times changed over many commits", ("history results/nightly --only '*_fused'",), _history_options
+        "commands:history_command",
+        "where times changed over many commits",
+        ("history results/nightly --only '*_fused'",),
+        _history_options,
     ),
-    "list": Command("operators; or all about one of them", ("list", "list decode_native"), _list_options),
+    "list": Command(
+        "commands:list_command", "operators; or all about one of them", ("list", "list decode_native"), _list_options
+    ),
     "profile": Command(
+        "commands:profile_command",
         "kernels, gaps and API calls of each cell, under a profiler",
         ("profile configs/smoke.yaml --tool nsys",),
         _profile_options,
     ),
     "doctor": Command(
-        "is this GPU fit to measure? calibrates the timer and looks for profilers", ("doctor",), _doctor_options
+        "commands:doctor_command",
+        "is this GPU fit to measure? calibrates the timer and looks for profilers",
+        ("doctor",),
+        _doctor_options,
     ),
 }
 
@@ -478,20 +502,20 @@ def _run(arguments: list[str]) -> int:
             return 2
         arguments.insert(0, "run")
     options = parser().parse_args(arguments)
-    from harness.runner.interrupt import exit_on_interrupt, signals_interrupt
+    from harness.session.interrupt import exit_on_interrupt, signals_interrupt
 
     with signals_interrupt():
         with exit_on_interrupt():
             if options.command in ("run", "verify") and not getattr(options, "plan", False):
-                from harness.runner import fork_server
+                from harness.session import fork_server
 
                 with suppress(OSError):  # reported where a worker is started
                     fork_server.start()  # it loads torch meanwhile
             from harness.lazy_torch import lazy_torch
 
             with lazy_torch():
-                from harness.cli import commands
-        return commands.execute(options)
+                from harness.cli.commands import execute
+        return execute(COMMANDS[options.command].runs, options)
 
 
 if __name__ == "__main__":

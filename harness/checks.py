@@ -6,7 +6,7 @@ Never imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,24 @@ WAIVABLE = tuple(check.name for check in CHECKS if check.waivable)
 class Mismatch(Exception):
     """A launch failed a check; the message says where, with expected and actual values.
 
+    element: the first wrong element, as the fields tensor, index, expected, got and wrong of a Finding.
+
     Raises ValueError for a check that is not in CHECKS.
     """
 
-    def __init__(self, check: str, message: str) -> None:
+    def __init__(self, check: str, message: str, **element: Any) -> None:
         if check not in NAMES:
             raise ValueError(f"{check!r} is not listed in harness/checks.py")
         super().__init__(message)
-        self.check = check
+        self.check, self.element = check, element
 
     @property
     def message(self) -> str:
         return self.args[0]
+
+    def within(self, where: str) -> Mismatch:
+        """The same, with where it was found in front of its message."""
+        return Mismatch(self.check, f"{where}: {self.message}", **self.element)
 
     def __str__(self) -> str:
         return f"{self.check}: {self.message}"

@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 #: one (``vllm:v1/worker/mamba_utils.py``), that must be installed; ``|`` separates alternatives.
 GPU, COMPILER = "cuda", "compiler"
 
-#: Suffix of the name of a hard point when it runs in buffers that start one element past an aligned address.
-UNALIGNED = ", unaligned buffers"
-#: Suffix when the rows of an input lie so far apart that offsets do not fit 32 bits.
-FAR = ", rows beyond 2^31"
+#: How else a hard point runs -> suffix of its name: in buffers that start one element past an aligned address; with
+#: rows of an input so far apart that offsets do not fit 32 bits.
+BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31"})
+Buffers = Literal["unaligned", "far"]
 
 #: Dataclass field metadata of an input or output that stays on the CPU, like the host copies that engines keep beside
 #: their device tensors.
 HOST = MappingProxyType({"host": True})
+
+
+def in_buffers(name: str, buffers: Buffers | None) -> str:
+    """The name of a hard point with its suffix."""
+    return name + (BUFFERS[buffers] if buffers else "")
 
 
 class Point(Mapping[str, Any]):
@@ -188,6 +193,13 @@ class Operator:
             full[axis.name] = values[axis.name] if axis.name in values else axis.default_at(full)
         return Point(full)
 
+    def values(self, point: Point) -> dict[str, int | float | str]:
+        """Axis -> its value, as a number or as the label of what is none."""
+        return {
+            axis.name: value if isinstance(value := point[axis.name], int | float) else axis.label(value)
+            for axis in self.axes
+        }
+
     def broken_rule(self, point: Point) -> Rule | None:
         """The first rule that the point breaks; None where it is legal."""
         return next((rule for rule in self.rules if not rule.holds(point)), None)
@@ -249,9 +261,21 @@ class Variant:
     def id(self) -> str:
         return f"{self.operator}/{self.name}"
 
-    def limit_at(self, name: str) -> str | None:
+    def limit_at(self, name: str, buffers: Buffers | None = None) -> str | None:
         """Why the variant does not support a hard point or a sequence; None where it must."""
+        name = in_buffers(name, buffers)
         return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
+
+    @property
+    def is_slow_to_verify(self) -> bool:
+        """Whether torch.compile, or on a CPU Triton's interpreter, needs seconds for its hard points."""
+        return COMPILER in self.requires or self.is_interpreted
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Whether Triton's interpreter runs a kernel that its set-up can name."""
+        named = getattr(self.setup, "__globals__", {}).values()
+        return any(type(value).__name__ == "InterpretedFunction" for value in named)
 
 
 def variant(

@@ -10,18 +10,23 @@ import importlib
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from os.path import relpath
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from baselines.workloads.engine_state import LoopBinding
-from harness.contract import COMPILER, FAR, GPU, UNALIGNED, Consumer, Operator, Variant
-from harness.packages import in_words, is_there
+from harness.contract import BUFFERS, COMPILER, GPU, Consumer, Operator, Variant
+from harness.packages import is_there
+from harness.records.schema import Code, Reason
 from harness.wording import did_you_mean, first_line
+
+if TYPE_CHECKING:
+    from harness.config.work_items import Cells
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
@@ -52,6 +57,11 @@ class Catalog:
 
     def find(self, operator: str, name: str) -> Variant:
         return next(v for v in self.variants if v.operator == operator and v.name == name)
+
+    def variants_of(self, items: Iterable[Cells]) -> list[Variant]:
+        """Each once, in the order of the items."""
+        ids = dict.fromkeys((item.operator, name) for item in items for name in item.variants)
+        return [self.find(*one) for one in ids]
 
 
 def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] = lambda module: None) -> Catalog:
@@ -194,7 +204,7 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
 def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
     """A limit that names nothing would excuse nothing, and stand in tables all the same."""
     hard = [one.name for one in operator.hard_points]
-    names = [*hard, *operator.sequences, *(f"{name}{more}" for name in hard for more in (UNALIGNED, FAR))]
+    names = [*hard, *operator.sequences, *(f"{name}{more}" for name in hard for more in BUFFERS.values())]
     for glob in variant.limits:
         if not any(fnmatchcase(name, glob) for name in names):
             hint = did_you_mean(glob, names)
@@ -230,15 +240,15 @@ def _import_error(error: BaseException) -> str:
     return first_line(error)
 
 
-def unavailable(variant: Variant | Consumer, device: str) -> str | None:
+def unavailable(variant: Variant | Consumer, device: str) -> Reason | None:
     """Why it cannot run on a device ("cuda" or "cpu") of this machine; None where it can."""
     for need in variant.requires:
         if need == GPU:
-            if device != "cuda":
-                return "needs a GPU"
+            missing = device != "cuda"
         elif need == COMPILER:
-            if not (shutil.which("g++") or shutil.which("clang++")):
-                return "needs a C++ compiler (g++ or clang++) for torch.compile"
-        elif not is_there(need):
-            return f"needs {in_words(need)}"
+            missing = not (shutil.which("g++") or shutil.which("clang++"))
+        else:
+            missing = not is_there(need)
+        if missing:
+            return Reason(code=Code.NEEDS, detail=need)
     return None

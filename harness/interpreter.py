@@ -10,7 +10,7 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
@@ -25,11 +25,6 @@ def choose(device: str) -> None:
         os.environ[SWITCH] = "1"
     else:
         os.environ.pop(SWITCH, None)
-
-
-def runs(function: Callable) -> bool:
-    """Whether the interpreter runs a Triton kernel that this function can name. Its module was imported with it on."""
-    return any(type(value).__name__ == "InterpretedFunction" for value in getattr(function, "__globals__", {}).values())
 
 
 def quicken() -> None:

@@ -6,25 +6,15 @@ A point is taken as a whole from the latest run that timed it, so that variants 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import floor_in_words, is_plausible, is_timed, samples
+from harness.analysis.stats import floor_in_words, median_us
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
-
-
-def median_us(cell: Cell, figure: str) -> float | None:
-    """None where the cell was not timed, or its median is not plausible."""
-    median = float(np.median(samples(cell.metrics, figure))) if is_timed(cell, figure) else math.nan
-    return median if is_plausible(median) else None
-
 
 #: Times that differ by less than this share look the same on a logarithmic axis.
 SAME_TIMES = 0.01

@@ -9,12 +9,11 @@ import math
 import textwrap
 from pathlib import Path
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis import stats
 from harness.analysis.history import History, Series
+from harness.analysis.stats import median_us
 from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, environment_caption, new_figure, save
 
 #: Panels of the figure: two screens at 880 px.
@@ -75,8 +74,7 @@ def _panel(ax: Axes, history: History, series: Series) -> None:
     for place, state in enumerate(history.states):
         for run in state.runs:
             cell = next((one for one in run.cells if one.key == series.cell.key), None)
-            if cell is not None and stats.is_timed(cell, series.figure):
-                us = float(np.median(stats.samples(cell.metrics, series.figure)))
+            if cell is not None and (us := median_us(cell, series.figure)) is not None:
                 ax.plot(place, us, "o", color=DOTS, markersize=3, zorder=2)
     places = [place for place, level in enumerate(series.level_us) if level == level]
     ax.step(places, [series.level_us[place] for place in places], where="mid", color=LEVEL, linewidth=1.2, zorder=3)

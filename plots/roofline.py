@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.stats import floor_us, geometric_mean
+from harness.analysis.stats import floor_us, geometric_mean, median_us
 from harness.records.schema import Calibration, Run
 from harness.wording import significant
 from plots._axes import log_y, panel_grid, title_panel
-from plots._panels import Panel, coincides, floor_caption, limits_caption, median_us, panels, runs_of
+from plots._panels import Panel, coincides, floor_caption, limits_caption, panels, runs_of
 from plots._style import (
     FLOOR_STYLE,
     HALO_STYLE,

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from harness.records.profile import PHASES, Profile, Span, Step
+from harness.records.schema import split_key
 from harness.wording import counted, significant
 from plots._lanes import Bar, draw_lanes
 from plots._style import (
@@ -50,7 +51,7 @@ def figure(profile: Profile) -> Figure | None:
         return None
     phases = [phase for phase in PHASES if all(phase in steps for steps in pair)]
     fig = new_figure(0.5 + 2 * ROW_IN)
-    operator, _, point = pair[0][phases[0]].cell.split("/", 2)
+    operator, _, point = split_key(pair[0][phases[0]].cell)
     fig.suptitle("\n".join(textwrap.wrap(f"One call of {operator} at {point}", 110)), fontsize=TITLE_PT)
     grid = fig.add_gridspec(2, len(phases))
     for c, phase in enumerate(phases):
@@ -77,7 +78,7 @@ def chosen(steps: Sequence[Step]) -> tuple[dict[str, Step], dict[str, Step]] | N
     points: dict[tuple[str, str], dict[str, dict[str, Step]]] = {}
     for step in steps:
         if step.device and step.phase in PHASES:
-            operator, variant, point = step.cell.split("/", 2)
+            operator, variant, point = split_key(step.cell)
             points.setdefault((operator, point), {}).setdefault(variant, {})[step.phase] = step
     found = None
     for variants in points.values():
@@ -98,7 +99,7 @@ def _end(step: Step) -> float:
 
 def _title(step: Step) -> str:
     """Variant, launches, and where the time goes."""
-    variant = step.cell.split("/", 2)[1]
+    _, variant, _ = split_key(step.cell)
     busy = _busy_us(step.device)
     gaps = max(span.end_us for span in step.device) - min(span.start_us for span in step.device) - busy
     text = f"{variant}, {_IN_WORDS[step.phase]}: {counted(len(step.device), 'operation')}"

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import structs
 
 from harness.analysis.stats import fit
+from harness.config.work_items import Cells
+from harness.contract import Operator
 from harness.records.file import Writer
 from harness.records.schema import (
     SCHEMA_VERSION,
     Calibration,
     Cell,
+    Code,
     Environment,
+    Finding,
     Header,
     KernelTimes,
     Metrics,
+    Place,
+    Reason,
     Run,
     Status,
 )
@@ -128,6 +136,7 @@ def cell(
             rounds=rounds,
         )
     point = ",".join(f"{name}={value}" for name, value in axes.items())
+    why = {} if reason is None else why_not(status, reason, point)
     return Cell(
         operator=operator,
         variant=variant,
@@ -135,9 +144,24 @@ def cell(
         point=point,
         axes=axes,
         status=Status(status),
-        reason=reason,
         metrics=metrics,
+        **why,
     )
+
+
+def item(operator: Operator, values: dict, names: Sequence[str], **more) -> Cells:
+    """A work item of variants by name."""
+    point = operator.complete(values)
+    of = {"operator": operator.name, "variants": tuple(names), "baseline": operator.baseline} | more
+    return Cells(axes=dict(point), point=operator.label(point), **of)
+
+
+def why_not(status: str, text: str, point: str = "") -> dict[str, Finding | Reason]:
+    """The field of a cell or loop that says why it did not pass."""
+    status = Status(status)
+    if status.is_bad:
+        return {"finding": Finding(status=status, place=Place.POINT, name=point, message=text)}
+    return {"reason": Reason(code=Code.NOT_APPLICABLE, detail=text)}
 
 
 def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: int = 0, **header) -> Run:
@@ -149,7 +173,7 @@ def run(environment: Environment, cells: list[Cell], name: str = "mtp3", seed: i
         "command": f"python bench.py configs/{name}.yaml",
         "started": "2026-01-01T00:00:00+00:00",
         "seed": seed,
-        "config": {"name": name, "itl_tpot": serving},
+        "config": {"name": name, "measure": {"cache": "hot"}, "itl_tpot": serving},
         "environment": environment,
         "calibration": calibration(rng) if environment.device == "cuda" else None,
     }
@@ -214,6 +238,7 @@ def write(run: Run, path: Path) -> Path:
     return path
 
 
-def without_checksums(content: bytes) -> bytes:
-    """A record as older suites wrote it; it may then be edited."""
-    return re.sub(rb',"crc32":"[0-9a-f]{8}"}\n', b"}\n", content)
+def resealed(content: bytes) -> bytes:
+    """An edited record with the checksums of its present lines."""
+    lines = [re.sub(rb'(,"crc32":"[0-9a-f]{8}")?}$', b"", line) for line in content.splitlines()]
+    return b"".join(line + b',"crc32":"%08x"}\n' % zlib.crc32(line) for line in lines)

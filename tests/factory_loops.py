@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
 from harness.records.schema import SCHEMA_VERSION, Environment, Header, Metrics, Run, Status
+from tests import factory
 
 STEPS = 20
 
@@ -64,7 +65,7 @@ def loop(
         axes=axes,
         operators={"op": "variant"},
         status=status,
-        reason=reason,
+        **({} if reason is None else factory.why_not(status, reason)),
         blocks=list(blocks),
         alone=alone,
         trace=list(trace),

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
-from harness.records.schema import Cell, Metrics, Status
-from harness.runner.protocol import Audited, AuditReady, CheckRequest, Done, Fatal, Heartbeat, Job, Ready, Rejection
-from harness.runner.worker import WorkerDied, WorkerSilent
+from collections.abc import Sequence
+
+from harness.config.load import Measure
+from harness.config.work_items import Cells
+from harness.records.schema import Cell, Finding, Metrics, Place, Status
+from harness.session.messages import Audited, AuditReady, Done, Fatal, Heartbeat, Job, Outputs, Ready
+from harness.session.session import Session
+from harness.session.worker import WorkerDied, WorkerSilent
 from tests import factory
 
 KILLED = "the worker process was killed by SIGSEGV"
 READY = Ready(factory.cpu_environment(), None, {})
 
 
-class FakeWorkers:
-    """Replaces the class Worker.
+AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
 
-    script:  task -> its events; a WorkerDied among them is raised.
-    check:   CheckRequest -> its events.
-    starts:  what each process answers once it is up, or an exception to raise; the last one repeats.
-    asked, budgets, started, closed: what happened.
+
+def items(points: int = 1, names: Sequence[str] = "abc", **more) -> list[Cells]:
+    """Work items of an operator "o" at n = 1, 2, ..."""
+    of = {"operator": "o", "variants": tuple(names), "baseline": "a"} | more
+    return [Cells(axes={"n": n}, point=f"n={n}", **of) for n in range(1, points + 1)]
+
+
+class FakeWorkers:
+    """Replaces the class Worker. By role: "evaluate", "audit" and "compare".
+
+    scripts: of each role: item -> its events; a WorkerDied among them is raised. A role without one answers nothing.
+    starts:  of each role: what each process answers once it is up, or an exception to raise; the last one repeats.
+    asked, budgets, started, closed: what happened; the first two of the evaluator, asked also of the auditor.
     """
 
-    def __init__(self, script, starts=(READY,)) -> None:
-        self.script, self.starts = script, list(starts)
-        self.check = lambda request: iter(())
-        self.asked: list[tuple[str, ...]] = []
+    def __init__(self, script, starts=(READY,), **others) -> None:
+        self.scripts = {"evaluate": script} | others
+        self.starts = {"evaluate": list(starts), "audit": [AUDIT_READY], "compare": [Done()]}
+        self.asked: dict[str, list[tuple[str, ...]]] = {"evaluate": [], "audit": [], "compare": []}
         self.budgets: list[float] = []
-        self.started: list[Job] = []
-        self.closed = 0
+        self.started: dict[str, list[Job]] = {"evaluate": [], "audit": [], "compare": []}
+        self.closed: dict[str, int] = {"evaluate": 0, "audit": 0, "compare": 0}
 
-    def __call__(self, job: Job | None = None) -> FakeWorker:
-        if job is not None and job.role == "compare":
-            return FakeComparer()
-        self.started.append(job)
-        answer = self.starts.pop(0) if len(self.starts) > 1 else self.starts[0]
-        return FakeWorker(self, answer)
+    def __call__(self, job: Job) -> FakeWorker:
+        self.started[job.role].append(job)
+        starts = self.starts[job.role]
+        return FakeWorker(self, job.role, starts.pop(0) if len(starts) > 1 else starts[0])
 
 
 class FakeWorker:
     process_id = None
 
-    def __init__(self, all_of_them: FakeWorkers, answer) -> None:
-        self._all, self._answer = all_of_them, answer
+    def __init__(self, all_of_them: FakeWorkers, role: str, answer) -> None:
+        self._all, self._role, self._answer = all_of_them, role, answer
 
     @property
     def up(self):
@@ -52,16 +63,15 @@ class FakeWorker:
             raise self._answer
         return self._answer
 
-    def ask(self, task):
-        if isinstance(task, CheckRequest):
-            yield from self._all.check(task)
-            return
-        self._all.asked.append(task.variants)
-        self._all.budgets.append(task.budget_s)
-        for event in self._all.script(task):
-            if isinstance(event, Exception):
-                raise event
-            yield event
+    def ask(self, item):
+        if self._role != "compare" or isinstance(item, Outputs):
+            self._all.asked[self._role].append(item.variants)
+            if self._role == "evaluate" and isinstance(item, Cells):
+                self._all.budgets.append(item.budget_s)
+            for event in self._all.scripts.get(self._role, lambda item: ())(item):
+                if isinstance(event, Exception):
+                    raise event
+                yield event
 
     def request_exit(self) -> None:
         pass
@@ -70,48 +80,29 @@ class FakeWorker:
         pass
 
     def close(self, wait_s: float = 30.0) -> None:
-        self._all.closed += 1
+        self._all.closed[self._role] += 1
 
 
-class FakeComparer:
-    """Finds nothing wrong; it is never asked to compare, as the workers here send no outputs."""
-
-    up = Done()
-
-    def kill(self) -> None:
-        pass
-
-    def ask(self, task):
-        return iter(())
-
-    def request_exit(self) -> None:
-        pass
-
-    def close(self, wait_s: float = 30.0) -> None:
-        pass
+def run(workers: FakeWorkers, plan: Sequence[Cells], device: str = "cpu", **measure) -> list:
+    """The outcomes of a session with these workers."""
+    with Session(Job(device, (), 0, Measure(**measure), timed=True), workers) as session:
+        return list(session.run(plan))
 
 
-def cell(task, name, status="passed", rounds=3) -> Cell:
-    return Cell(
-        operator=task.operator,
-        variant=name,
-        baseline="a",
-        point=f"n={task.axes['n']}",
-        axes=dict(task.axes),
-        status=Status(status),
-        reason=None if status == "passed" else "wrong",
-        metrics=Metrics(bytes_moved=1, rounds=rounds) if status == "passed" else None,
-    )
+def cell(item: Cells, name: str, status: str = "passed", rounds: int = 3) -> Cell:
+    if status == "passed":
+        return item.cell(name, Status.PASSED, metrics=Metrics(bytes_moved=1, rounds=rounds))
+    return item.failed(name, status=Status(status), message="wrong")
 
 
-def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_reported=()):
+def evaluator(dies_verifying=(), dies_timed=(), dies_late=(), dies_reported=()):
     """Events of an evaluator in which some variants end the process: while verified, while timed, while checked
     afterwards, right after they were reported as failed.
     """
 
-    def script(task):
+    def script(item):
         timed = []
-        for name in task.variants:
+        for name in item.variants:
             yield Heartbeat(name, "verify")
             if name in dies_verifying:
                 yield WorkerDied(KILLED)
@@ -126,24 +117,25 @@ def session(dies_verifying=(), dies_timed=(), dies_late=(), dies_reported=()):
             if name in dies_late:
                 yield WorkerDied(KILLED)
             if name in dies_reported:
-                yield cell(task, name, "failed")
+                yield cell(item, name, "failed")
                 yield WorkerDied("the CUDA context was lost")
-            yield cell(task, name)
+            yield cell(item, name)
 
     return script
 
 
 def auditor(dies=(), rejects=()):
-    def script(task):
-        for name in task.variants:
+    def script(item):
+        for name in item.variants:
             yield Heartbeat(name, "audit")
             if name in dies:
                 yield WorkerDied(KILLED)
             counts = {"cupti_launches": None, "eager_launches": 1, "allocations": 0}
-            yield Audited(name, counts, Rejection(Status.MISMATCH, "no_sync: it waits") if name in rejects else None)
+            found = {"status": Status.MISMATCH, "check": "no_sync", "message": "it waits"}
+            finding = Finding(place=Place.POINT, name=item.point, **found) if name in rejects else None
+            yield Audited(name, counts, finding)
 
     return script
 
 
-AUDIT_READY = AuditReady({"null": {"cupti_us": [0.7]}}, {1000: {"cupti_us": [1.7]}}, None)
-SILENT = WorkerSilent("no sign of life for 600 s")
+SILENT = WorkerSilent("the worker process did not respond for 600 s")

@@ -1,6 +1,6 @@
 """A worker without torch: the real process, pipe and signals, and an evaluator whose variants do what their names say.
 
-``serve`` replaces harness.runner.worker._serve, which it calls after replacing the evaluator.
+``serve`` replaces harness.session.worker._serve, which it calls after replacing the evaluator.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import os
 import signal
 import stat
 import sys
-import threading
 import time
 from contextlib import suppress
 from types import ModuleType
 
 from harness.records.schema import Cell, Status
-from harness.runner import worker
-from harness.runner.protocol import Heartbeat, Ready
+from harness.session import worker
+from harness.session.messages import Heartbeat, Ready
 from tests import factory
 
 _serve = worker._serve
@@ -34,13 +33,6 @@ class Unprintable(Exception):
 
 class Panic(BaseException):
     pass
-
-
-class Unpicklable(Exception):
-    """Neither its class nor its lock can be pickled."""
-
-    def __init__(self) -> None:
-        super().__init__("unpicklable", threading.Lock())
 
 
 class Evaluator:
@@ -63,7 +55,7 @@ class Evaluator:
     def close(self) -> None:
         pass
 
-    def group(self, task):
+    def cells(self, task):
         for name in task.variants:
             yield Heartbeat(name, "verify")
             yield getattr(self, name)(task, name)
@@ -98,8 +90,8 @@ class Evaluator:
     def panics(self, task, name):
         raise Panic("at the disco")
 
-    def returns_what_cannot_be_pickled(self, task, name):
-        return Unpicklable()
+    def returns_what_cannot_be_encoded(self, task, name):
+        return object()
 
     def writes_into_the_pipe(self, task, name):
         for descriptor in range(3, 64):
@@ -125,7 +117,7 @@ class Evaluator:
 
 
 def serve(connection, output, job) -> None:
-    evaluator, measure = ModuleType("harness.runner.evaluator"), ModuleType("harness.runner.measure")
+    evaluator, measure = ModuleType("harness.session.evaluator"), ModuleType("harness.session.measure")
     evaluator.Evaluator, measure.ContextLost = Evaluator, ContextLost
-    sys.modules |= {"harness.runner.evaluator": evaluator, "harness.runner.measure": measure}
+    sys.modules |= {"harness.session.evaluator": evaluator, "harness.session.measure": measure}
     _serve(connection, output, job)

@@ -5,11 +5,12 @@ from harness import interpreter
 interpreter.choose("cpu")
 
 from harness.config.load import Measure  # noqa: E402
-from harness.config.sweep import Group  # noqa: E402
 from harness.profiling.workload import Workload  # noqa: E402
+from harness.records.endings import ending  # noqa: E402
 from harness.records.profile import PHASES  # noqa: E402
-from harness.runner.evaluator import Evaluator  # noqa: E402
-from harness.runner.protocol import Job, Task  # noqa: E402
+from harness.session.evaluator import Evaluator  # noqa: E402
+from harness.session.messages import Job  # noqa: E402
+from tests import factory  # noqa: E402
 
 OPERATOR, HEALTHY = "decode_native", "chain"
 BREAKING = ("breaks_when_timed", "breaks_at_once")
@@ -24,12 +25,11 @@ def main() -> None:
     evaluator.bring_up()
     evaluator.ready()
     operator = evaluator.catalog.operators[OPERATOR]
-    point = operator.complete(VALUES)
-    for event in evaluator.group(Task(OPERATOR, dict(point), (HEALTHY, *BREAKING), budget_s=0.1)):
+    item = factory.item(operator, VALUES, (HEALTHY, *BREAKING), budget_s=0.1)
+    for event in evaluator.cells(item):
         if hasattr(event, "status"):
-            print(event.variant, event.status, event.reason)
-    variants = tuple(evaluator.catalog.find(OPERATOR, name) for name in (HEALTHY, *BREAKING))
-    workload = Workload([Group(operator, point, variants)], "cpu", 0, PHASES)
+            print(event.variant, event.status, ending(event))
+    workload = Workload([item], evaluator.catalog, "cpu", 0, PHASES)
     workload.run(CALLS)
     for key, reason in workload.failed.items():
         print("profile:", key, reason)

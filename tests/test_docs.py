@@ -1,5 +1,6 @@
 """The documents: measured parts are those of the records, links lead somewhere, the example runs."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -124,3 +125,24 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     assert "deep_gemm 2.5.0" in text
     assert "does not support" in text
     assert "decode_native" not in text
+
+
+def test_the_way_of_a_cell_names_functions_that_exist():
+    """And is no longer than it says: 45 functions at most."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = text.partition("## The way of a cell")[2].partition("\n## ")[0]
+    hops = re.findall(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    numbers = [int(number) for number, _, _ in hops]
+    first, second = numbers[: numbers.index(1, 1)], numbers[numbers.index(1, 1) :]
+    assert (first, second) == (list(range(1, len(first) + 1)), list(range(1, len(second) + 1)))
+    assert len(first) <= 45
+    missing = [(file, name) for _, file, name in hops if name not in functions_of((ROOT / "harness" / file).resolve())]
+    assert missing == []
+
+
+def functions_of(path: Path) -> set[str]:
+    """Names of its functions, and of methods as ``Class.method``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    inner = {f"{one.name}.{node.name}" for one in classes for node in one.body if isinstance(node, ast.FunctionDef)}
+    return inner | {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

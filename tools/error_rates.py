@@ -33,9 +33,8 @@ from scipy.stats import rankdata
 
 from harness.analysis import moderated, stats
 from harness.analysis.compare import MACHINE_SPREAD, MIN_PROCESSES, POWER, Rule
-from harness.records.choose import chosen
 from harness.records.schema import RecordError, Run
-from harness.records.sides import read_side
+from harness.records.select import chosen, read_side
 
 #: Rounds of a synthetic process.
 ROUNDS = 15

@@ -57,10 +57,10 @@ from harness.report.console import make_console, print_rows, progress_bar
 from harness.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from harness.config.sweep import Group
+    from harness.config.work_items import Cells
     from harness.contract import Operator, Point
     from harness.discover import Catalog
-    from harness.verify.hard_points import Finding
+    from harness.records.schema import Finding, Reason
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "tools" / "mutants"
@@ -128,12 +128,13 @@ class Case(msgspec.Struct, frozen=True):
 
 class Result(msgspec.Struct, frozen=True):
     """killer: the part of ``verify`` that rejected it; None where it passed, or was not run, as it does not compile or
-    cannot be imported. where, message: of the rejection, or of that error. seconds: that its process took.
+    cannot be imported. where, check, message: of the rejection, or of that error. seconds: that its process took.
     left_out: points and batches that Triton's interpreter had no time for.
     """
 
     killer: Killer | Literal["no_crash"] | None
     where: str | None = None
+    check: str | None = None
     message: str | None = None
     seconds: float = 0.0
     left_out: int = 0
@@ -190,14 +191,14 @@ def chosen(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
 class Prepared:
     """What all mutants of an operator share.
 
-    capacity, sweep: the points of these parts, the latter with their variants.
+    capacity, sweep: the points of these parts, all with the variants that run there.
     inputs, expected: (point, seed) -> batch; identity of a batch -> the reference's answer.
     kept: modules of operators that a process need not import again.
     """
 
     operator: Operator
-    capacity: list[Point]
-    sweep: list[Group]
+    capacity: list[Cells]
+    sweep: list[Cells]
     kept: frozenset[str]
     inputs: dict[tuple[str, int], Any] = field(default_factory=dict)
     expected: dict[int, Any] = field(default_factory=dict)
@@ -231,8 +232,10 @@ def prepare(name: str, seed: int) -> Prepared:
 
     torch.set_num_threads(1)
     import harness.cuda_graph
-    import harness.runner.evaluator
+    import harness.session.evaluator
     import harness.verify.random_batches  # noqa: F401
+    from harness.config.sweep import cells
+    from harness.contract import Point
     from harness.discover import discover
     from harness.verify.capacity import capacity_points
 
@@ -241,22 +244,25 @@ def prepare(name: str, seed: int) -> Prepared:
     kept = frozenset(_operator_modules())
     catalog = discover()
     operator = catalog.operators[name]
-    capacity = capacity_points(operator, catalog.of(name), seed)
+    points = capacity_points(operator, catalog.of(name), seed)
+    capacity = [cells(operator, point, catalog.of(name), at_capacity=True) for point in points]
     prepared = Prepared(operator, capacity, _sweep(catalog, name), kept)
-    for point in capacity:
+    for point in (Point(item.axes) for item in capacity):
         prepared.answer(point, [seed])
         prepared.inputs[operator.spelt_out(point), seed + 1] = operator.make_inputs(point, seed + 1)
     return prepared
 
 
-def _sweep(catalog: Catalog, name: str) -> list[Group]:
+def _sweep(catalog: Catalog, name: str) -> list[Cells]:
     from harness.config.load import load
     from harness.config.sweep import plan
+    from harness.contract import Point
     from harness.verify.points import tensor_bytes
 
     source = next(source for source in (load(ROOT / path) for path in SWEEPS) if name in source.config.operators)
-    groups = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
-    return [group for group in groups if tensor_bytes(group.operator.make_outputs(group.point)) <= MOST_BYTES]
+    items = plan(source, catalog.operators, catalog.variants, [f"{name}/*"])
+    make_outputs = catalog.operators[name].make_outputs
+    return [item for item in items if tensor_bytes(make_outputs(Point(item.axes))) <= MOST_BYTES]
 
 
 def _operator_modules() -> list[str]:
@@ -303,9 +309,10 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     use_tree(tree, prepared.kept if shared else ())
 
     from harness.config.load import Measure
-    from harness.records.schema import Cell
-    from harness.runner.evaluator import Evaluator
-    from harness.runner.protocol import Job, RandomRequest, Task, is_left_out
+    from harness.config.work_items import Checked, RandomBatches, Verify
+    from harness.records.schema import Cell, Code
+    from harness.session.evaluator import Evaluator
+    from harness.session.messages import Job
     from harness.verify import random_batches
     from harness.verify.hard_points import check_variant, far_rows
 
@@ -313,46 +320,51 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
     catalog = evaluator.catalog
     if catalog.broken:
-        return Result(None, *next(iter(catalog.broken.items())))
+        file, problem = next(iter(catalog.broken.items()))
+        return Result(None, file, None, problem)
     variant = catalog.find(case.operator, case.variant)
     left_out = 0
 
-    def rejected(part: Killer, findings: Iterable[Finding]) -> Result | None:
+    def is_left_out(reason: Reason | None) -> bool:
+        return reason is not None and reason.code is Code.INTERPRETER_BUDGET
+
+    def rejected(part: Killer, findings: Iterable[Finding | Checked]) -> Result | None:
         nonlocal left_out
-        for finding in findings:
-            left_out += is_left_out(finding.message)
-            if finding.check in COMPILE_ERRORS:
-                return Result(None, finding.name, finding.message)
-            if finding.outcome in ("rejected", "failed"):
-                return Result(part, finding.name, f"{finding.check}: {finding.message}")
+        for one in findings:
+            finding = one.finding if isinstance(one, Checked) else one
+            left_out += is_left_out(finding.reason)
+            if finding.status.is_bad:
+                killer = None if finding.error in COMPILE_ERRORS else part
+                return Result(killer, finding.name, finding.check or finding.error, finding.message)
         return None
 
-    if result := rejected("hard point", evaluator.check_variant(case.operator, case.variant)):
+    if result := rejected("hard point", evaluator.verify(Verify(operator=case.operator, variant=case.variant))):
         return result
     plain = catalog.operators[case.operator]
     if shared:
         catalog.operators[case.operator] = prepared.answering()
 
-    def rejected_at(part: Killer, points: Iterable[Point], at_capacity: bool) -> Result | None:
+    def rejected_at(part: Killer, items: Iterable[Cells]) -> Result | None:
         nonlocal left_out
-        for point in points:
-            task = Task(case.operator, dict(point), (case.variant,), 0.0, at_capacity)
-            for cell in (event for event in evaluator.group(task) if isinstance(event, Cell)):
+        for item in items:
+            alone = item.of([case.variant])
+            for cell in (event for event in evaluator.cells(alone) if isinstance(event, Cell)):
                 left_out += is_left_out(cell.reason)
-                if cell.status.is_bad:
-                    return Result(part, cell.point, cell.reason)
+                if cell.finding is not None:
+                    found = cell.finding
+                    return Result(part, cell.point, found.check or found.error, found.message)
         return None
 
-    if result := rejected_at("capacity", prepared.capacity, True):
+    if result := rejected_at("capacity", prepared.capacity):
         return result
-    if result := rejected("random", evaluator.check_random(RandomRequest(case.operator, case.variant, RANDOM_BATCHES))):
+    random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
+    if result := rejected("random", evaluator.random_batches(random)):
         return result
     if result := rejected("hard point", far_rows(plain, variant, device, seed)):
         return result
     if not sweep:
         return Result(None, left_out=left_out)
-    mine = [group.point for group in prepared.sweep if case.variant in (variant.name for variant in group.variants)]
-    if result := rejected_at("sweep", mine, False):
+    if result := rejected_at("sweep", prepared.sweep):
         return result
     thorough = check_variant(plain, variant, device, seed) if device == "cuda" else ()
     return rejected("hard point", thorough) or Result(None, left_out=left_out)
@@ -368,7 +380,7 @@ def _case_process(
     output: Path,
     answer: Connection,
 ) -> None:
-    from harness.runner.fork_server import end_with_parent
+    from harness.session.fork_server import end_with_parent
 
     end_with_parent()
     with output.open("w") as file:
@@ -402,9 +414,9 @@ class _Running:
                 (line for line in reversed(printed) if re.match(r"[\w.]*(Error|Exception)\b", line)), printed[-1]
             )
             message = f"exit code {self.process.exitcode}: {error}"
-            return Result("no_crash", "process", message, seconds)
+            return Result("no_crash", "process", None, message, seconds)
         if seconds > timeout_s:
-            return Result("no_crash", "process", f"no end within {timeout_s:g} s", seconds)
+            return Result("no_crash", "process", None, f"no end within {timeout_s:g} s", seconds)
         return None
 
     def close(self) -> None:
@@ -425,7 +437,7 @@ def _operator_process(
     results: Connection,
 ) -> None:
     """Sends (number of the case, Result) for each. slots: semaphore of as many processes as may work at a time."""
-    from harness.runner.fork_server import end_with_parent
+    from harness.session.fork_server import end_with_parent
 
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
@@ -556,7 +568,7 @@ def as_json(case: Case, result: Result | None) -> dict:
     of_case = {"operator": case.operator, "variant": case.variant}
     of_case |= {"breaks": case.mutant.breaks, "expected": case.mutant.killer, "outcome": outcome}
     if result is not None and not result.passed:
-        message = result.message if result.killer in (None, "no_crash") else result.message.partition(":")[0]
+        message = result.message if result.killer in (None, "no_crash") else result.check
         of_case |= {"killer": result.killer, "where": result.where[:SHORT], "message": message[:SHORT]}
     return of_case | ({"seconds": round(result.seconds)} if result else {})
 

@@ -46,7 +46,7 @@ from torch import Tensor
 from harness import interpreter
 from harness.contract import Expected, HardPoint, Operator, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
-from harness.runner.measure import ContextLost, check_context
+from harness.session.measure import ContextLost, check_context
 from harness.verify.equality import required
 from harness.wording import did_you_mean, first_line
 

@@ -29,6 +29,8 @@ from harness.analysis.estimators import estimates, residuals
 from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval, slopes
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.decode_loop import Loop
+from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
+from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import Cell, RecordError, Run
@@ -37,7 +39,8 @@ from harness.report.decode_loop import interval_text, loop_tables, percent_text
 from harness.report.escape import as_text
 from harness.report.profile import profile_tables
 from harness.report.profile import summary as summary_of
-from harness.report.tables import markdown, point_columns, signed
+from harness.report.table import markdown, untitled
+from harness.report.tables import point_columns, signed
 from harness.wording import counted, did_you_mean, significant
 
 ROOT = Path(__file__).parents[1]
@@ -549,13 +552,8 @@ def tables(run: Run) -> list[str]:
     launches and host time of a whole step, and the changes of the ITL beside the modelled ones.
     """
     if run.loops:
-        itl, tpot, *_, against_model = found = loop_tables(run)
-        submitted = [table for table in found if table.title.startswith("Metadata of a step")]
-        return [
-            line
-            for table in (itl, tpot, *submitted, against_model)
-            for line in folded(as_text(table.title), markdown([table]).splitlines()[2:])
-        ][:-1]
+        shown = [table for table in loop_tables(run) if table.kind in ("itl", "tpot", "submitted", "against_model")]
+        return [line for table in shown for line in folded(as_text(table.title), untitled(table))][:-1]
     lines: list[str] = []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         points, reasons = by_point(run, operator), {}
@@ -563,7 +561,7 @@ def tables(run: Run) -> list[str]:
         axes, labels, shared = point_columns([cell for cells in points.values() for cell in cells.values()])
         rows = []
         for point, cells in points.items():
-            reasons |= {cell.reason: None for cell in cells.values() if cell.status == "skipped"}
+            reasons |= {ending(cell): None for cell in cells.values() if cell.status == "skipped"}
             if any(cell.status not in ("skipped", "unavailable") for cell in cells.values()):
                 rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
         head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
@@ -595,11 +593,26 @@ def gpus() -> list[str]:
     """A column for each GPU model that ``full`` was recorded on."""
     table = summary_table(across_gpus(_of_each_gpu("full"), "gpu_us"))
     rows = [
-        [f"`{operator}`", f"`{variant}`", points, *(one.main for one in entries)]
-        for (operator, variant, points), entries in table.rows
+        [f"`{operator.text}`", f"`{variant.text}`", *(entry.text for entry in entries)]
+        for operator, variant, *entries in table.rows
     ]
-    head = ["operator", "variant", "points", *table.variants]
-    return [*markdown_table(head, rows, texts=2), "", f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."]
+    below = f"{as_text(table.title)}. {as_text('; '.join(table.notes))}."
+    return [*markdown_table(list(table.heads), rows, texts=2), "", below]
+
+
+def respects() -> list[str]:
+    """Purpose -> the respects that matter for it; of the settings those, too, that do not."""
+
+    def shown(purpose: Purpose) -> str:
+        found = [f"`{name}`" if "_" in name else name for name in MATTERS if matters(name, purpose)]
+        settings = {name.removeprefix("config."): matters(name, purpose) for name in MATTERS if "config." in name}
+        if "config" not in found:
+            return ", ".join(found)
+        found = [name for name in found if "config." not in name]
+        left_out = ", ".join(f"`{name}`" for name, counts in settings.items() if not counts)
+        return ", ".join(found).replace("config", f"config (without {left_out})" if left_out else "config")
+
+    return markdown_table(["records that", "respects"], [[text, shown(name)] for name, text in PURPOSES.items()], 2)
 
 
 BLOCKS: dict[str, Callable[[], list[str]]] = {
@@ -626,6 +639,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "error-rates-by-processes": error_rates_by_processes,
     "error-rates-of-models": error_rates_of_models,
     "error-rate-machines": error_rate_machines,
+    "respects": respects,
     "profile-nsys": lambda: profile("nsys"),
     "profile-ncu": lambda: profile("ncu"),
 }

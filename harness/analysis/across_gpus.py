@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from harness.analysis.stats import is_plausible, is_timed, samples
+from harness.analysis.stats import median_us
+from harness.records.differences import check_together, differences
 from harness.records.schema import Cell, RecordError, Run
-from harness.records.together import check_together
 
 
 @dataclass(frozen=True)
@@ -48,17 +46,17 @@ def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
     for run in runs:
         if run.header.environment.device != "cuda":
             raise RecordError(f"{run.path} is of a CPU; report compares GPUs")
-        if run.cache != runs[0].cache:
+        for found in differences(runs[0], run, "report"):
             raise RecordError(
-                f"{run.path} was measured with a {run.cache} cache, {runs[0].path} with a {runs[0].cache} one; report "
-                "them one after the other"
+                f"{run.path} was measured with a {found.theirs} cache, {runs[0].path} with a {found.ours} one; "
+                "report them one after the other"
             )
     check_together(runs)
     cells: dict[str, Cell] = {}
     us: dict[str, dict[str, float]] = {}
     for run in sorted(runs, key=lambda run: run.header.started):
         for cell in run.in_order:
-            if is_timed(cell, figure) and is_plausible(median := float(np.median(samples(cell.metrics, figure)))):
+            if (median := median_us(cell, figure)) is not None:
                 cells.setdefault(cell.key, cell)
                 us.setdefault(cell.key, {})[gpu_name(run)] = median
     if not cells:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from msgspec.structs import asdict
 
 from harness.analysis import moderated, stats
 from harness.analysis.moderated import Spread
@@ -28,8 +27,10 @@ from harness.analysis.warnings import (
     throttling_warnings,
 )
 from harness.exit_codes import BAD, OK, UNSURE
-from harness.records.choose import chosen
+from harness.records.differences import differences
+from harness.records.endings import ending
 from harness.records.schema import Cell, Run, Status
+from harness.records.select import chosen
 from harness.wording import counted, did_you_mean, significant
 
 Verdict = Literal["slower", "faster", "same", "unsure"]
@@ -83,8 +84,8 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A field of the environment or the header in which the sides differ. None: absent."""
+class Changed:
+    """A field of the environment or the header, or a setting, in which the sides differ. None: absent."""
 
     name: str
     base: Any
@@ -101,7 +102,7 @@ class Transition:
     timed: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CellComparison:
     """One figure of one cell.
 
@@ -147,7 +148,7 @@ class CellComparison:
         return self.verdict == "slower" and not self.below_floor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """One figure over the cells of a variant: geometric mean of the ratios with its interval, least and greatest.
 
@@ -192,7 +193,7 @@ class Comparison:
     head: tuple[Run, ...]
     rule: Rule
     gating: tuple[str, ...]
-    differences: list[Difference]
+    differences: list[Changed]
     machines: Machines
     cells: list[CellComparison] = field(default_factory=list)
     summaries: list[Summary] = field(default_factory=list)
@@ -308,7 +309,7 @@ def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Co
     check_rule(rule)
     _check_runs(base, head, rule)
     gating = rule.figures or GATING[base[0].header.environment.device]
-    result = Comparison(base, head, rule, gating, _differences(base[0], head[0]), _machines(base, head))
+    result = Comparison(base, head, rule, gating, _changed(base[0], head[0]), _machines(base, head))
     rows = _join(result)
     _judge_all(result, rows)
     if not result.gating_cells and not result.broken:
@@ -368,6 +369,20 @@ def check_rule(rule: Rule) -> None:
         raise CompareError(f"floor {rule.floor_us:g} must not be negative")
 
 
+#: Respect -> why two records that differ in it are not compared. first, other: their paths; ours, theirs: its values.
+_REFUSALS = {
+    "device": "{first} was timed on {ours} and {other} on {theirs}; CPU and GPU times are never compared",
+    "cache state": "{first} was timed with a {ours} cache and {other} with a {theirs} one; record both with the same "
+    "measure.cache",
+    "gpu": "{first} was timed on {ours} and {other} on {theirs}; times of different models say nothing about a change "
+    "of the code",
+    "seed": "{first} has seed {ours} and {other} seed {theirs}; the longest request of a batch can decide its time, so "
+    "record both with the same --seed",
+    "config": "{first} and {other} have different configurations: {respect} is {ours} and {theirs}; record both with "
+    "the same one, or compare the cells that they share with --any-config",
+}
+
+
 def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired: bool = False) -> None:
     first = base[0]
     for run in (*base, *head):
@@ -376,36 +391,9 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                 f"{run.path}: the last line is incomplete, the run was killed; complete it with --resume, or leave it "
                 "out"
             )
-        devices = first.header.environment.device, run.header.environment.device
-        if devices[0] != devices[1]:
-            raise CompareError(
-                f"{first.path} was timed on {devices[0]} and {run.path} on {devices[1]}; "
-                "CPU and GPU times are never compared"
-            )
-        if first.cache != run.cache:
-            raise CompareError(
-                f"{first.path} was timed with a {first.cache} cache and {run.path} with a {run.cache} one; "
-                "record both with the same measure.cache"
-            )
-        gpus = first.header.environment.gpu, run.header.environment.gpu
-        if gpus[0] != gpus[1]:
-            raise CompareError(
-                f"{first.path} was timed on {gpus[0]} and {run.path} on {gpus[1]}; "
-                "times of different models say nothing about a change of the code"
-            )
-        if first.header.seed != run.header.seed:
-            raise CompareError(
-                f"{first.path} has seed {first.header.seed} and {run.path} seed {run.header.seed}; the longest request "
-                "of a batch can decide its time, so record both with the same --seed"
-            )
-        settings = _configuration(first), _configuration(run)
-        if not rule.any_config and settings[0] != settings[1]:
-            name = next(n for n in settings[0] | settings[1] if settings[0].get(n) != settings[1].get(n))
-            raise CompareError(
-                f"{first.path} and {run.path} have different configurations: {name} is {settings[0].get(name)} and "
-                f"{settings[1].get(name)}; record both with the same one, or compare the cells that they share with "
-                "--any-config"
-            )
+        for found in differences(first, run, "any_config" if rule.any_config else "compare"):
+            refusal = _REFUSALS[found.respect.partition(".")[0]]
+            raise CompareError(refusal.format(first=first.path, other=run.path, **asdict(found)))
     for side, runs in (("base", base), ("head", head)):
         seen: dict[tuple[Any, ...], str] = {}
         for run in runs:
@@ -414,11 +402,10 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
                 )
-        commits = dict.fromkeys(run.header.environment.commit for run in runs)
-        if len(commits) > 1 and not paired:
-            named = " and ".join(str(commit or "unknown") for commit in list(commits)[:2])
+        for found in [] if paired else [one for run in runs for one in differences(runs[0], run, "side")]:
             raise CompareError(
-                f"{side} holds records of several revisions ({named}); give each revision its own folder"
+                f"{side} holds records of several revisions ({found.ours or 'unknown'} and "
+                f"{found.theirs or 'unknown'}); give each revision its own folder"
             )
 
 
@@ -428,13 +415,9 @@ def identity(run: Run) -> tuple[Any, ...]:
     return run.header.started, timed and (tuple(timed.host_us), tuple(timed.cpu_us)), len(run.cells)
 
 
-def _configuration(run: Run) -> dict[str, Any]:
-    """The settings that decide which cells are measured and how. Left out: the seed (the header holds it), the name,
-    the baseline, the model of ITL, and settings that are None, which an older record may lack.
-    """
-    config = {name: value for name, value in run.header.config.items() if name not in ("itl_tpot", "name", "baseline")}
-    leaves = _leaves("config", config)
-    return {name: value for name, value in leaves if value is not None and name != "config.measure.seed"}
+def _changed(base: Run, head: Run) -> list[Changed]:
+    """What a reader may ask about beside the code. Not the commit, in which compared runs are meant to differ."""
+    return [Changed(one.respect, one.ours, one.theirs) for one in differences(base, head, "listed")]
 
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
@@ -483,7 +466,7 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 # --- the join ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Row:
     """A figure of a cell with its evidence. paired: head and base medians belong together one by one."""
 
@@ -525,7 +508,7 @@ def _join(result: Comparison) -> list[_Row]:
             if gone := [figure for figure in wanted if figure not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
             rows += [
-                _Row(base[0], figure, tuple(base_times[figure]), tuple(head_times[figure]))
+                _Row(cell=base[0], figure=figure, base=tuple(base_times[figure]), head=tuple(head_times[figure]))
                 for figure in base_times
                 if figure in head_times
             ]
@@ -555,15 +538,13 @@ def _pairs(result: Comparison) -> list[_Row]:
                 head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
             else:
                 base, head = (list(map(float, side)) for side in by_process[0])
-            rows.append(_Row(cells[0][1], figure, tuple(base), tuple(head), paired=True))
+            rows.append(_Row(cell=cells[0][1], figure=figure, base=tuple(base), head=tuple(head), paired=True))
     return rows
 
 
 def _rounds(base: Cell, head: Cell, figure: str) -> tuple[np.ndarray, np.ndarray] | None:
     """The samples of the rounds that both took; None where there are none, or one is not plausible."""
-    if not (stats.is_timed(base, figure) and stats.is_timed(head, figure)):
-        return None
-    sides = [np.array(stats.samples(cell.metrics, figure)) for cell in (base, head)]
+    sides = [np.array(stats.timed_samples(cell, figure)) for cell in (base, head)]
     count = min(map(len, sides))
     base_us, head_us = sides[0][:count], sides[1][:count]
     return (base_us, head_us) if count and min(base_us.min(), head_us.min()) >= stats.MIN_PLAUSIBLE_US else None
@@ -573,10 +554,9 @@ def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
     """Figure -> plausible medians, one for each process that has the figure, in the order of stats.FIGURES."""
     found: dict[str, list[float]] = {}
     for figure in stats.FIGURES:
-        for cell in cells:
-            samples = stats.samples(cell.metrics, figure) if stats.is_timed(cell, figure) else []
-            if samples and stats.is_plausible(median := float(np.median(samples))):
-                found.setdefault(figure, []).append(median)
+        medians = [median for cell in cells if (median := stats.median_us(cell, figure)) is not None]
+        if medians:
+            found[figure] = medians
     return found
 
 
@@ -585,7 +565,7 @@ def _state(cells: Sequence[Cell]) -> str:
     if not cells:
         return "absent"
     cell = next((one for one in cells if one.status.is_bad), cells[0])
-    reason = cell.reason or (cell.metrics and cell.metrics.no_graph)
+    reason = ending(cell)
     like = sum(one.status == cell.status for one in cells)
     share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
     return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
@@ -604,15 +584,14 @@ def _judge_all(result: Comparison, rows: Sequence[_Row]) -> None:
     """Fill ``cells`` and ``summaries``; the cells of a figure are judged together."""
     for figure in dict.fromkeys(row.figure for row in rows):
         members = [row for row in rows if row.figure == figure]
-        evidence = [_evidence(row.base, row.head, row.paired) for row in members]
-        judged = _judged(result, evidence)
+        judged = _judged(result, [_evidence(row.base, row.head, row.paired) for row in members])
         result.cells.extend(_compared(result, *each) for each in zip(members, judged, strict=True))
         result.summaries.extend(_summaries(result, members))
     order = {row.cell.key: i for i, row in enumerate(rows)}
     result.cells.sort(key=lambda cell: (order[cell.key], stats.FIGURES.index(cell.figure)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Evidence:
     """change: log ratio. variance: of a log median between processes, with its degrees of freedom. factor: variance of
     change in units of it. log_time: logarithm of the time of a call. enough: whether a verdict is possible.
@@ -629,32 +608,34 @@ class _Evidence:
 def _evidence(base: Sequence[float], head: Sequence[float], paired: bool) -> _Evidence:
     before, after = np.log(base), np.log(head)
     if paired:
-        differences = after - before
-        count = len(differences)
-        variance = float(np.var(differences, ddof=1)) if count > 1 else 0.0
-        change, df, factor = float(np.median(differences)), count - 1, math.pi / 2 / count  # variance of a median
-        if count < 5:
-            change, factor = float(np.mean(differences)), 1 / count
-        return _Evidence(change, variance, df, factor, float(before.mean()), count >= MIN_PROCESSES)
+        log_ratios = after - before
+        count = len(log_ratios)
+        few = count < 5
+        return _Evidence(
+            change=float(np.mean(log_ratios) if few else np.median(log_ratios)),
+            variance=float(np.var(log_ratios, ddof=1)) if count > 1 else 0.0,
+            df=count - 1,
+            factor=1 / count if few else math.pi / 2 / count,  # variance of a mean, and of a median
+            log_time=float(before.mean()),
+            enough=count >= MIN_PROCESSES,
+        )
     df = len(before) + len(after) - 2
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     return _Evidence(
-        float(after.mean() - before.mean()),
-        squares / df if df else 0.0,
-        df,
-        1 / len(before) + 1 / len(after),
-        float((before.mean() + after.mean()) / 2),
-        min(len(before), len(after)) >= MIN_PROCESSES,
+        change=float(after.mean() - before.mean()),
+        variance=squares / df if df else 0.0,
+        df=df,
+        factor=1 / len(before) + 1 / len(after),
+        log_time=float((before.mean() + after.mean()) / 2),
+        enough=min(len(before), len(after)) >= MIN_PROCESSES,
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """A cell's change as a logarithm with its bounds."""
+    """What CellComparison says of a change. ratio: with the bounds that hold for all cells judged together."""
 
-    change: float
-    low: float
-    high: float
+    ratio: Interval
     verdict: Verdict
     sd: float
     power: float
@@ -675,45 +656,43 @@ def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
             verdict = next((name for name in ("slower", "faster", "same") if getattr(found, name)[i]), "unsure")
         judged.append(
             _Judged(
-                one.change,
-                float(found.low[i]),
-                float(found.high[i]),
-                verdict,
-                math.sqrt(float(spread.variance[i])),
-                float(found.power[i]) if one.enough else 0.0,
-                bool(spread.outlier[i]),
+                ratio=Interval(median=_exp(one.change), low=_exp(found.low[i]), high=_exp(found.high[i])),
+                verdict=verdict,
+                sd=math.sqrt(float(spread.variance[i])),
+                power=float(found.power[i]) if one.enough else 0.0,
+                noisy=bool(spread.outlier[i]),
             )
         )
     return judged
 
 
+def _exp(log_ratio: float) -> float:
+    """A bound may be infinite."""
+    return math.exp(min(max(float(log_ratio), -700.0), 700.0))
+
+
 def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
     base_us = float(np.exp(np.mean(np.log(row.base))))
-    ratio = _ratio(judged)
+    ratio = judged.ratio
     change_us = Interval(*(base_us * (one - 1) for one in (ratio.median, ratio.low, ratio.high)))
-    cell = row.cell
     return CellComparison(
-        cell.operator,
-        cell.variant,
-        cell.point,
-        row.figure,
-        base_us,
-        base_us * ratio.median,
-        ratio,
-        change_us,
-        judged.verdict,
-        cell.axes,
-        row.base,
-        row.head,
-        judged.sd,
-        judged.power,
-        judged.noisy,
-        abs(change_us.median) < result.rule.floor_us,
+        operator=row.cell.operator,
+        variant=row.cell.variant,
+        point=row.cell.point,
+        figure=row.figure,
+        base_us=base_us,
+        head_us=base_us * ratio.median,
+        ratio=ratio,
+        change_us=change_us,
+        verdict=judged.verdict,
+        axes=row.cell.axes,
+        base_medians=row.base,
+        head_medians=row.head,
+        sd=judged.sd,
+        power=judged.power,
+        noisy=judged.noisy,
+        below_floor=abs(change_us.median) < result.rule.floor_us,
     )
-
-
-def _ratio(judged: _Judged) -> Interval:
-    return Interval(*(math.exp(min(max(one, -700.0), 700.0)) for one in (judged.change, judged.low, judged.high)))
 
 
 def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
@@ -721,61 +700,32 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
     groups: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
         groups.setdefault((row.cell.operator, row.cell.variant), []).append(row)
-    evidence, kept = [], []
-    for group, members in groups.items():
+    evidence = []
+    for members in groups.values():
         sides = []
         for side in ("base", "head"):
             medians = [getattr(row, side) for row in members]
             count = (min if members[0].paired else max)(map(len, medians))
             sides.append(np.exp(np.mean([np.log(one[:count]) for one in medians if len(one) >= count], axis=0)))
         evidence.append(_evidence(*sides, members[0].paired))
-        kept.append((group, members))
     cells = {(cell.key, cell.figure): cell for cell in result.cells}
     found = []
-    for (group, members), judged in zip(kept, _judged(result, evidence), strict=True):
+    for ((operator, variant), members), judged in zip(groups.items(), _judged(result, evidence), strict=True):
         of_group = [cells[row.cell.key, row.figure] for row in members]
         ratios = [cell.ratio.median for cell in of_group]
         mean = float(np.exp(np.mean(np.log(ratios))))
-        ratio = Interval(
-            mean, *(mean / math.exp(judged.change) * bound for bound in (_ratio(judged).low, _ratio(judged).high))
-        )
-        counts = Counter(cell.verdict for cell in of_group)
+        bounds = (mean / judged.ratio.median * bound for bound in (judged.ratio.low, judged.ratio.high))
         found.append(
-            Summary(*group, rows[0].figure, len(members), ratio, min(ratios), max(ratios), judged.verdict, counts)
+            Summary(
+                operator=operator,
+                variant=variant,
+                figure=rows[0].figure,
+                cells=len(members),
+                ratio=Interval(mean, *bounds),
+                least=min(ratios),
+                greatest=max(ratios),
+                verdict=judged.verdict,
+                counts=Counter(cell.verdict for cell in of_group),
+            )
         )
     return found
-
-
-# --- what differs -----------------------------------------------------------------------------------------------------
-
-
-def _differences(base: Run, head: Run) -> list[Difference]:
-    before, after = _described(base), _described(head)
-    return [
-        Difference(name, before.get(name), after.get(name))
-        for name in before | after
-        if before.get(name) != after.get(name)
-    ]
-
-
-def _described(run: Run) -> dict[str, Any]:
-    """Environment, name, seed and configuration. Not the commit, in which compared runs are meant to differ, nor the
-    clocks at the start of a process.
-    """
-    left_out = ("commit", "dirty", "gpu_id", "sm_clock_mhz")
-    environment = {name: value for name, value in asdict(run.header.environment).items() if name not in left_out}
-    config = dict(_leaves("config", run.header.config))
-    config.pop("config.measure.seed", None)  # the header holds the seed that was used
-    return {**environment, "name": run.header.name, "seed": run.header.seed, **config}
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Path such as ``config.sweep.0.batch_size``, and value, of every leaf. A list without mappings is one leaf."""
-    if isinstance(value, Mapping):
-        for name, below in value.items():
-            yield from _leaves(f"{path}.{name}", below)
-    elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
-        for position, below in enumerate(value):
-            yield from _leaves(f"{path}.{position}", below)
-    else:
-        yield path, value

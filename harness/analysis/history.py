@@ -21,13 +21,12 @@ import numpy as np
 
 from harness.analysis import stats
 from harness.analysis.moderated import moderate
+from harness.records.differences import differences, values_of
 from harness.records.schema import Cell, Environment, RecordError, Run
 from harness.wording import counted
 
 #: Relative change that is worth a line.
 THRESHOLD = 0.02
-#: Fields of Environment that make another state of the same commit.
-SOFTWARE = ("driver", "cuda", "torch", "triton", "cuda_core")
 #: Median of |x| for a standard normal x, and of chi^2 with one degree of freedom.
 _MAD = 0.6745
 #: States below which differences between neighbours say nothing about the noise.
@@ -147,44 +146,30 @@ def history(runs: Sequence[Run], figure: str | None = None, threshold: float = T
 def _check_one_history(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
-        ours, theirs = (_conditions(one) for one in (first, run))
-        for name, value in ours.items():
-            if theirs[name] != value:
-                raise RecordError(
-                    f"{run.path} has {name} {theirs[name]}, {first.path} has {value}; a history is of one {name}"
-                )
-
-
-def _conditions(run: Run) -> dict[str, object]:
-    """What must not change along a history: it changes times while the code does not."""
-    environment = run.header.environment
-    return {
-        "device": environment.gpu if environment.device == "cuda" else environment.processor,
-        "cache state": run.cache,
-        "seed": run.header.seed,
-    }
+        for found in differences(first, run, "history"):
+            raise RecordError(
+                f"{run.path} has {found.respect} {found.theirs}, {first.path} has {found.ours}; a history is of one "
+                f"{found.respect}"
+            )
 
 
 def _states(runs: Sequence[Run]) -> tuple[State, ...]:
     grouped: dict[tuple[object, ...], list[Run]] = {}
     for run in sorted(runs, key=lambda one: one.header.started):
-        environment = run.header.environment
-        key = environment.commit, environment.dirty, *(getattr(environment, name) for name in SOFTWARE)
-        grouped.setdefault(key, []).append(run)
+        grouped.setdefault(values_of(run, "state"), []).append(run)
     states: list[State] = []
     for members in grouped.values():
-        differs = _differences(states[-1].runs, members) if states else ()
+        differs = _what_differs(states[-1].runs, members) if states else ()
         states.append(State(tuple(members), differs))
     return tuple(states)
 
 
-def _differences(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
-    """What else a change may come from: software, and another GPU of the model."""
-    ours, theirs = before[-1].header.environment, now[0].header.environment
+def _what_differs(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
+    """What else than the code a change may come from: software, and another GPU of the model."""
     found = [
-        f"{name} {getattr(ours, name)} → {getattr(theirs, name)}"
-        for name in SOFTWARE
-        if getattr(ours, name) != getattr(theirs, name)
+        f"{one.respect} {one.ours} → {one.theirs}"
+        for one in differences(before[-1], now[0], "state")
+        if one.respect not in ("commit", "dirty")
     ]
     gpus = [{run.header.environment.gpu_id for run in side} for side in (before, now)]
     return (*found, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(found)
@@ -199,11 +184,9 @@ def _medians(states: Sequence[State], figure: str) -> tuple[list[Cell], list[lis
     for number, state in enumerate(states):
         for run in state.runs:
             for cell in run.in_order:
-                if stats.is_timed(cell, figure):
-                    us = float(np.median(stats.samples(cell.metrics, figure)))
-                    if stats.is_plausible(us):
-                        cells.setdefault(cell.key, cell)
-                        medians.setdefault(cell.key, [[] for _ in states])[number].append(us)
+                if (us := stats.median_us(cell, figure)) is not None:
+                    cells.setdefault(cell.key, cell)
+                    medians.setdefault(cell.key, [[] for _ in states])[number].append(us)
     kept = [key for key, of_cell in medians.items() if sum(map(bool, of_cell)) > 1]
     return [cells[key] for key in kept], [medians[key] for key in kept]
 

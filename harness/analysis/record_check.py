@@ -6,7 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 
-from harness.analysis.warnings import audit_warnings, throttling_warnings
+from harness.analysis.warnings import audit_warnings, disturbed_samples
+from harness.records.endings import ending
 from harness.records.schema import Run
 from harness.wording import counted
 
@@ -62,13 +63,13 @@ def _commit(run: Run) -> str | None:
 
 
 def _clocks(run: Run) -> str | None:
-    environments = [run.header.environment, *(segment.environment for _, segment in run.segments)]
-    if refused := next((note for one in environments for note in one.notes if "NVML refuse" in note), None):
-        return f"{refused}; run it as a user who may read the clocks"
+    environments = [run.header.environment, *(segment.environment for segment in run.segments)]
+    if refused := next((one.nvml_refused for one in environments if one.nvml_refused), None):
+        return f"NVML refuses {', '.join(refused)}; run it as a user who may read the clocks"
     samples = sum(cell.metrics.rounds for cell in run.cells if cell.metrics)
     disturbed = sum(cell.metrics.disturbed for cell in run.cells if cell.metrics)
     if disturbed > MAX_DISTURBED * samples:
-        return f"{throttling_warnings(run.cells)[-1].removeprefix('! ')}; cool the GPU, or lock its clock below"
+        return f"{disturbed_samples(run.cells)}; cool the GPU, or lock its clock below"
     return None
 
 
@@ -76,7 +77,7 @@ def _passed(run: Run) -> str | None:
     bad = [line for line in (*run.cells, *run.loops) if line.status.is_bad]
     if not bad:
         return None
-    return f"{counted(len(bad), 'cell')} did not pass, the first is {bad[0].key}: {bad[0].status}: {bad[0].reason}"
+    return f"{counted(len(bad), 'cell')} did not pass, the first is {bad[0].key}: {bad[0].status}: {ending(bad[0])}"
 
 
 def _audited(run: Run) -> str | None:

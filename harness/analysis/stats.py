@@ -129,12 +129,22 @@ def is_timed(cell: Cell, figure: str) -> bool:
     return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
 
 
+def timed_samples(cell: Cell, figure: str) -> list[float]:
+    """The samples of ``figure``; empty where the cell did not pass or has none."""
+    return samples(cell.metrics, figure) if is_timed(cell, figure) else []
+
+
 def interval(cell: Cell, figure: str) -> Interval | None:
     """The median of ``figure`` with its interval; None where the cell did not pass or has no such samples."""
-    if cell.status != Status.PASSED or cell.metrics is None:
-        return None
-    values = samples(cell.metrics, figure)
+    values = timed_samples(cell, figure)
     return median_interval(values) if values else None
+
+
+def median_us(cell: Cell, figure: str) -> float | None:
+    """The median of ``figure``; None where the cell has no such samples, or it is not plausible."""
+    values = timed_samples(cell, figure)
+    median = float(np.median(values)) if values else math.nan
+    return median if is_plausible(median) else None
 
 
 def geometric_mean(values: Sequence[float]) -> float:

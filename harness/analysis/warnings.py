@@ -41,16 +41,22 @@ def throttling_warnings(cells: Sequence[Cell]) -> list[str]:
     repeated: Counter[str] = Counter()
     for cell in cells:
         repeated.update(cell.metrics.discarded if cell.metrics else {})
-    kept = {cell.key: cell.metrics.disturbed for cell in cells if cell.metrics and cell.metrics.disturbed}
     found = []
     if repeated:
         reasons = ", ".join(f"{reason} {count}" for reason, count in repeated.items())
         found.append(f"{counted(repeated.total(), 'sample')} repeated because the GPU was {THROTTLED}: {reasons}")
-    if kept:
-        named = abbreviated([f"{key.partition('/')[2]} ({count})" for key, count in kept.items()])
-        samples = counted(sum(kept.values()), "sample")
-        found.append(f"! {samples} kept although the GPU was still {THROTTLED}: {', '.join(named)}")
+    if text := disturbed_samples(cells):
+        found.append(f"! {text}")
     return found
+
+
+def disturbed_samples(cells: Sequence[Cell]) -> str | None:
+    """How many samples were kept although the GPU was throttled, and in which cells."""
+    kept = [(f"{one.variant}/{one.point}", one.metrics.disturbed) for one in cells if one.metrics]
+    if not (kept := [(name, count) for name, count in kept if count]):
+        return None
+    named = ", ".join(abbreviated([f"{name} ({count})" for name, count in kept]))
+    return f"{counted(sum(count for _, count in kept), 'sample')} kept although the GPU was still {THROTTLED}: {named}"
 
 
 def audit_warnings(cells: Sequence[Cell]) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from msgspec import structs
@@ -22,45 +23,36 @@ from harness.cli.planning import (
     device_of,
     load_config,
     make_job,
-    plan_groups,
+    plan_cells,
     prepare,
     print_broken,
     seed_of,
 )
 from harness.config.load import ConfigError, Measure
-from harness.config.sweep import cell_keys
+from harness.config.work_items import keys_of
 from harness.discover import DiscoveryError
 from harness.exit_codes import BAD, INTERRUPTED, OK, USAGE
-from harness.records.baseline import with_baseline
-from harness.records.choose import chosen
+from harness.records.differences import check_together, mixed_states, refuse_loops
 from harness.records.file import read_run, record_path, write_run
 from harness.records.merge import merge, missing_shards
 from harness.records.profile import PROFILE, Profile, read_document
 from harness.records.schema import RecordError, Run
-from harness.records.sides import read_side
-from harness.records.together import check_together, mixed_states, refuse_loops
+from harness.records.select import chosen, read_side, with_baseline
 from harness.report.console import make_console, print_to_stderr, warn
-from harness.runner.interrupt import exit_on_interrupt
-from harness.runner.worker import RunError
+from harness.session.interrupt import exit_on_interrupt
+from harness.session.worker import RunError
 from harness.wording import counted, did_you_mean, printable
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Run a command of bench.py's table: ``run`` is ``run_command`` here, and so on. An expected error is one sentence
-    on stderr and exit code 2.
-    """
-    command: Callable[[argparse.Namespace], int] = globals()[f"{options.command.replace('-', '_')}_command"]
+def execute(runs: str, options: argparse.Namespace) -> int:
+    """Run a command, ``module:function`` of this folder. An expected error is one sentence on stderr, exit code 2."""
+    module, _, function = runs.partition(":")
+    command = getattr(import_module(f"harness.cli.{module}"), function)
     try:
         return command(options)
     except (ConfigError, DiscoveryError, RecordError, RunError, CompareError) as error:
         print_to_stderr(f"error: {error}")
         return USAGE
-
-
-def run_command(options: argparse.Namespace) -> int:
-    from harness.cli.run import run
-
-    return run(options)
 
 
 def verify_command(options: argparse.Namespace) -> int:
@@ -80,20 +72,20 @@ def verify_command(options: argparse.Namespace) -> int:
     source = load_config(options, options.config) if options.config is not None else None
     measure = source.config.measure if source else Measure(seed=options.seed)
     device, catalog = prepare(options, measure.timeout_s)
-    groups = plan_groups(options, source, catalog) if source else []
+    items = plan_cells(options, source, catalog) if source else []
     print_broken(catalog)
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
-        operators = {group.operator.name for group in groups} or set(catalog.operators)
+        operators = {item.operator for item in items} or set(catalog.operators)
         bad = verify_defects(console, job, catalog, operators)
     elif options.consumers:
-        bad = verify_consumers(console, job, catalog, groups)
+        bad = verify_consumers(console, job, catalog, items)
     elif options.point is not None:
-        bad = verify_point(console, job, catalog, parse_key(options.point, catalog, groups))
+        bad = verify_point(console, job, catalog, parse_key(options.point, catalog, items))
     else:
-        job = replace(job, compiled=cuda_sources(groups))
+        job = replace(job, compiled=cuda_sources(items, catalog))
         command = _command_for_point(options)
-        bad = verify_all(console, job, catalog, groups, not options.no_capacity, options.random, command)
+        bad = verify_all(console, job, catalog, items, not options.no_capacity, options.random, command)
     return BAD if bad else OK
 
 
@@ -117,7 +109,10 @@ def compare_command(options: argparse.Namespace) -> int:
         raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
-    comparison = compare_variants(base, *options.variants, rule) if options.variants else compare(base, head, rule)
+    if options.variants:
+        comparison = compare_variants(base, *options.variants, rule)
+    else:
+        comparison = compare(base, head, rule)
     newest = Path(options.head or options.base)
     folder = options.out or (newest if newest.is_dir() else newest.parent)
     with _writing_to(folder):
@@ -195,13 +190,13 @@ def profile_command(options: argparse.Namespace) -> int:
     if options.trace is not None and tool != "none":
         raise ConfigError("--trace goes with --tool none; --tool torch writes its trace into --out")
     device, catalog = prepare(options, source.config.measure.timeout_s)
-    groups = plan_groups(options, source, catalog)
+    items = plan_cells(options, source, catalog)
     record = read_run(record_path(options.record)) if options.record else None
     if record is not None:
-        profiling.check_record(record, cell_keys(groups))
+        profiling.check_record(record, keys_of(items))
     print_broken(catalog)
     seed = seed_of(source.config.measure)
-    request = profiling.request_of(options, source.config.name, groups, device, seed, tool)
+    request = profiling.request_of(options, source.config.name, items, catalog, device, seed, tool)
     try:
         with _writing_to(request.out):
             if options.attribute is not None:
@@ -255,7 +250,7 @@ def report_command(options: argparse.Namespace) -> int:
     from harness.analysis.across_gpus import across_gpus
     from harness.report.across_gpus import operator_tables, summary_table
     from harness.report.console import print_tables
-    from harness.report.tables import markdown
+    from harness.report.table import markdown
     from plots import draw_all
 
     runs = _chosen_runs(options.runs, options.only)

@@ -17,8 +17,8 @@ from harness.profiling import tools
 from harness.records.file import Writer, read_run
 from harness.records.schema import Calibration, Header
 from harness.report.console import print_calibration_errors, print_environment, print_rows
-from harness.runner.protocol import Job
-from harness.runner.run import Runner, header
+from harness.session.messages import Job
+from harness.session.session import Session, header
 
 #: The state that checks most: the inputs must be in L2, the rest in memory.
 CACHE = SERVING.name
@@ -29,11 +29,8 @@ def examine(console: Console, device: str, out: Path | None) -> bool:
     and on a machine without a GPU, which has nothing to calibrate. Raises RunError, RecordError.
     """
     job = Job(device, (), 0, Measure(seed=0, cache=CACHE), timed=device == "cuda")
-    runner = Runner(job, lambda line: None, lambda progress: None)
-    try:
-        ready = runner.ready
-    finally:
-        runner.close()
+    with Session(job) as session:
+        ready = session.ready
     print_environment(console, ready.environment)
     console.print()
     print_profilers(console, ready.environment.device)
@@ -68,7 +65,7 @@ def print_profilers(console: Console, device: str) -> None:
     refused = tools.counters_refused() if device == "cuda" else None
     for name, title in tools.NAMES.items():
         tool = tools.find(name)
-        said = (tool.problem or f"{tool.version}, {tool.path}").removeprefix(f"{title} ({name}) was ")
+        said = tool.problem or f"{tool.version}, {tool.path}"
         if name == "ncu" and tool.problem is None and refused:
             said += f"; not usable: {refused}"
         rows.append((title, said))

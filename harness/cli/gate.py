@@ -40,8 +40,8 @@ from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
 from harness.records.schema import RecordError, Run, Status
-from harness.runner.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
-from harness.runner.worker import RunError
+from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
+from harness.session.worker import RunError
 from harness.wording import counted, printable
 
 BASE, HEAD = "base", "head"

@@ -9,32 +9,32 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
+from harness.cli.verification import full, limit_found
 from harness.config.load import ConfigError
-from harness.config.sweep import Group
-from harness.contract import FAR, UNALIGNED, Axis, Operator, Variant
+from harness.config.work_items import Cells, Checked, Verify
+from harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
 from harness.discover import Catalog, unavailable
-from harness.runner.protocol import CheckRequest, Job
-from harness.runner.run import Runner
-from harness.runner.worker import WorkerDied
-from harness.verify.hard_points import judged_limit
+from harness.records.endings import of_reason
+from harness.records.schema import Status, split_key
+from harness.session.messages import Job
+from harness.session.session import Session
 from harness.wording import did_you_mean
 
 
-def parse_key(key: str, catalog: Catalog, groups: Sequence[Group]) -> CheckRequest:
+def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     """``operator/variant/`` and the name of a hard point or sequence, or axes as in the keys of --plan.
 
-    groups: of the configuration. Their values of an axis are known by their labels; others must be spelt as in YAML.
+    items: of the configuration. Their values of an axis are known by their labels; others must be spelt as in YAML.
 
     Raises ConfigError.
     """
     operator, variant = _variant(key, catalog)
-    given = key.split("/", 2)[2]
-    name = given.removesuffix(UNALIGNED).removesuffix(FAR)
+    name, buffers = _parts(split_key(key)[2])
     names = [*(hard.name for hard in operator.hard_points), *operator.sequences]
-    if name in names and variant.limit_at(given):
-        return CheckRequest(operator.name, variant.name, given, only=True)
     if name in names:
-        return CheckRequest(operator.name, variant.name, name)
+        limited = variant.limit_at(name, buffers) is not None
+        exactly = {"buffers": buffers, "limited": True} if limited else {}
+        return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
     if "=" not in name and name != "default":
         raise ConfigError(f"--point {key}: no such hard point, sequence or axes{did_you_mean(name, names)}")
     values = {}
@@ -44,12 +44,20 @@ def parse_key(key: str, catalog: Catalog, groups: Sequence[Group]) -> CheckReque
         if axis is None:
             known = [axis.name for axis in operator.axes]
             raise ConfigError(f"--point {key}: no axis {axis_name!r}{did_you_mean(axis_name, known)}")
-        used = [group.point[axis.name] for group in groups if group.operator is operator]
+        used = [item.axes[axis.name] for item in items if item.operator == operator.name]
         values[axis.name] = _value(key, axis, label, used)
     point = operator.complete(values)
     if (rule := operator.broken_rule(point)) is not None:
         raise ConfigError(f"--point {key}: {rule.message.format(**point)}")
-    return CheckRequest(operator.name, variant.name, dict(point))
+    return Verify(operator=operator.name, variant=variant.name, axes=dict(point))
+
+
+def _parts(text: str) -> tuple[str, Buffers | None]:
+    """The name of a hard point, as verify prints it, without the suffix for its buffers."""
+    for buffers, suffix in BUFFERS.items():
+        if text.endswith(suffix):
+            return text.removesuffix(suffix), buffers
+    return text, None
 
 
 def _variant(key: str, catalog: Catalog) -> tuple[Operator, Variant]:
@@ -76,37 +84,24 @@ def _value(key: str, axis: Axis, label: str, used: Sequence[Any]) -> Any:
         raise ConfigError(f"--point {key}: {axis.name}={label}: {problem}") from None
 
 
-def verify_point(console: Console, job: Job, catalog: Catalog, request: CheckRequest) -> bool:
+def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> bool:
     """Print what the checks found there; True where the variant does not pass."""
-    variant = catalog.find(request.operator, request.variant)
+    variant = catalog.find(item.operator, item.variant)
     if reason := unavailable(variant, job.device):
-        raise ConfigError(f"--point: {variant.id} is unavailable: {reason}")
-    runner = Runner(job, lambda line: None, lambda progress: None)
-    try:
-        findings = runner.ask(request)
-    except WorkerDied as death:
-        if request.only:
-            console.print(Text(_limited(variant, request.at, f"no_crash: {death}")))
-            return False
-        console.print(Text(f"{variant.id}: no_crash: {death}", style="red"))
-        return True
-    finally:
-        runner.close()
-    if request.only:
-        findings = [judged_limit(finding) for finding in findings]
-    bad = False
+        raise ConfigError(f"--point: {variant.id} is unavailable: {of_reason(reason)}")
+    with Session(job) as session:
+        findings = [one.finding for one in session.run([item]) if isinstance(one, Checked)]
     for finding in findings:
-        if finding.outcome == "limited":
-            console.print(Text(_limited(variant, finding.name, f"{finding.check}: {finding.message}")))
+        place = in_buffers(finding.name, finding.buffers)
+        if finding.status is Status.KNOWN_FAILURE:
+            declared = variant.limit_at(finding.name, finding.buffers)
+            text = f"{variant.id} at {place}: declared unsupported ({declared}); found {limit_found(finding)}"
+            console.print(Text(text))
             continue
-        failed = finding.outcome in ("rejected", "failed")
-        said = f"{finding.outcome}: {finding.check}: {finding.message}" if failed else finding.outcome
-        if finding.outcome == "skipped":
-            said += f": {finding.message}"
-        console.print(Text(f"{variant.id} at {finding.name}: {said}", style="red" if failed else ""))
-        bad = bad or failed
-    return bad or not any(finding.outcome in ("passed", "limited") for finding in findings)
-
-
-def _limited(variant: Variant, name: str, found: str) -> str:
-    return f"{variant.id} at {name}: declared unsupported ({variant.limit_at(name)}); found {found}"
+        said = f": {full(finding)}" if finding.status.is_bad else ""
+        if finding.reason is not None:
+            said = f": {of_reason(finding.reason)}"
+        style = "red" if finding.status.is_bad else ""
+        console.print(Text(f"{variant.id} at {place or 'some point'}: {finding.status}{said}", style=style))
+    fine = any(finding.status in (Status.PASSED, Status.KNOWN_FAILURE) for finding in findings)
+    return not fine or any(finding.status.is_bad for finding in findings)

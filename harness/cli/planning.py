@@ -11,13 +11,14 @@ from pathlib import Path
 from harness import interpreter
 from harness.config.load import ConfigError, Measure, Source, load, parse_overrides
 from harness.config.loops import operators_of, plan_loops
-from harness.config.sweep import Group, plan
+from harness.config.sweep import plan
+from harness.config.work_items import Cells
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.lazy_torch import lazy_torch
 from harness.report.console import warn
-from harness.runner.import_probe import probing
-from harness.runner.interrupt import exit_on_interrupt
-from harness.runner.protocol import Job
+from harness.session.import_probe import probing
+from harness.session.interrupt import exit_on_interrupt
+from harness.session.messages import Job
 
 
 def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeout_s) -> tuple[str, Catalog]:
@@ -61,20 +62,20 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
     return source if baseline is None else replace(source, lines={**source.lines, "baseline": f"--baseline {baseline}"})
 
 
-def plan_groups(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Group]:
+def plan_cells(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells]:
     """The points of a sweep, or those that decode loops give to the operators of their stacks.
 
     Raises ConfigError and DiscoveryError.
     """
     if source.config.decode_loop is not None:
         loops = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
-        groups = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+        items = operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
     else:
-        groups = plan(source, catalog.operators, catalog.variants, options.only)
-    for operator in {group.operator.name: group.operator for group in groups}.values():
-        if (problem := wrong_with(operator, catalog.variants)) is not None:
+        items = plan(source, catalog.operators, catalog.variants, options.only)
+    for name in dict.fromkeys(item.operator for item in items):
+        if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
             raise DiscoveryError(problem)
-    return groups
+    return items
 
 
 def seed_of(measure: Measure) -> int:
@@ -86,9 +87,9 @@ def make_job(options: argparse.Namespace, measure: Measure, device: str, timed: 
     return Job(device, tuple(options.variants), seed_of(measure), measure, timed)
 
 
-def cuda_sources(groups: Sequence[Group]) -> tuple[Path, ...]:
+def cuda_sources(items: Sequence[Cells], catalog: Catalog) -> tuple[Path, ...]:
     """Of all variants, to be compiled for every architecture where there is no GPU."""
-    return tuple(dict.fromkeys(one for group in groups for variant in group.variants for one in variant.sources))
+    return tuple(dict.fromkeys(source for variant in catalog.variants_of(items) for source in variant.sources))
 
 
 def print_broken(catalog: Catalog) -> None:

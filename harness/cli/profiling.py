@@ -20,8 +20,8 @@ from rich.text import Text
 from harness.cli.recording import command_line, new_folder
 from harness.cli.run_report import OURS, TABLE, refuse_foreign_table
 from harness.config.load import ConfigError
-from harness.config.sweep import Group, cell_keys
-from harness.discover import ROOT
+from harness.config.work_items import Cells, keys_of
+from harness.discover import ROOT, Catalog
 from harness.exit_codes import BAD, OK
 from harness.profiling import chrome_trace, ncu, nsys, tools
 from harness.profiling.attribution import attribute
@@ -39,7 +39,7 @@ from harness.records.profile import (
 from harness.records.schema import RecordError, Run
 from harness.report.console import print_tables
 from harness.report.profile import profile_tables, summary
-from harness.report.tables import markdown
+from harness.report.table import markdown
 from harness.wording import counted, did_you_mean
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
@@ -80,7 +80,8 @@ class Request:
     name: str
     config: str
     choice: Sequence[str]
-    groups: Sequence[Group]
+    items: Sequence[Cells]
+    catalog: Catalog
     device: str
     seed: int
     calls: int
@@ -91,7 +92,13 @@ class Request:
 
 
 def request_of(
-    options: argparse.Namespace, name: str, groups: Sequence[Group], device: str, seed: int, tool: str
+    options: argparse.Namespace,
+    name: str,
+    items: Sequence[Cells],
+    catalog: Catalog,
+    device: str,
+    seed: int,
+    tool: str,
 ) -> Request:
     """Raises ConfigError."""
     calls = options.calls or (CALLS_NCU if tool == "ncu" else CALLS)
@@ -106,7 +113,7 @@ def request_of(
     given = {"nsys": options.nsys, "ncu": options.ncu}.get(tool)
     phases = tuple(phase for phase in PHASES if phase in wanted)
     return Request(
-        tool, name, options.config, choice, groups, device, seed, calls, phases, out, options.no_plots, given
+        tool, name, options.config, choice, items, catalog, device, seed, calls, phases, out, options.no_plots, given
     )
 
 
@@ -117,7 +124,7 @@ def run_workload(console: Console, request: Request, trace: Path | None) -> int:
     """``--tool none``: run the cells, for a profiler that started this process or, with ``trace``, for torch's."""
     from harness.profiling.workload import Workload, run_traced, session_of
 
-    workload = Workload(request.groups, request.device, request.seed, request.phases)
+    workload = Workload(request.items, request.catalog, request.device, request.seed, request.phases)
     if not workload.cells:
         key, reason = next(iter({**workload.failed, **workload.left_out}.items()))
         raise ProfileError(f"no cell can be profiled; {key}: {reason}")
@@ -153,7 +160,7 @@ def make_profile(console: Console, request: Request, record: Run | None) -> int:
         raise ProfileError(f"no GPU here for {name} to profile; --tool torch works without one")
     if tool is not None and tool.problem:
         _print_elsewhere(console, request)
-        raise ProfileError(tool.problem)
+        raise ProfileError(tool.complaint)
     if tool is not None and tool.name == "ncu" and (refused := tools.counters_refused()):
         raise ProfileError(refused)
     refuse_foreign_table(request.out)
@@ -207,7 +214,7 @@ def _exported(console: Console, request: Request, path: Path) -> Path:
             nsys.export_command if tool.name == "nsys" else lambda name, report, _: ncu.export_command(name, report)
         )
         command = shlex.join(export(tool.name, path, Path(target.name)))
-        raise ProfileError(f"{tool.problem}; or export it where {tool.name} is: {command}")
+        raise ProfileError(f"{tool.complaint}; or export it where {tool.name} is: {command}")
     if not path.is_file():
         raise ReportError(f"cannot read {path}: no such file")
     request.out.mkdir(parents=True, exist_ok=True)
@@ -294,7 +301,7 @@ def _end(process: subprocess.Popen) -> None:
 
 def attributed(request: Request, path: Path, session: Session | None, version: str) -> Profile:
     """Raises ReportError, for a report of other cells too."""
-    keys = cell_keys(request.groups)
+    keys = keys_of(request.items)
     common = {
         "version": PROFILE_VERSION,
         "tool": request.tool,

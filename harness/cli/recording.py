@@ -6,30 +6,31 @@ import itertools
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, Self
 
 import msgspec
+from msgspec import structs
 from rich.console import Console
 
-from harness.cli.run_report import exit_code, print_run, refuse_foreign_table, report, report_loops
+from harness.cli.run_report import exit_code, print_run, refuse_foreign_table, report
 from harness.config.load import Source
-from harness.config.loops import LoopGroup
-from harness.config.sweep import Group, cell_keys, with_cells
+from harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
+from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
+from harness.records.differences import changed_source
 from harness.records.file import Line, Writer, lines_of, read_run, run_of
-from harness.records.schema import Cell, Header, RecordError, RecordGone, Run, Segment
-from harness.report.console import print_tables, print_to_stderr, progress_bar, warn
-from harness.report.decode_loop import loop_tables
-from harness.runner.loop_run import LoopRunner
-from harness.runner.protocol import Job, Ready
-from harness.runner.resume import check_same_machine, check_same_sources
-from harness.runner.run import Progress, RunError, Runner, WallTime, header, segment, utc_now
-from harness.runner.several_gpus import SeveralGpus
-from harness.runner.sources import changed_source, source_hashes
-from harness.runner.verified_by import check_proof_of_machine, check_same_code, record_hash, split
+from harness.records.schema import Header, RecordError, RecordGone, Run, Segment
+from harness.report.console import print_to_stderr, progress_bar
+from harness.session.messages import Job, Ready
+from harness.session.resume import check_same_machine, check_same_sources
+from harness.session.session import Outcome, Progress, WallTime, header, segment, utc_now
+from harness.session.sources import source_hashes
+from harness.session.verified_by import check_proof_of_machine, check_same_code, record_hash, split
+from harness.session.worker import RunError
 from harness.wording import counted
 
 
@@ -37,19 +38,20 @@ from harness.wording import counted
 class Plan:
     """A run to measure: a sweep, or decode loops.
 
-    groups:    what is measured.
-    operators: what its cells depend on: the groups of a sweep; the operators of a loop's stacks, with their variants.
-    sources:   hashes of the files that the cells depend on, of when they were planned.
-    out:       folder of the record; None for a new one in results/.
-    shard:     "2/8" where this is one part of a sweep.
-    resumed:   the record to complete.
-    proof:     the run that has verified the cells; those that it did not pass and time are taken from it as they are.
+    items:    what is measured.
+    cells:    what it depends on: the items of a sweep; the operators of a loop's stacks, with their variants.
+    sources:  hashes of the files that the cells depend on, of when they were planned.
+    out:      folder of the record; None for a new one in results/.
+    shard:    "2/8" where this is one part of a sweep.
+    resumed:  the record to complete.
+    proof:    the run that has verified the cells; those that it did not pass and time are taken from it as they are.
     """
 
     source: Source
     job: Job
-    groups: Sequence[Group] | Sequence[LoopGroup]
-    operators: Sequence[Group]
+    catalog: Catalog
+    items: Sequence[Cells] | Sequence[LoopItem]
+    cells: Sequence[Cells]
     sources: dict[str, str]
     out: Path | None
     no_plots: bool
@@ -69,22 +71,39 @@ class Plan:
         return (self.out or default_folder(self.source.config.name, self.job.device, self.shard)) / "run.jsonl"
 
     @cached_property
-    def missing(self) -> Sequence[Group] | Sequence[LoopGroup]:
-        """The groups with what ``resumed`` lacks."""
-        return with_cells(self.groups, set(self.resumed.missing)) if self.resumed else self.groups
+    def missing(self) -> Sequence[Cells] | Sequence[LoopItem]:
+        """The items with what ``resumed`` lacks."""
+        return with_keys(self.items, set(self.resumed.missing)) if self.resumed else self.items
+
+    @property
+    def first_process(self) -> int:
+        """The number of the first process that measures now."""
+        return 1 + max((one.process for one in self.resumed.segments), default=0) if self.resumed else 0
 
     def check_sources(self) -> None:
         """Raises RunError where a file differs from when the cells were planned."""
-        if changed := changed_source(self.sources, source_hashes(self.operators, self.job.variant_files)):
+        if changed := changed_source(self.sources, source_hashes(self.cells, self.catalog, self.job.variant_files)):
             raise RunError(f"{changed} was changed during the run, whose cells must all come from one version")
 
 
-#: From what to call with each line, and with progress.
-MakeRunner = Callable[[Callable[[Line], None], Callable[[Progress], None]], Runner | SeveralGpus | LoopRunner]
+class Measuring(Protocol):
+    """A Session, or several GPUs as one."""
+
+    @property
+    def ready(self) -> Ready: ...
+
+    @property
+    def wall_time(self) -> WallTime: ...
+
+    def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 @dataclass
-class Outcome:
+class Ending:
     """How the measuring of a run ended.
 
     interrupted: by Ctrl-C.
@@ -97,7 +116,7 @@ class Outcome:
     wall_time: WallTime | None = None
 
 
-def record(console: Console, plan: Plan, make_runner: MakeRunner) -> int:
+def record(console: Console, plan: Plan, session: Measuring) -> int:
     """Measure what is left of a plan into its record, show and draw the record; the exit code.
 
     Ctrl-C keeps and reports what there is.
@@ -106,11 +125,9 @@ def record(console: Console, plan: Plan, make_runner: MakeRunner) -> int:
     plan.check_sources()
     if resumed and plan.missing:
         check_same_sources(resumed, plan.sources)
-        if not resumed.header.sources:
-            warn(f"{resumed.path} has no source hashes: whether code or traces changed since is not checked")
     left, known = plan.missing, []
     if proof:
-        left, known = split(plan.groups, proof)
+        left, known = split(plan.items, proof)
         check_same_code(proof, plan.sources)
     if not resumed:
         refuse_foreign_table(path.parent)
@@ -118,80 +135,73 @@ def record(console: Console, plan: Plan, make_runner: MakeRunner) -> int:
     lines = lines_of(resumed) if resumed else []
 
     def keep(line: Line) -> None:
-        if isinstance(line, Segment):
-            plan.check_sources()
         lines.append(line)
         writer.write(line)
 
     try:
-        outcome = _measured(console, plan, left, known, keep, make_runner)
+        ending = _measured(console, plan, left, known, keep, session) if left else Ending()
         writer.check_place()
         run = read_run(path)  # what is on disk counts
     except RecordGone as error:
-        run = run_of(path, lines)
-        if plan.loops:
-            print_tables(console, loop_tables(run))
-        else:
-            print_run(console, run)
+        print_run(console, run_of(path, lines))
         raise RecordError(f"{error}; the measured times are only in the tables above") from None
     finally:
         writer.close()
     try:
-        show = report_loops if plan.loops else report
-        show(console, run, path.parent, plan.no_plots, outcome.wall_time)
+        report(console, run, path.parent, plan.no_plots, ending.wall_time)
     except KeyboardInterrupt:
-        outcome.interrupted = True
+        ending.interrupted = True
     except OSError as error:
         what = error.filename or f"to {path.parent}"
         raise RecordError(f"cannot write {what}: {error.strerror}; the record {path} is complete") from None
-    if not outcome.interrupted and outcome.error is None:
-        outcome.error = _unplanned(run)
-    if not outcome.interrupted and outcome.error is None:
+    if not ending.interrupted and ending.error is None:
+        ending.error = _unplanned(run)
+    if not ending.interrupted and ending.error is None:
         return exit_code(run)
-    ended = "interrupted" if outcome.interrupted else f"stopped: {outcome.error}"
+    ended = "interrupted" if ending.interrupted else f"stopped: {ending.error}"
     present, cells = len(run.cells) + len(run.loops), "lines" if plan.loops else "cells"
     kept = f"{present} of {len(run.header.cells)} {cells} are kept in {path}"
     print_to_stderr(f"{ended}: {kept}; complete them with --resume {path}")
-    return INTERRUPTED if outcome.interrupted else BAD
+    return INTERRUPTED if ending.interrupted else BAD
 
 
 def _measured(
     console: Console,
     plan: Plan,
-    left: Sequence[Group] | Sequence[LoopGroup],
-    known: Sequence[Cell],
+    left: Sequence[WorkItem],
+    known: Sequence[Line],
     keep: Callable[[Line], None],
-    make_runner: MakeRunner,
-) -> Outcome:
+    session: Measuring,
+) -> Ending:
     """Keep the first line, the ``known`` cells, and a line for everything that is ``left``, however the run ends.
     Raises RunError and KeyboardInterrupt where it cannot begin.
     """
-    outcome, runner = Outcome(), None
-    begun = finished = False
-    if not left:
-        return outcome
-    with progress_bar(console, len(cell_keys(left))) as update:
+    ending, begun = Ending(), False
+    with progress_bar(console, len(keys_of(left))) as update:
         try:
-            runner = make_runner(keep, lambda progress: update(progress.done, progress.doing))
-            keep(_first_line(plan, runner.ready))
-            begun = True
-            for cell in known:
-                keep(cell)
-            runner.run(left)
-            finished = True
+            with session:
+                keep(_first_line(plan, session.ready))
+                begun = True
+                for cell in known:
+                    keep(cell)
+                for outcome in session.run(left):
+                    if isinstance(outcome, Progress):
+                        update(outcome.done, outcome.doing)
+                        continue
+                    if isinstance(outcome, Segment):
+                        plan.check_sources()
+                    keep(structs.replace(outcome, process=plan.first_process + outcome.process))
         except KeyboardInterrupt:
             if not begun:
                 raise
-            outcome.interrupted = True
+            ending.interrupted = True
         except RunError as error:
             if not begun:
                 raise
-            outcome.error = str(error)
+            ending.error = str(error)
         finally:
-            if runner is not None:
-                outcome.wall_time = runner.wall_time
-                runner.close(wait_s=30 if finished else 0)
-    return outcome
+            ending.wall_time = session.wall_time
+    return ending
 
 
 def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
@@ -200,15 +210,15 @@ def _first_line(plan: Plan, ready: Ready) -> Header | Segment:
         check_proof_of_machine(plan.proof, ready.environment)
     if plan.resumed:
         check_same_machine(plan.resumed, ready.environment)
-        return segment(ready, "resumed", plan.job.measure.cache)
+        return segment(ready, "resumed", plan.job.measure.cache, plan.first_process)
     return header(
         ready,
         msgspec.to_builtins(plan.source.config),
         seed=plan.job.seed,
         shard=plan.shard,
-        cells=cell_keys(plan.groups),
+        cells=tuple(keys_of(plan.items)),
         command=command_line(),
-        variants=tuple(dict.fromkeys(variant.id for group in plan.operators for variant in group.variants)),
+        variants=tuple(dict.fromkeys(variant.id for variant in plan.catalog.variants_of(plan.cells))),
         sources=plan.sources,
         verified_by=record_hash(plan.proof) if plan.proof else None,
     )

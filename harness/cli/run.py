@@ -6,27 +6,27 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from rich.text import Text
 
-from harness.cli.planning import cuda_sources, load_config, make_job, plan_groups, prepare, print_broken
+from harness.cli.planning import cuda_sources, load_config, make_job, plan_cells, prepare, print_broken
 from harness.cli.recording import Plan, default_folder, record
 from harness.config.load import ConfigError, Measure, Source
-from harness.config.loops import LoopGroup, miniature, plan_loops
-from harness.config.sweep import cell_keys, parse_shard, shard_of
+from harness.config.loops import miniature, plan_loops
+from harness.config.sweep import parse_shard, shard_of
+from harness.config.work_items import LoopItem, keys_of
 from harness.discover import Catalog
 from harness.exit_codes import INTERRUPTED, OK
 from harness.records.file import is_empty_record, read_run, record_path
 from harness.records.schema import Run
 from harness.report.console import make_console, warn
-from harness.runner.kept_workers import KeptWorkers
-from harness.runner.loop_run import LoopRunner
-from harness.runner.resume import check_same_sweep
-from harness.runner.run import Runner
-from harness.runner.several_gpus import Gpu, LocalGpu, SeveralGpus
-from harness.runner.sources import source_hashes
-from harness.runner.verified_by import check_proof
+from harness.session.gpus import Gpu, LocalGpu, SeveralGpus
+from harness.session.kept_workers import KeptWorkers
+from harness.session.resume import check_same_sweep
+from harness.session.session import Session
+from harness.session.sources import source_hashes
+from harness.session.verified_by import check_proof
+from harness.session.worker import Worker
 from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, printable
 
@@ -148,31 +148,31 @@ def _planned(
     if out is not None and len(options.configs) > 1:
         out = out / source.config.name
     loops = source.config.decode_loop is not None
-    groups = _planned_loops(options, source, catalog) if loops else plan_groups(options, source, catalog)
+    items = _planned_loops(options, source, catalog) if loops else plan_cells(options, source, catalog)
     if loops and device == "cpu":  # planned in full before, so that a mistake is found without a GPU
         source = miniature(source)
-        groups = _planned_loops(options, source, catalog)
+        items = _planned_loops(options, source, catalog)
     if options.shard is not None:
-        groups = shard_of(groups, *parse_shard(options.shard))
+        items = shard_of(items, *parse_shard(options.shard))
     if resumed:
-        check_same_sweep(resumed, source.config, cell_keys(groups))
+        check_same_sweep(resumed, source.config, keys_of(items))
     if options.shard is not None and not (resumed or options.plan) and source.config.measure.seed is None:
         raise ConfigError(
             f"--shard {options.shard}: shards with different inputs cannot be merged; give each the same --seed N"
         )
-    operators = plan_groups(options, source, catalog) if loops else groups
+    cells = plan_cells(options, source, catalog) if loops else items
     job = make_job(options, source.config.measure, device, timed=True)
     if resumed:
         job = replace(job, seed=resumed.header.seed)
     elif proof:
         job = replace(job, seed=proof.header.seed, verified=True)
     elif not loops:
-        job = replace(job, compiled=cuda_sources(groups))
-    hashes = source_hashes(operators, job.variant_files)
-    return Plan(source, job, groups, operators, hashes, out, options.no_plots, options.shard, resumed, proof)
+        job = replace(job, compiled=cuda_sources(items, catalog))
+    hashes = source_hashes(cells, catalog, job.variant_files)
+    return Plan(source, job, catalog, items, cells, hashes, out, options.no_plots, options.shard, resumed, proof)
 
 
-def _planned_loops(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[LoopGroup]:
+def _planned_loops(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[LoopItem]:
     if options.shard is not None:
         raise ConfigError("--shard cuts sweeps; choose decode loops with --only or --set decode_loop.concurrency=[8]")
     return plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
@@ -180,7 +180,7 @@ def _planned_loops(options: argparse.Namespace, source: Source, catalog: Catalog
 
 def _print_plan(plan: Plan) -> None:
     """Every cell, one key per line, for people and for grep; the count goes to stderr."""
-    keys = cell_keys(plan.missing)
+    keys = keys_of(plan.missing)
     for key in keys:
         print(printable(key))
     group, cell = ("loop", "line") if plan.loops else ("point", "cell")
@@ -193,26 +193,22 @@ def _print_plan(plan: Plan) -> None:
 
 def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> int:
     """On this machine; on several GPUs where ``gpus`` names them."""
-    start = kept.start if kept else None
-    if plan.loops:
-        if kept:
-            kept.close()  # a loop has the GPU and its memory to itself
-        return record(make_console(), plan, partial(LoopRunner, plan.job))
+    if kept and plan.loops:
+        kept.close()  # a loop has the GPU and its memory to itself
+    start = kept.start if kept else Worker
     if gpus:
         jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
         return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])
-    return record(make_console(), plan, partial(Runner, plan.job, start=start))
+    return record(make_console(), plan, Session(plan.job, start))
 
 
 def _shared(plan: Plan, gpus: Sequence[Gpu]) -> int:
-    measure = plan.job.measure
-    of_run = {"on_warning": warn, "time_budget_s": measure.time_budget_s, "cache": measure.cache}
-    return record(make_console(), plan, partial(SeveralGpus, gpus, **of_run))
+    return record(make_console(), plan, SeveralGpus(gpus, plan.job.measure, warn))
 
 
 def _on_cluster(options: argparse.Namespace, plan: Plan) -> int:
     """A record for each model of --accelerators, one after the other; the first exit code that is not 0."""
-    from harness.runner.cluster import ClusterError, cluster_gpus, connected
+    from harness.session.cluster import ClusterError, cluster_gpus, connected
 
     try:
         with connected(options.cluster, options.variants) as cluster:

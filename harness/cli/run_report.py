@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,9 +23,10 @@ from harness.report.console import (
     print_wall_time,
     warn,
 )
-from harness.report.decode_loop import PERCENTILE, loop_tables, print_endings
-from harness.report.tables import Table, markdown, result_tables
-from harness.runner.run import WallTime
+from harness.report.decode_loop import PERCENTILES, loop_tables, print_endings
+from harness.report.table import Table, markdown
+from harness.report.tables import result_tables
+from harness.session.session import WallTime
 from harness.wording import counted
 
 REFERENCE = ROOT / "results" / "reference"
@@ -52,36 +52,23 @@ def refuse_foreign_table(folder: Path) -> None:
 
 def print_run(console: Console, run: Run) -> list[Table]:
     """The tables of a run, with what is to be known of it above and below them."""
-    tables = result_tables(run)
+    tables = loop_tables(run) if run.loops else result_tables(run)
     print_environment(console, run.header.environment)
     print_calibration_errors(console, run.uncalibrated)
-    print_tables(console, tables)
-    console.print()
-    print_compiled(console, run.header.compiled)
-    print_counts(console, run.cells)
+    print_tables(console, [table for table in tables if table.kind != PERCENTILES])
+    if run.loops:
+        console.print(Text(f"\npercentiles of ITL and TPOT: {Path(run.path).parent / TABLE}", style="dim"))
+        print_endings(console, run.loops)
+    else:
+        console.print()
+        print_compiled(console, run.header.compiled)
+        print_counts(console, run.cells)
     return tables
 
 
 def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
     """Tables on screen and in ``folder``/table.md, plots beside it. wall_time: None where nothing was measured now."""
-    _keep(console, run, print_run(console, run), folder, no_plots, wall_time)
-
-
-def report_loops(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: WallTime | None = None) -> None:
-    """As report, of a run with decode loops."""
-    tables = loop_tables(run)
-    print_environment(console, run.header.environment)
-    print_calibration_errors(console, run.uncalibrated)
-    print_tables(console, [table for table in tables if PERCENTILE not in table.axes])
-    console.print(Text(f"\npercentiles of ITL and TPOT: {folder / TABLE}", style="dim"))
-    print_endings(console, run.loops)
-    _keep(console, run, tables, folder, no_plots, wall_time)
-
-
-def _keep(
-    console: Console, run: Run, tables: Sequence[Table], folder: Path, no_plots: bool, wall_time: WallTime | None
-) -> None:
-    """Write the tables, draw the plots, and say where they are."""
+    tables = print_run(console, run)
     if wall_time is not None:
         print_wall_time(console, wall_time.by_activity())
     (folder / TABLE).write_text(f"{OURS}\n\n{markdown(tables)}", encoding="utf-8")
@@ -114,9 +101,4 @@ def _references(run: Run) -> list[Run]:
 
 def _only(run: Run, points: Set[tuple[str, str]]) -> Run:
     """A run without its cells at other points."""
-    kept = [cell.point_key in points for cell in run.cells]
-    return structs.replace(
-        run,
-        cells=list(itertools.compress(run.cells, kept)),
-        segments=[(sum(kept[:start]), one) for start, one in run.segments],
-    )
+    return structs.replace(run, cells=[cell for cell in run.cells if cell.point_key in points])

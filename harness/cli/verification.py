@@ -6,30 +6,28 @@ Healthy variants must pass, defects must be rejected. Nothing is timed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 from rich.text import Text
 
-from harness.config.sweep import Group
-from harness.contract import FAR, UNALIGNED, Operator, Variant
+from harness.config.sweep import cells
+from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
+from harness.contract import Operator, Variant, in_buffers
 from harness.discover import Catalog, unavailable
-from harness.records.schema import Cell, Segment, Status, sources_compile
+from harness.records.endings import of_reason, place_of
+from harness.records.schema import Cell, Code, Finding, Place, Status, sources_compile
 from harness.report.console import print_checks, print_compiled, print_counts, print_rows, progress_bar
-from harness.runner.limit_checks import check_limits
-from harness.runner.protocol import CheckRequest, Job, RandomRequest, is_left_out
-from harness.runner.run import Runner
-from harness.runner.worker import RunError, WorkerDied
+from harness.session.messages import Job
+from harness.session.session import Progress, Session
+from harness.session.worker import RunError
 from harness.verify.capacity import capacity_points
-from harness.verify.hard_points import BEYOND, Finding, check_results, is_unverified
+from harness.verify.hard_points import check_results, is_unverified, limited_places
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
 WIDE = 140
-#: Width from which on the name of a defect is folded.
-NAME_WIDTH = 32
 
 #: What the results of a check mean that say neither yes nor no.
 LEGEND = {
@@ -40,27 +38,38 @@ LEGEND = {
     "-": "no launch got this far",
 }
 
-#: Kind of a finding -> head of its column.
+#: Head of a column -> the places whose findings it counts.
 HEADS = {
-    "hard point": "hard points and sequences",
-    "capacity point": "capacity points",
-    "random batch": "random batches",
+    "hard points and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
+    "capacity points": (Place.CAPACITY_POINT,),
+    "random batches": (Place.RANDOM_BATCH,),
 }
-#: What _print_summary calls points and batches for which Triton's interpreter had no time left.
-LEFT_OUT = "left out"
+#: What the summary calls a skipped place, by the code of its reason.
+SKIPPED = {Code.BEYOND_LIMITS: "beyond its declared limits", Code.INTERPRETER_BUDGET: "left out"}
 
-#: Name of the finding that the worker process died.
-DIED = "some point"
 
-#: Variant id -> its findings. A variant that is unavailable here has none.
-Findings = dict[str, list[Finding]]
+@dataclass
+class Verified:
+    """What was found. findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
+    cells: of the sweep. compiled: as in the header of a record.
+    """
+
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+    compiled: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def of(self, variant: Variant) -> list[Finding]:
+        return self.findings.get(variant.id, [])
+
+    def bad(self, variant: Variant) -> list[Finding]:
+        return [finding for finding in self.of(variant) if finding.status.is_bad]
 
 
 def verify_all(
     console: Console,
     job: Job,
     catalog: Catalog,
-    groups: Sequence[Group],
+    items: Sequence[Cells],
     capacity: bool,
     random_batches: int,
     command: Callable[[str, int], str],
@@ -73,83 +82,97 @@ def verify_all(
 
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
-    healthy = list({variant.id: variant for group in groups for variant in group.variants}.values())
+    healthy = catalog.variants_of(items)
     defects = _defects(catalog, {variant.operator for variant in healthy})
-    at_capacity = _capacity_groups(catalog, healthy, job) if capacity else []
-    cells: list[Cell] = []
-    findings: Findings = {}
-    steps = [len(healthy) + len(defects), _num_cells(at_capacity), len(healthy), _num_cells(groups)]
-    done = 0
-
-    def keep(line: Cell | Segment) -> None:
-        if isinstance(line, Cell):
-            cells.append(line)
-
+    at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
+    found = Verified()
     try:
-        with (
-            progress_bar(console, sum(steps)) as update,
-            _closed(Runner(job, keep, lambda p: update(done + p.done, p.doing))) as runner,
-        ):
-            _check_all(runner, [*healthy, *defects], job, update, findings)
-            for variant in healthy:
-                if variant.id in findings:
-                    operator = catalog.operators[variant.operator]
-                    findings[variant.id] += check_limits(job, operator, variant)
-            passed = [v for v in healthy if v.id in findings and not _bad(findings[v.id])]
-            done = steps[0]
-            runner.run(_only(at_capacity, passed), at_capacity=True)
-            for cell in cells:
-                findings[f"{cell.operator}/{cell.variant}"].append(_as_finding(cell))
-            cells.clear()
-            done += steps[1]
-            for i, variant in enumerate(passed if random_batches else ()):
-                update(done + i, f"{variant.id} random batches")
-                findings[variant.id] += _check_random(runner, variant, random_batches)
-            done += steps[2]
-            runner.run(groups)
+        limits = _limits(catalog, healthy, job)
+        _verify(console, job, found, healthy, defects, limits, at_capacity, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
-        reached = [variant for variant in healthy if variant.id in findings]
-        if reached:
-            _print_outcome(console, catalog, reached, findings, cells, job, command)
+        if reached := [variant for variant in healthy if variant.id in found.findings]:
+            _print_outcome(console, catalog, reached, found, job, command)
         raise
     _print_seed(console, job)
-    _print_checks(console, healthy, findings, job)
-    _print_defects(console, defects, findings, job)
+    _print_checks(console, healthy, found, job)
+    _print_defects(console, defects, found, job)
     console.print()
-    print_compiled(console, runner.ready.compiled)
-    accepted = _print_accepted_defects(console, defects, findings)
-    _print_limits(console, healthy, findings)
-    _print_outcome(console, catalog, healthy, findings, cells, job, command)
-    _print_left_out(console, findings)
-    print_counts(console, cells, reasons=False)
-    rejected = any(_bad(findings[v.id]) or is_unverified(findings[v.id]) for v in healthy if v.id in findings)
-    bad_cell = any(cell.status.is_bad for cell in cells)
-    return accepted or rejected or bad_cell or not sources_compile(runner.ready.compiled)
+    print_compiled(console, found.compiled)
+    accepted = _print_accepted_defects(console, defects, found)
+    _print_limits(console, healthy, found)
+    _print_outcome(console, catalog, healthy, found, job, command)
+    _print_left_out(console, found)
+    print_counts(console, found.cells, reasons=False)
+    here = [variant for variant in healthy if variant.id in found.findings]
+    rejected = any(found.bad(variant) or is_unverified(found.of(variant)) for variant in here)
+    bad_cell = any(cell.status.is_bad for cell in found.cells)
+    return accepted or rejected or bad_cell or not sources_compile(found.compiled)
 
 
-def verify_defects(
+def _verify(
     console: Console,
     job: Job,
-    catalog: Catalog,
-    operators: Collection[str],
-) -> bool:
+    found: Verified,
+    healthy: Sequence[Variant],
+    defects: Sequence[Variant],
+    limits: Sequence[Verify],
+    at_capacity: Sequence[Cells],
+    random_batches: int,
+    sweep: Sequence[Cells],
+) -> None:
+    """Fills ``found``. Variants that do not pass their hard points are not run at capacity or on random batches."""
+    here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
+    steps = [len(here), len(limits), _num_cells(at_capacity), len(healthy) if random_batches else 0, _num_cells(sweep)]
+
+    def keep_finding(checked: Checked) -> None:
+        found.findings.setdefault(checked.variant_id, []).append(checked.finding)
+
+    def keep_capacity(cell: Cell) -> None:
+        other = Finding(status=cell.status, place=Place.CAPACITY_POINT, name=cell.point, reason=cell.reason)
+        found.findings[cell.variant_id].append(cell.finding or other)
+
+    with progress_bar(console, sum(steps)) as update:
+
+        def run(session: Session, step: int, items: Iterable[WorkItem], keep: Callable) -> None:
+            for outcome in session.run(list(items)):
+                if isinstance(outcome, Progress):
+                    update(sum(steps[:step]) + outcome.done, outcome.doing)
+                elif isinstance(outcome, Cell | Checked):
+                    keep(outcome)
+
+        with Session(job) as session:
+            found.compiled = session.ready.compiled
+            run(session, 0, (Verify(operator=one.operator, variant=one.name) for one in here), keep_finding)
+            if limits:
+                # What an engine's kernel does there may end its process, on which nothing else may depend.
+                with Session(replace(job, compiled=())) as apart:
+                    run(apart, 1, limits, keep_finding)
+            passed = [variant for variant in healthy if variant.id in found.findings and not found.bad(variant)]
+            run(session, 2, _only(at_capacity, passed), keep_capacity)
+            if random_batches:
+                count = {"count": random_batches}
+                batches = (RandomBatches(operator=one.operator, variant=one.name, **count) for one in passed)
+                run(session, 3, batches, keep_finding)
+            run(session, 4, sweep, found.cells.append)
+
+
+def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
     """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
-    defects = _defects(catalog, operators)
-    with (
-        progress_bar(console, len(defects)) as update,
-        _closed(Runner(job, lambda line: None, lambda progress: None)) as runner,
-    ):
-        findings = _check_all(runner, defects, job, update, {})
+    defects, found = _defects(catalog, operators), Verified()
+    _verify(console, job, found, [], defects, [], [], 0, [])
     _print_seed(console, job)
-    _print_defects(console, defects, findings, job)
+    _print_defects(console, defects, found, job)
     console.print()
-    accepted = _print_accepted_defects(console, defects, findings)
-    checked = [findings[v.id] for v in defects if v.id in findings]
-    rejected = sum(_rejection(of_variant) is not None for of_variant in checked)
+    accepted = _print_accepted_defects(console, defects, found)
+    checked = [variant for variant in defects if variant.id in found.findings]
+    rejected = sum(_rejection(found.of(variant)) is not None for variant in checked)
     missing = len(defects) - len(checked)
     note = f", {missing} unavailable on this machine" if missing else ""
     console.print(Text(f"{rejected} of {len(checked)} rejected{note}"))
     return accepted
+
+
+# --- what is verified -------------------------------------------------------------------------------------------------
 
 
 def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
@@ -157,129 +180,93 @@ def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 
 
-@contextmanager
-def _closed(runner: Runner) -> Iterator[Runner]:
-    wait_s = 0.0
-    try:
-        yield runner
-        wait_s = 30.0
-    finally:
-        runner.close(wait_s)
+def _limits(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
+    """The places at which available variants declare a limit."""
+    return [
+        Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, limited=True)
+        for variant in healthy
+        if unavailable(variant, job.device) is None
+        for name, buffers in limited_places(catalog.operators[variant.operator], variant)
+    ]
 
 
-def _capacity_groups(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Group]:
+def _at_capacity(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Cells]:
     """The points at capacity of all operators, for the variants that are available here."""
-    groups = []
+    items = []
     for name in dict.fromkeys(variant.operator for variant in healthy):
         operator = catalog.operators[name]
-        variants = tuple(v for v in healthy if v.operator == name and unavailable(v, job.device) is None)
+        variants = [v for v in healthy if v.operator == name and unavailable(v, job.device) is None]
         points = capacity_points(operator, catalog.of(name), job.seed) if variants else []
-        groups += [Group(operator, point, variants) for point in points]
-    return groups
+        items += [cells(operator, point, variants, at_capacity=True) for point in points]
+    return items
 
 
-def _only(groups: Sequence[Group], variants: Collection[Variant]) -> list[Group]:
-    """The groups with these variants alone."""
+def _only(items: Sequence[Cells], variants: Collection[Variant]) -> list[Cells]:
+    """The items with these variants alone."""
     ids = {variant.id for variant in variants}
-    kept = [replace(group, variants=tuple(v for v in group.variants if v.id in ids)) for group in groups]
-    return [group for group in kept if group.variants]
+    cut = (item.of([name for name in item.variants if item.id_of(name) in ids]) for item in items)
+    return [item for item in cut if item.variants]
 
 
-def _num_cells(groups: Sequence[Group]) -> int:
-    return sum(len(group.variants) for group in groups)
-
-
-def _as_finding(cell: Cell) -> Finding:
-    """A cell of a point at capacity, or of the sweep."""
-    outcome = {Status.MISMATCH: "rejected", Status.PASSED: "passed", Status.SKIPPED: "skipped"}.get(
-        cell.status, "failed"
-    )
-    check, _, message = (cell.reason or "").partition(": ") if outcome == "rejected" else ("", "", cell.reason)
-    return Finding(cell.point, outcome, check or None, message, kind="capacity point")
-
-
-def _check_random(runner: Runner, variant: Variant, count: int) -> list[Finding]:
-    try:
-        return runner.ask(RandomRequest(variant.operator, variant.name, count))
-    except WorkerDied as death:
-        return [Finding(DIED, "rejected", "no_crash", str(death), kind="random batch")]
-
-
-def _check_all(
-    runner: Runner, variants: Sequence[Variant], job: Job, update: Callable[[int, str], None], findings: Findings
-) -> Findings:
-    """Fills ``findings``, so that an interrupted command can print those that are there, and returns it."""
-    for i, variant in enumerate(variants):
-        update(i, variant.id)
-        if unavailable(variant, job.device) is None:
-            findings[variant.id] = _check(runner, variant)
-    return findings
-
-
-def _check(runner: Runner, variant: Variant) -> list[Finding]:
-    try:
-        return runner.ask(CheckRequest(variant.operator, variant.name))
-    except WorkerDied as death:
-        return [Finding(DIED, "rejected", "no_crash", str(death))]
-
-
-def _bad(findings: Sequence[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.outcome in ("rejected", "failed")]
+def _num_cells(items: Sequence[Cells]) -> int:
+    return sum(len(item.variants) for item in items)
 
 
 def _rejection(findings: Sequence[Finding]) -> Finding | None:
     """The first finding in which a check rejected the variant. An exception is no rejection."""
-    return next((finding for finding in findings if finding.outcome == "rejected"), None)
+    return next((finding for finding in findings if finding.status is Status.MISMATCH), None)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def _print_seed(console: Console, job: Job) -> None:
     console.print(Text(f"seed {job.seed}, device {job.device}"))
 
 
+def _missing(variant: Variant, job: Job) -> str:
+    """Why a variant is unavailable here."""
+    reason = unavailable(variant, job.device)
+    return "" if reason is None else of_reason(reason)
+
+
 def _print_outcome(
     console: Console,
     catalog: Catalog,
     variants: Sequence[Variant],
-    findings: Findings,
-    cells: Sequence[Cell],
+    found: Verified,
     job: Job,
     command: Callable[[str, int], str],
 ) -> None:
     """The first failure of each variant, then the summary."""
     for variant in variants:
-        _print_failure(console, catalog.operators[variant.operator], variant, findings, cells, job.seed, command)
+        _print_failure(console, catalog.operators[variant.operator], variant, found, job.seed, command)
     console.print()
-    _print_summary(console, variants, findings, cells, job)
+    _print_summary(console, variants, found, job)
 
 
-def _print_summary(
-    console: Console, healthy: Sequence[Variant], findings: Findings, cells: Sequence[Cell], job: Job
-) -> None:
+def _print_summary(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
     """A line for each variant: how many hard points, sequences, ..., points of the sweep passed, were skipped, ..."""
-    made = {finding.kind for of in findings.values() for finding in of}
-    kinds = {kind: head for kind, head in HEADS.items() if kind in made}
+    made = {finding.place for of in found.findings.values() for finding in of}
+    heads = [head for head, places in HEADS.items() if made & set(places)]
 
     def row(variant: Variant) -> tuple[str, ...]:
-        if variant.id not in findings:
-            return variant.id, f"unavailable: {unavailable(variant, job.device)}", *([""] * len(kinds))
-        mine = [cell for cell in cells if (cell.operator, cell.variant) == (variant.operator, variant.name)]
-        counts = [_counts([_outcome(f) for f in findings[variant.id] if f.kind == kind]) for kind in kinds]
-        return variant.id, *counts, _counts([c.status for c in mine])
+        if variant.id not in found.findings:
+            return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * len(heads))
+        mine = found.of(variant)
+        counts = [_counts([_outcome(one) for one in mine if one.place in HEADS[head]]) for head in heads]
+        return variant.id, *counts, _counts([cell.status for cell in found.cells if cell.variant_id == variant.id])
 
-    print_rows(console, ("variant", *kinds.values(), "points of the sweep"), map(row, healthy))
+    print_rows(console, ("variant", *heads, "points of the sweep"), map(row, healthy))
 
 
-def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Sequence[Group]) -> bool:
+def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequence[Cells]) -> bool:
     """Run the consumers of the operators on the tables of all variants, and print the comparison. Returns True where
     results differ, or a kernel failed.
     """
     from harness.verify.consumers import compare_consumers
 
-    found = [
-        one
-        for group in groups
-        for one in compare_consumers(catalog, group.operator, group.point, group.variants, job.device, job.seed)
-    ]
+    found = [one for item in items for one in compare_consumers(catalog, item, job.device, job.seed)]
     if not found:
         console.print(Text("no consumer reads the tables of these operators"))
     compared: dict[tuple[str, ...], list] = {}
@@ -294,40 +281,46 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, groups: Seque
         ]
         heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
         print_rows(console, heads, rows)
-    reasons = Counter(
-        (one.consumer.name, f"{one.variant}: {one.reason}" if one.failed else one.reason, one.failed)
-        for one in found
-        if one.reason is not None
-    )
-    for (name, reason, failed), count in reasons.items():
-        outcome = "failed" if failed else "not compared"
-        console.print(Text(f"{name}: {counted(count, 'time')} {outcome}: {reason}", style="red" if failed else ""))
+    failed = Counter((one.consumer.name, one.variant, one.error) for one in found if one.error is not None)
+    for (name, variant, error), count in failed.items():
+        console.print(Text(f"{name}: {counted(count, 'time')} failed: {variant}: {error}", style="red"))
+    left_out = Counter((one.consumer.name, one.reason) for one in found if one.reason is not None)
+    for (name, reason), count in left_out.items():
+        console.print(Text(f"{name}: {counted(count, 'time')} not compared: {of_reason(reason)}"))
     return any(one.bad for one in found)
 
 
-def _print_limits(console: Console, healthy: Sequence[Variant], findings: Findings) -> None:
+def _print_limits(console: Console, healthy: Sequence[Variant], found: Verified) -> None:
     """Where engines' kernels fail as their limits= declare: the reason given, and what was found."""
     for variant in healthy:
-        limited = [finding for finding in findings.get(variant.id, ()) if finding.outcome == "limited"]
+        limited = [finding for finding in found.of(variant) if finding.status is Status.KNOWN_FAILURE]
         if limited:
             console.print(Text(f"\n{variant.id}: declared limits", style="bold"))
-            rows = ((f.name, variant.limit_at(f.name), f"{f.check}: {f.message}".split(";")[0]) for f in limited)
+            places = ((finding.name, finding.buffers) for finding in limited)
+            declared = [(in_buffers(*place), variant.limit_at(*place)) for place in places]
+            rows = ((*left, limit_found(finding)) for left, finding in zip(declared, limited, strict=True))
             print_rows(console, ("hard point or sequence", "declared", "found"), rows)
 
 
+def limit_found(finding: Finding) -> str:
+    """What was found where a variant declares a limit."""
+    if finding.message is None:
+        return "passes here: remove the limit if the kernel supports this now"
+    return full(finding).split(";")[0]
+
+
 def _outcome(finding: Finding) -> str:
-    if finding.message == BEYOND:
-        return BEYOND
-    return LEFT_OUT if is_left_out(finding.message) else finding.outcome
+    return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
 
 
-def _print_left_out(console: Console, findings: Findings) -> None:
+def _print_left_out(console: Console, found: Verified) -> None:
     """How many points and batches Triton's interpreter was too slow for, and what to change."""
-    for kind, head in HEADS.items():
-        by_variant = ([_outcome(finding) for finding in of if finding.kind == kind] for of in findings.values())
-        slow = [outcomes for outcomes in by_variant if LEFT_OUT in outcomes]
+    is_left_out = lambda finding: finding.reason and finding.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
+    for head, places in HEADS.items():
+        by_variant = ([finding for finding in of if finding.place in places] for of in found.findings.values())
+        slow = [of for of in by_variant if any(map(is_left_out, of))]
         if slow:
-            left = sum(outcomes.count(LEFT_OUT) for outcomes in slow)
+            left = sum(bool(is_left_out(finding)) for of in slow for finding in of)
             text = f"{head}: {left} of {sum(map(len, slow))} of {counted(len(slow), 'variant')} left out: "
             console.print(Text(f"{text}interpreter budget (--set measure.interpreter_budget_s=SECONDS)"))
 
@@ -336,13 +329,13 @@ def _counts(outcomes: Sequence[str]) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
 
 
-def _print_checks(console: Console, healthy: Sequence[Variant], findings: Findings, job: Job) -> None:
+def _print_checks(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
     """For each operator a table of its variants and all checks, over all hard points and sequences together."""
     shown: set[str] = set()
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        results = {v.name: check_results(v, findings.get(v.id, ()), job.device) for v in mine}
+        results = {v.name: check_results(v, found.of(v), job.device) for v in mine}
         print_checks(console, results)
         shown.update(result for of_variant in results.values() for result in of_variant.values())
     notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
@@ -350,34 +343,33 @@ def _print_checks(console: Console, healthy: Sequence[Variant], findings: Findin
         console.print(Text(f"\n{'; '.join(notes)}", style="dim"))
 
 
-def _print_defects(console: Console, defects: Sequence[Variant], findings: Findings, job: Job) -> None:
+def _print_defects(console: Console, defects: Sequence[Variant], found: Verified, job: Job) -> None:
     head = ("historic defect", "rejected by", "first seen at", "message")
     shown = len(head) if console.width >= WIDE else len(head) - 1
-    name_width = min(max((len(variant.name) for variant in defects), default=0), NAME_WIDTH)
     for operator in dict.fromkeys(variant.operator for variant in defects):
-        rows = [_defect_row(v, findings.get(v.id), job)[:shown] for v in defects if v.operator == operator]
+        rows = [_defect_row(v, found, job)[:shown] for v in defects if v.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        print_rows(console, head[:shown], rows, first=name_width)
+        print_rows(console, head[:shown], rows)
 
 
-def _defect_row(variant: Variant, findings: Sequence[Finding] | None, job: Job) -> tuple[str, str, str, str]:
+def _defect_row(variant: Variant, found: Verified, job: Job) -> tuple[str, str, str, str]:
     name = f"{variant.name}\n{variant.defect}"
-    if findings is None:
-        return name, "unavailable", unavailable(variant, job.device), ""
-    first = _rejection(findings)
+    if variant.id not in found.findings:
+        return name, "unavailable", _missing(variant, job), ""
+    first = _rejection(found.of(variant))
     if first is None:
         return name, "NOTHING", "", ""
-    checks = dict.fromkeys(str(finding.check) for finding in findings if finding.outcome == "rejected")
+    checks = dict.fromkeys(str(one.check) for one in found.of(variant) if one.status is Status.MISMATCH)
     # The first wrong element of up to five is enough here.
-    return name, ", ".join(checks), first.name, ";".join(first.message.split(";")[:2])
+    return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
 
 
-def _print_accepted_defects(console: Console, defects: Sequence[Variant], findings: Findings) -> bool:
+def _print_accepted_defects(console: Console, defects: Sequence[Variant], found: Verified) -> bool:
     """Name every defect that no check rejected; True where there is one."""
-    accepted = [v for v in defects if v.id in findings and _rejection(findings[v.id]) is None]
+    accepted = [v for v in defects if v.id in found.findings and _rejection(found.of(v)) is None]
     for variant in accepted:
         how = "passed every check"
-        if raised := _bad(findings[variant.id]):
+        if raised := found.bad(variant):
             how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
         console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
     return bool(accepted)
@@ -387,37 +379,29 @@ def _print_failure(
     console: Console,
     operator: Operator,
     variant: Variant,
-    findings: Findings,
-    cells: Sequence[Cell],
+    found: Verified,
     seed: int,
     command: Callable[[str, int], str],
 ) -> None:
     """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points at
-    capacity, which may be many, the first is the one that is told in the fewest words.
+    capacity, which may be many, the first is the one with the shortest label.
     """
-    bad = sorted(_bad(findings.get(variant.id, [])), key=lambda f: len(f.name) if f.kind == "capacity point" else 0)
-    told = bad or [_as_finding(c) for c in cells if c.status.is_bad and f"{c.operator}/{c.variant}" == variant.id]
-    if not told:
+    of_sweep = (cell.finding for cell in found.cells if cell.finding is not None and cell.variant_id == variant.id)
+    bad = found.bad(variant) or list(of_sweep)
+    if not bad:
         return
-    first = told[0]
-    name, _, drawn = first.name.partition(" (seed ")  # of a random batch
-    seed = int(drawn.rstrip(")")) if drawn else seed
-    check = f"{first.check}: " if first.check else ""
-    console.print(Text(f"\n{variant.id} at {_where(operator, first)}: {check}{first.message}", style="red"))
-    if len(told) > 1:
-        console.print(Text(f"and {counted(len(told) - 1, 'further failure')}"))
-    if first.name != DIED:
-        repeat = command(f"{variant.id}/{name.removesuffix(UNALIGNED).removesuffix(FAR)}", seed)
+    first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
+    hard = {one.name: one for one in operator.hard_points if first.place is Place.EDGE_CASE}.get(first.name)
+    axes = f" ({operator.label(operator.complete(hard.point))})" if hard else ""
+    where = place_of(first) or "some point"
+    console.print(Text(f"\n{variant.id} at {where}{axes}: {full(first)}", style="red"))
+    if len(bad) > 1:
+        console.print(Text(f"and {counted(len(bad) - 1, 'further failure')}"))
+    if first.name:
+        repeat = command(f"{variant.id}/{first.name}", seed if first.seed is None else first.seed)
         console.print(Text(f"this one alone: {repeat}"), soft_wrap=True)
 
 
-def _where(operator: Operator, finding: Finding) -> str:
-    """``hard point 'L = 1' (batch_size=3,max_decode_len=1)``, ``sequence 'shrinks'``, ``batch_size=3``."""
-    if finding.name in operator.sequences:
-        return f"sequence {finding.name!r}"
-    hard = next(
-        (h for h in operator.hard_points if h.name == finding.name.removesuffix(UNALIGNED).removesuffix(FAR)), None
-    )
-    if hard is not None:
-        return f"hard point {finding.name!r} ({operator.label(operator.complete(hard.point))})"
-    return finding.name
+def full(finding: Finding) -> str:
+    """The check, where it was one, and what was seen."""
+    return f"{finding.check}: {finding.message}" if finding.check else str(finding.message)

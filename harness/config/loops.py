@@ -3,91 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from baselines.workloads.context_lengths import longest, parse_lengths, requests_of_trace
 from baselines.workloads.engine_state import EngineShape, LoopBinding
-from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list, geometry_name
+from harness.config.decode_loop import GEOMETRIES, AcceptLengths, DecodeLoop, Geometry, as_list
 from harness.config.load import Source
-from harness.config.sweep import Group
+from harness.config.sweep import cells
+from harness.config.work_items import Cells, LoopItem, LoopPoint, PlannedStack
 from harness.contract import Operator, Point, Variant
-from harness.records.choose import Selector
-from harness.records.decode_loop import Loop, loop_key
-from harness.records.schema import Status
-from harness.wording import did_you_mean, first_line, printable
+from harness.records.select import Selector
+from harness.wording import did_you_mean, first_line
 
 #: Table that every stack must build: the loop's own acceptance goes by the lengths of the step.
 LENGTHS = "seq_lens"
 #: Built after sampling where state is kept by request slot: without it no request advances.
 REJECTED = "num_rejected"
-
-
-@dataclass(frozen=True)
-class LoopPoint:
-    """One loop of a run."""
-
-    concurrency: int
-    batch_size: int
-    next_n: int
-    model_step_us: float
-    scheduling: str
-    graph: str
-
-    @property
-    def label(self) -> str:
-        return (
-            f"concurrency={self.concurrency},next_n={self.next_n},model_step_us={self.model_step_us:g},"
-            f"scheduling={self.scheduling},graph={self.graph}"
-        )
-
-
-@dataclass(frozen=True)
-class PlannedStack:
-    """parts: (operator, variant) in the order of a step. limits: what one of them does not support, and why."""
-
-    name: str
-    parts: tuple[tuple[str, str], ...]
-    limits: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class LoopGroup:
-    """One loop with the stacks that take turns in it."""
-
-    config: DecodeLoop
-    point: LoopPoint
-    shape: EngineShape
-    reference: str
-    stacks: tuple[PlannedStack, ...]
-
-    def key(self, stack: str) -> str:
-        return loop_key(stack, self.point.label)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(self.key(stack.name) for stack in self.stacks)
-
-    def only(self, keys: Collection[str]) -> LoopGroup:
-        """The loop with the stacks of these lines."""
-        return replace(self, stacks=tuple(one for one in self.stacks if self.key(one.name) in keys))
-
-    def loop(self, stack: PlannedStack, status: Status, reason: str | None = None, **samples: Any) -> Loop:
-        """The line of one stack."""
-        return Loop(
-            stack=stack.name,
-            reference=self.reference,
-            point=self.point.label,
-            axes={**vars(self.point), "geometry": geometry_name(self.config)},
-            operators=dict(stack.parts),
-            limits=dict(stack.limits),
-            status=status,
-            reason=None if reason is None else printable(reason),
-            **samples,
-        )
 
 
 #: The loop without a GPU: small enough for a few seconds, and no measurement of anything but itself.
@@ -109,21 +43,21 @@ def miniature(source: Source) -> Source:
 
 
 def operators_of(
-    groups: Sequence[LoopGroup],
+    loops: Sequence[LoopItem],
     operators: Mapping[str, Operator],
     variants: Sequence[Variant],
     bindings: Mapping[str, LoopBinding],
-) -> list[Group]:
+) -> list[Cells]:
     """The operators of all stacks at their points in all loops, with the variants that run there."""
     found: dict[tuple[str, str], tuple[Operator, Point, dict[str, Variant]]] = {}
-    for group in groups:
-        for stack in group.stacks:
+    for loop in loops:
+        for stack in loop.stacks:
             for name, variant in stack.parts:
                 operator = operators[name]
-                point = operator.complete(bindings[name].axes(group.shape))
+                point = operator.complete(bindings[name].axes(loop.shape))
                 _, _, chosen = found.setdefault((name, operator.label(point)), (operator, point, {}))
                 chosen[variant] = next(one for one in variants if one.operator == name and one.name == variant)
-    return [Group(operator, point, tuple(chosen.values())) for operator, point, chosen in found.values()]
+    return [cells(operator, point, list(chosen.values())) for operator, point, chosen in found.values()]
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
@@ -135,7 +69,7 @@ def plan_loops(
     variants: Sequence[Variant],
     bindings: Mapping[str, LoopBinding],
     only: Sequence[str] = (),
-) -> list[LoopGroup]:
+) -> list[LoopItem]:
     """All loops of a configuration, those that share a request stream one after another. Raises ConfigError.
 
     only: globs over stacks and whole keys, as --plan prints them; with ``!`` they leave out.
@@ -150,7 +84,7 @@ def plan_loops(
         )
     chosen = [bindings[name] for stack in config.stacks.values() for name in stack if name in bindings]
     by_slot = any(one.by_slot for one in chosen)
-    groups = []
+    loops = []
     for concurrency, next_n in itertools.product(as_list(config.concurrency), as_list(config.next_n)):
         shape = _shape(source, config, geometry, concurrency, next_n, by_slot)
         stacks = _stacks(source, config, shape, operators, variants, bindings)
@@ -158,22 +92,21 @@ def plan_loops(
             as_list(config.scheduling), as_list(config.model_step_us), as_list(config.graph)
         ):
             point = LoopPoint(concurrency, shape.batch_size, next_n, step_us, scheduling, graph)
-            groups.append(LoopGroup(config, point, shape, reference, stacks))
-    return _kept(source, groups, only)
+            loops.append(LoopItem(config=config, at=point, shape=shape, reference=reference, stacks=stacks))
+    return _kept(source, loops, only)
 
 
-def _kept(source: Source, groups: Sequence[LoopGroup], only: Sequence[str]) -> list[LoopGroup]:
+def _kept(source: Source, loops: Sequence[LoopItem], only: Sequence[str]) -> list[LoopItem]:
     """The loops and stacks that ``only`` keeps; a loop keeps its reference as long as it keeps another stack."""
     if not only:
-        return list(groups)
+        return list(loops)
     selector, found = Selector(only), []
-    for group in groups:
-        chosen = [stack for stack in group.stacks if selector.keeps((stack.name, group.key(stack.name)))]
+    for loop in loops:
+        chosen = [name for name in loop.variants if selector.keeps((name, loop.key(name)))]
         if chosen:
-            with_reference = [one for one in group.stacks if one in chosen or one.name == group.reference]
-            found.append(replace(group, stacks=tuple(with_reference)))
+            found.append(loop.of([*chosen, loop.reference]))
     if (unused := selector.unused) is not None:
-        hint = did_you_mean(unused, list(groups[0].config.stacks))
+        hint = did_you_mean(unused, list(loops[0].config.stacks))
         raise source.error("", f"--only {unused} matches no stack and no loop{hint}")
     if not found:
         raise source.error("", "--only leaves out every loop; name some to keep")

@@ -6,76 +6,39 @@ import itertools
 import math
 import re
 import string
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.config.load import ConfigError, Source
+from harness.config.work_items import Cells
 from harness.contract import Axis, Operator, Point, Rule, Variant
-from harness.records.choose import Selector
-from harness.records.schema import Cell, Metrics, Status, cell_key
-from harness.wording import did_you_mean, first_line, printable
+from harness.records.schema import cell_key
+from harness.records.select import Selector
+from harness.wording import did_you_mean, first_line
 
-if TYPE_CHECKING:
-    from harness.config.loops import LoopGroup
-
-AnyGroup = TypeVar("AnyGroup", "Group", "LoopGroup")
 #: Points of a sweep, counted before the grids are united. Far more than anyone can measure, and expanded in seconds.
 MAX_POINTS = 100_000
 
 
-@dataclass(frozen=True)
-class Group:
-    """One operator at one point with the variants to run there: the unit of work, whose variants are timed in turns.
-
-    baseline: the variant that ratios refer to; None for the operator's own.
-    """
-
-    operator: Operator
-    point: Point
-    variants: tuple[Variant, ...]
-    baseline: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.operator.label(self.point)
-
-    def key(self, variant: str) -> str:
-        return cell_key(self.operator.name, variant, self.label)
-
-    @cached_property
-    def labels(self) -> dict[str, int | float | str]:
-        """Axis -> its value, as a number or as the label of what is none."""
-        values = {axis.name: (axis, self.point[axis.name]) for axis in self.operator.axes}
-        return {
-            name: value if isinstance(value, int | float) else axis.label(value)
-            for name, (axis, value) in values.items()
-        }
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Of all cells, in order."""
-        return tuple(self.key(variant.name) for variant in self.variants)
-
-    def only(self, keys: Collection[str]) -> Group:
-        """The group with the variants of these cells."""
-        return replace(self, variants=tuple(v for v in self.variants if self.key(v.name) in keys))
-
-    def cell(self, variant: str, status: Status, reason: str | None = None, metrics: Metrics | None = None) -> Cell:
-        limits = next((dict(one.limits) for one in self.variants if one.name == variant), {})
-        return Cell(
-            operator=self.operator.name,
-            variant=variant,
-            baseline=self.baseline or self.operator.baseline,
-            point=self.label,
-            axes=dict(self.point),
-            status=status,
-            reason=None if reason is None else printable(reason),
-            metrics=metrics,
-            phase=self.operator.phase,
-            limits=limits,
-        )
+def cells(
+    operator: Operator,
+    point: Point,
+    variants: Sequence[Variant],
+    baseline: str | None = None,
+    at_capacity: bool = False,
+) -> Cells:
+    """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
+    return Cells(
+        operator=operator.name,
+        variants=tuple(one.name for one in variants),
+        axes=dict(point),
+        point=operator.label(point),
+        baseline=baseline or operator.baseline,
+        phase=operator.phase,
+        slow=tuple(one.name for one in variants if one.is_slow_to_verify),
+        limits={one.name: dict(one.limits) for one in variants if one.limits},
+        at_capacity=at_capacity,
+    )
 
 
 def expand(source: Source, operators: Mapping[str, Operator]) -> list[tuple[Operator, Point]]:
@@ -188,15 +151,15 @@ def baselines(source: Source, variants: Sequence[Variant]) -> dict[str, str]:
 
 def plan(
     source: Source, operators: Mapping[str, Operator], variants: Sequence[Variant], only: Sequence[str] = ()
-) -> list[Group]:
-    """The groups of a run. Raises ConfigError.
+) -> list[Cells]:
+    """The work items of a sweep. Raises ConfigError.
 
     only: globs over variant, operator/variant or whole cell keys, the axes at their defaults left out or spelt out.
     Several are alternatives; those that begin with ``!`` leave cells out.
     """
     chosen = select(source, variants)
     references = baselines(source, chosen)
-    groups: list[Group] = []
+    items: list[Cells] = []
     selector = Selector(only)
     for operator, point in expand(source, operators):
         labels = (operator.label(point), operator.spelt_out(point))
@@ -207,25 +170,15 @@ def plan(
             and selector.keeps([v.name, v.id, *(cell_key(v.operator, v.name, label) for label in labels)])
         ]
         if selected:
-            groups.append(Group(operator, point, tuple(selected), references.get(operator.name)))
+            items.append(cells(operator, point, selected, references.get(operator.name)))
     if (unused := selector.unused) is not None:
         names = sorted({name for v in chosen for name in (v.name, v.id)})
         raise source.error("", f"--only {unused} matches no cell{did_you_mean(unused, names)}")
-    if not groups and only:
+    if not items and only:
         raise source.error("", "--only leaves out every cell; name some to keep")
-    if not groups:
+    if not items:
         raise source.error("operators", f"no variant is known for {', '.join(source.config.operators)}")
-    return groups
-
-
-def cell_keys(groups: Sequence[Group | LoopGroup]) -> tuple[str, ...]:
-    """Keys of all cells, or lines of decode loops, of a plan, in its order."""
-    return tuple(key for group in groups for key in group.keys)
-
-
-def with_cells(groups: Sequence[AnyGroup], keys: Collection[str]) -> list[AnyGroup]:
-    """The groups with these cells, without those that have none of them."""
-    return [left for group in groups if (left := group.only(keys)).keys]
+    return items
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------
@@ -239,13 +192,13 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def shard_of(groups: Sequence[Group], piece: int, pieces: int) -> list[Group]:
+def shard_of(items: Sequence[Cells], piece: int, pieces: int) -> list[Cells]:
     """Every ``pieces``-th point: neighbours in a sweep cost about the same, so all pieces take about as long.
 
     Raises ConfigError where there are more pieces than points, whichever piece is asked for.
     """
-    if pieces > len(groups):
+    if pieces > len(items):
         raise ConfigError(
-            f"--shard {piece}/{pieces}: the sweep has {len(groups)} points; use {len(groups)} shards at most"
+            f"--shard {piece}/{pieces}: the sweep has {len(items)} points; use {len(items)} shards at most"
         )
-    return list(groups[piece - 1 :: pieces])
+    return list(items[piece - 1 :: pieces])

@@ -12,7 +12,7 @@ import numpy as np
 from baselines.workloads.context_lengths import draw_lengths, requests_of_trace
 from baselines.workloads.engine_state import EngineShape
 from harness.config.decode_loop import AcceptLengths, DecodeLoop
-from harness.config.loops import LoopGroup
+from harness.config.work_items import LoopItem
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def acceptance_of(config: DecodeLoop, next_n: int) -> Acceptance:
     return Acceptance(tuple(round(share * 2**32) for share in shares))
 
 
-def make_workload(group: LoopGroup, seed: int) -> Workload:
+def make_workload(item: LoopItem, seed: int) -> Workload:
     """The request stream of a loop. It depends on the seed, the concurrency and next_n, not on scheduling or model.
 
     Lengths beyond max_model_len, which a distribution or a trace may hold, are cut so that a request fits.
     """
-    config, shape = group.config, group.shape
+    config, shape = item.config, item.shape
     count = shape.num_requests * (config.blocks * config.steps + 1)
     rng = np.random.default_rng([seed, shape.num_requests, shape.next_n])
     if config.trace is not None:
@@ -107,7 +107,7 @@ def make_workload(group: LoopGroup, seed: int) -> Workload:
         prompts=prompts,
         outputs=outputs,
         seed=seed,
-        delay=int(group.point.scheduling == "async"),
+        delay=int(item.at.scheduling == "async"),
         steps_per_block=config.steps,
         blocks=config.blocks,
     )

@@ -56,6 +56,11 @@ class Tool:
     version: str
     problem: str | None
 
+    @property
+    def complaint(self) -> str:
+        """The problem as a sentence of its own."""
+        return self.problem if self.path is not None else f"{NAMES[self.name]} ({self.name}): {self.problem}"
+
 
 def find(name: str, given: str | None = None) -> Tool:
     """A tool by name: at ``given``, else in PATH, else in the folders of CUDA and Nsight."""
@@ -71,7 +76,7 @@ def find(name: str, given: str | None = None) -> Tool:
     if path is None:
         named = f", or name it with --{name} PATH" if name in PROFILERS else ""
         remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{named}"
-        return Tool(name, None, "", f"{NAMES[name]} ({name}) was not found; {remedy}")
+        return Tool(name, None, "", f"not found; {remedy}")
     return _examined(name, path)
 
 

@@ -23,11 +23,12 @@ import torch
 
 from harness import interpreter
 from harness.checks import Mismatch
-from harness.config.sweep import Group
-from harness.contract import Variant
-from harness.discover import unavailable
+from harness.config.work_items import Cells
+from harness.contract import Operator, Point, Variant
+from harness.discover import Catalog, unavailable
 from harness.nvtx_ranges import is_listened_to, nvtx_range, version
 from harness.profiling.trace import CALL
+from harness.records.endings import of_reason
 from harness.records.profile import PROFILE_VERSION, ProfiledCell, Session
 from harness.timing.environment import describe
 from harness.verify.fixture import Fixture, synchronize, verify_cell
@@ -57,8 +58,10 @@ class Workload:
     left_out: key -> why the cell does not run here. failed: key -> why it should have, but could not.
     """
 
-    def __init__(self, groups: Sequence[Group], device: str, seed: int, phases: Collection[str]) -> None:
-        self._device, self._phases = device, phases
+    def __init__(
+        self, items: Sequence[Cells], catalog: Catalog, device: str, seed: int, phases: Collection[str]
+    ) -> None:
+        self._catalog, self._device, self._phases = catalog, device, phases
         self._interpreter = interpreter.launch_counter()
         self._timer = None
         if device == "cuda":
@@ -69,30 +72,31 @@ class Workload:
         self._prepared: list[_Prepared] = []
         self.left_out: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        for group in groups:
-            self._prepare(group, seed)
+        for item in items:
+            self._prepare(item, seed)
 
     @property
     def cells(self) -> list[ProfiledCell]:
         return [one.cell for one in self._prepared]
 
-    def _prepare(self, group: Group, seed: int) -> None:
+    def _prepare(self, item: Cells, seed: int) -> None:
         fixture: Fixture | None = None
-        redundant = reason_to_skip(group.operator, group.point)
-        for variant in group.variants:
-            key = group.key(variant.name)
-            reason = unavailable(variant, self._device) or redundant or reason_to_skip(variant, group.point)
+        operator, point = self._catalog.operators[item.operator], Point(item.axes)
+        redundant = reason_to_skip(operator, point)
+        for variant in (self._catalog.find(item.operator, name) for name in item.variants):
+            key = item.key(variant.name)
+            reason = unavailable(variant, self._device) or redundant or reason_to_skip(variant, point)
             if reason:
-                self.left_out[key] = reason
+                self.left_out[key] = of_reason(reason)
                 continue
             try:
-                fixture = fixture or Fixture(group.operator, group.point, self._device, seed, batches=2)
+                fixture = fixture or Fixture(operator, point, self._device, seed, batches=2)
                 before = self._interpreter.launches
                 launch = verify_cell(fixture, variant, once=True)
                 if self._interpreter.launches > before:
                     self.left_out[key] = "needs a GPU: Triton's interpreter says nothing about time"
                     continue
-                self._prepared.append(self._ready(group, variant, fixture, launch))
+                self._prepared.append(self._ready(item, operator, variant, fixture, launch))
             except Mismatch as mismatch:
                 self.failed[key] = f"mismatch: {mismatch}"
             except torch.cuda.OutOfMemoryError:
@@ -102,7 +106,9 @@ class Workload:
         if fixture is not None:
             fixture.release()
 
-    def _ready(self, group: Group, variant: Variant, fixture: Fixture, launch: Callable[[], Any]) -> _Prepared:
+    def _ready(
+        self, item: Cells, operator: Operator, variant: Variant, fixture: Fixture, launch: Callable[[], Any]
+    ) -> _Prepared:
         for _ in range(WARMUP_CALLS):
             launch()
         synchronize(self._device)
@@ -117,16 +123,16 @@ class Workload:
             except Exception as error:  # whatever the reason, the launch cannot be captured
                 no_graph = first_line(error)
         cell = ProfiledCell(
-            key=group.key(variant.name),
-            operator=group.operator.name,
+            key=item.key(variant.name),
+            operator=item.operator,
             variant=variant.name,
-            point=group.label,
-            axes=dict(group.point),
-            baseline=group.operator.baseline,
+            point=item.point,
+            axes=item.axes,
+            baseline=operator.baseline,
             bytes_moved=fixture.bytes_moved,
             no_graph=no_graph,
         )
-        return _Prepared(cell, group.labels, fixture, launch, replay)
+        return _Prepared(cell, operator.values(Point(item.axes)), fixture, launch, replay)
 
     def run(
         self,

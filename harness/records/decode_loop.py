@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.records.schema import Count, Metrics, Status, Us
+from harness.records.schema import Count, Finding, Metrics, Reason, Status, Us
 
 
 class LoopRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -56,13 +56,14 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     stack:     its name. reference: name of the stack that deltas refer to.
     point:     label of the loop, axes: all that sets it apart from the others of the run.
     operators: operator -> variant, in the order of a step.
-    reason:    why the status is not "passed".
+    finding:   what is wrong where the status is "mismatch" or "failed"; reason: why it was skipped or is unavailable.
     blocks:    the samples; empty unless it passed.
     alone:     the operators of a step one after another, timed outside of the loop, for the model of ITL and TPOT.
     waited_us: the same from submission to completion, after the host waited for a model step; some after each block.
     trace:     a few steps after the last block, on the lanes of host and device.
     limits:    ``OPERATOR/VARIANT at 'GLOB'``: hard points and sequences that a variant is declared not to support, and
                why.
+    process:   as of a cell.
     """
 
     stack: str
@@ -71,12 +72,19 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     axes: dict[str, Any]
     operators: dict[str, str]
     status: Status
-    reason: str | None = None
+    finding: Finding | None = None
+    reason: Reason | None = None
     blocks: list[LoopBlock] = []
     alone: Metrics | None = None
     waited_us: list[Us] = []
     trace: list[LoopSpan] = []
     limits: dict[str, str] = {}
+    process: Count = 0
+
+    @property
+    def variant(self) -> str:
+        """The name by which an item asks for this line."""
+        return self.stack
 
     @property
     def key(self) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from msgspec import structs
 
 from harness.records.decode_loop import Loop
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
@@ -28,9 +27,6 @@ _REMEDY = "record the run again, or read it with the version that wrote it"
 _CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
 #: In a line without these all texts are printable: escapes, and characters beyond ASCII.
 _NOT_PLAIN = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
-
-#: Sections of a configuration that had another name in older records: old name -> present name.
-RENAMED_SECTIONS = {"serving": "itl_tpot"}
 
 
 class Writer:
@@ -154,10 +150,7 @@ def write_run(run: Run, path: Path) -> None:
 
 def lines_of(run: Run) -> list[Line]:
     """The lines of a run's file, in order."""
-    lines: list[Line] = [*run.cells, *run.loops]
-    for start, segment in reversed(run.segments):
-        lines.insert(start, segment)
-    return [run.header, *lines]
+    return [run.header, *run.segments, *run.cells, *run.loops]
 
 
 def record_path(path: str) -> Path:
@@ -177,13 +170,11 @@ def read_run(path: str | Path) -> Run:
     """
     lines = _content(path).split(b"\n")
     decoded: list[Line] = []
-    checksums = False
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            _check_sum(line, checksums)
-            checksums = checksums or _CHECKSUM.search(line) is not None
+            _check_sum(line)
             found = _decoded(line)
         except UNREADABLE as error:
             if number == 1:
@@ -209,12 +200,12 @@ def _decoded(line: bytes) -> Line:
     return found
 
 
-def _check_sum(line: bytes, required: bool) -> None:
-    """Raises ValueError for a line that is not as it was written. Older records have no checksums."""
+def _check_sum(line: bytes) -> None:
+    """Raises ValueError for a line that is not as it was written."""
     found = _CHECKSUM.search(line)
     if found and int(found[1], 16) != zlib.crc32(line[: found.start()]):
         raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
-    if found is None and required and line.endswith(b"}"):
+    if found is None and line.startswith(b'{"line":') and line.endswith(b"}"):
         raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
 
 
@@ -260,17 +251,14 @@ def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> 
         raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
     cells: list[Cell] = []
     loops: list[Loop] = []
-    segments: list[tuple[int, Segment]] = []
+    segments: list[Segment] = []
     for line in lines[1:]:
         if isinstance(line, Cell):
             cells.append(line)
         elif isinstance(line, Loop):
             loops.append(line)
         elif isinstance(line, Segment):
-            segments.append((len(cells) + len(loops), line))
-    return Run(str(path), _with_present_names(lines[0]), cells, truncated, segments, loops)
-
-
-def _with_present_names(header: Header) -> Header:
-    config = {RENAMED_SECTIONS.get(section, section): values for section, values in header.config.items()}
-    return structs.replace(header, config=config)
+            segments.append(line)
+    if len({0, *(segment.process for segment in segments)}) <= len(segments):
+        raise RecordError(f"{path}: two processes of this record have the same number")
+    return Run(str(path), lines[0], cells, truncated, segments, loops)

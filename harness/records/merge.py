@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from harness.records.differences import differences
 from harness.records.schema import Cell, RecordError, Run, Segment
-
-#: Fields of Environment that must be equal between processes whose cells are in one record.
-SAME_ENVIRONMENT = ("device", "gpu", "processor", "torch", "triton", "driver", "cuda", "commit", "dirty", "packages")
 
 
 def merge(runs: Sequence[Run]) -> Run:
@@ -28,12 +26,14 @@ def merge(runs: Sequence[Run]) -> Run:
         _check_same_sweep(first, run)
     _check_no_cell_twice(runs)
     cells: list[Cell] = []
-    segments: list[tuple[int, Segment]] = []
+    segments: list[Segment] = []
     for run in runs:
+        before = 1 + len(segments) if run is not first else 0
+        numbers = {one: before + i for i, one in enumerate([0, *(segment.process for segment in run.segments)])}
         if run is not first:
-            segments.append((len(cells), _as_segment(run)))
-        segments += [(len(cells) + start, segment) for start, segment in run.segments]
-        cells += run.cells
+            segments.append(_as_segment(run, before))
+        segments += [structs.replace(one, process=numbers[one.process]) for one in run.segments]
+        cells += [structs.replace(cell, process=numbers[cell.process]) for cell in run.cells]
     header = structs.replace(
         first.header,
         shard=", ".join(run.header.shard for run in runs if run.header.shard) if missing else None,
@@ -58,20 +58,11 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
 
 
 def _check_same_sweep(first: Run, other: Run) -> None:
-    for name in ("name", "config", "seed"):
-        if getattr(other.header, name) != getattr(first.header, name):
-            raise RecordError(
-                f"{other.path} has another {name} than {first.path}; only shards of one sweep can be merged"
-            )
-    for name in SAME_ENVIRONMENT:
-        ours, theirs = getattr(first.header.environment, name), getattr(other.header.environment, name)
-        if ours != theirs:
-            raise RecordError(
-                f"{other.path} was recorded with {name} {theirs}, {first.path} with {ours}; not shards of one run"
-            )
-    ours, theirs = first.header.sources, other.header.sources
-    if changed := [name for name in ours if theirs.get(name, ours[name]) != ours[name]]:
-        raise RecordError(f"{changed[0]} differed between {first.path} and {other.path}; not shards of one run")
+    for found in differences(first, other, "merge"):
+        raise RecordError(
+            f"{other.path} was recorded with {found.respect} {found.theirs}, {first.path} with {found.ours}; only "
+            "shards of one sweep, on one kind of machine, can be merged"
+        )
 
 
 def _check_no_cell_twice(runs: Sequence[Run]) -> None:
@@ -85,9 +76,10 @@ def _check_no_cell_twice(runs: Sequence[Run]) -> None:
             path_of[cell.key] = run.path
 
 
-def _as_segment(run: Run) -> Segment:
+def _as_segment(run: Run, process: int) -> Segment:
     header = run.header
     return Segment(
+        process=process,
         started=header.started,
         why=f"shard {header.shard or run.path}",
         environment=header.environment,

@@ -17,7 +17,7 @@ from msgspec import Meta
 if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: Microseconds of a sample. The bounds, eleven days, keep what is computed from it finite.
 Us = Annotated[float, Meta(ge=-1e12, le=1e12)]
@@ -41,11 +41,93 @@ class Status(StrEnum):
     SKIPPED = "skipped"
     #: This machine lacks what it needs.
     UNAVAILABLE = "unavailable"
+    #: It failed where its ``limits=`` say that it does; only where such a place is checked.
+    KNOWN_FAILURE = "known failure"
 
     @property
     def is_bad(self) -> bool:
         """Whether it makes a run end with exit code 1."""
         return self in (Status.MISMATCH, Status.FAILED)
+
+
+class Code(StrEnum):
+    """Why a variant has no result somewhere, or what is to be known of its result."""
+
+    #: The operator leaves the point out. detail: in its words (``redundant=``).
+    REDUNDANT = "redundant"
+    #: The variant leaves the point out. detail: in its words (``skip=``).
+    NOT_APPLICABLE = "not_applicable"
+    #: This machine lacks something. detail: as ``requires=`` spells it.
+    NEEDS = "needs"
+    #: Triton's interpreter or torch.compile has used its time for this variant. seconds: that time.
+    INTERPRETER_BUDGET = "interpreter_budget"
+    #: The inputs are beyond what the variant declares to support (``beyond=``).
+    BEYOND_LIMITS = "beyond_limits"
+    #: torch.compile would have to compile again.
+    RECOMPILES = "recompiles"
+    #: There is too little memory.
+    MEMORY = "memory"
+    #: It passed, and has no times because Triton's interpreter ran it.
+    INTERPRETED = "interpreted"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """variant: whose reason it is, "operator/variant", in a decode loop's stack of several."""
+
+    code: Code
+    detail: str | None = None
+    seconds: float | None = None
+    variant: str | None = None
+
+
+class Place(StrEnum):
+    """What a variant was run on."""
+
+    EDGE_CASE = "edge_case"
+    SEQUENCE = "sequence"
+    CAPACITY_POINT = "capacity_point"
+    RANDOM_BATCH = "random_batch"
+    #: A point of the sweep, or a decode loop.
+    POINT = "point"
+    #: Nothing: the import of its file.
+    IMPORT = "import"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a variant did at one place.
+
+    name:          of the edge case or sequence; else the label of the point. Empty where it is not known.
+    buffers:       whether they started one element past an aligned address, or their rows lay beyond 2^31 elements.
+    seed:          of a random batch.
+    when:          where in a timed run; None while it was verified.
+    check:         the check that rejected it. error: the type of the exception that it raised instead.
+    message:       what was seen, for people.
+    tensor, index: the first wrong element of a buffer; expected, got: its values; wrong: how many elements are wrong.
+    culprit:       of a death, the variant that had control, "operator/variant"; None where none had.
+    deaths:        how often this variant has ended its process, where it is not run again.
+    reason:        why it was skipped.
+    passed_checks: the checks that were tested and passed, even where another one rejected it.
+    """
+
+    status: Status
+    place: Place
+    name: str
+    buffers: Literal["unaligned", "far"] | None = None
+    seed: int | None = None
+    when: Literal["timing", "after_timing", "audit"] | None = None
+    check: str | None = None
+    error: str | None = None
+    message: str | None = None
+    tensor: str | None = None
+    index: tuple[int, ...] | None = None
+    expected: int | float | bool | None = None
+    got: int | float | bool | None = None
+    wrong: int | None = None
+    variant: str | None = None
+    culprit: str | None = None
+    deaths: int | None = None
+    reason: Reason | None = None
+    passed_checks: tuple[str, ...] = ()
 
 
 class RecordError(Exception):
@@ -59,7 +141,8 @@ class RecordGone(RecordError):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
-    gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known; None in older records.
+    gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
+    nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
     packages: package that variants wrap -> its version, of those that are there.
     """
 
@@ -85,6 +168,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commit: str | None = None
     dirty: bool = False
     packages: dict[str, str] = {}
+    nvml_refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -129,7 +213,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
                      (harness/analysis/cache_states.py).
     copies:          bytes read and written -> launch shape -> a copy kernel of so many bytes; the fastest shapes make
-                     the floor's curve. Empty in records from before it was measured.
+                     the floor's curve.
     sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 
@@ -155,8 +239,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     compiled:         CUDA source -> architecture -> "ok" or NVRTC's error; without a GPU only.
     cells:            keys of all planned cells, in order; --resume measures those that are missing.
     shard:            "2/8" where this run is one part of a sweep.
-    sources:          file -> hash, of everything that the cells depend on (harness/runner/sources.py); empty in records
-                      from before it was noted.
+    sources:          file -> hash, of everything that the cells depend on (harness/session/sources.py).
     verified_by:      hash of the record of the run that verified and audited these cells, where this one did not.
     """
 
@@ -178,18 +261,18 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_field="line", omit_defaults=True):
-    """The cells of this worker after this line come from another process: a resumed run, a replaced worker, a merged
-    shard, or, in a run on several GPUs, another one of them.
+    """A further process that measured cells of this run: a resumed run, a replaced worker, a merged shard, or, in a run
+    on several GPUs, one of another GPU.
 
-    worker: number of the worker, one per GPU; that of the header is 0.
+    process: its number, which its cells have, too; that of the header is 0.
     """
 
+    process: Count
     started: str
     why: str
     environment: Environment
     calibration: Calibration | None = None
     uncalibrated: tuple[str, ...] = ()
-    worker: Count = 0
 
 
 class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
@@ -238,11 +321,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
 
     baseline: the variant that ratios refer to.
     point:    label of the point, with the axes that are not at their default; axes: all of them.
-    reason:   why the status is not "passed"; for a cell that passed, a remark.
+    finding:  what is wrong where the status is "mismatch" or "failed".
+    reason:   why it was skipped or is unavailable; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
     limits:   hard points and sequences, as globs, that the variant is declared not to support -> why.
-    worker:   which worker measured it; its last segment before the cell describes it.
+    process:  number of the process that measured it: the header's is 0, the others have a segment.
     """
 
     operator: str
@@ -251,11 +335,12 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     point: str
     axes: dict[str, Any]
     status: Status
-    reason: str | None = None
+    finding: Finding | None = None
+    reason: Reason | None = None
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
     limits: dict[str, str] = {}
-    worker: Count = 0
+    process: Count = 0
 
     @property
     def key(self) -> str:
@@ -263,15 +348,23 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
         return cell_key(self.operator, self.variant, self.point)
 
     @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+    @property
     def point_key(self) -> tuple[str, str]:
         return self.operator, self.point
+
+    @property
+    def was_timed(self) -> bool:
+        return self.metrics is not None and self.metrics.rounds > 0
 
 
 class Run(msgspec.Struct, frozen=True, dict=True):
     """A record as read.
 
     truncated: whether the last line was incomplete, because the run was killed, and was dropped.
-    segments:  (number of cells before it, segment), in order.
+    segments:  its processes but the first, which the header describes.
     loops:     decode loops, in a run that measured them; such a run has no cells.
     """
 
@@ -279,7 +372,7 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     header: Header
     cells: list[Cell]
     truncated: bool = False
-    segments: list[tuple[int, Segment]] = []
+    segments: list[Segment] = []
     loops: list[Loop] = []
 
     @property
@@ -299,18 +392,12 @@ class Run(msgspec.Struct, frozen=True, dict=True):
         return self.process_of(cell).calibration
 
     def process_of(self, cell: Cell) -> Header | Segment:
-        """The line that describes the process which measured this cell: its worker's last one before the cell."""
-        return self._processes.get(cell.key, self.header)
+        """The line that describes the process which measured this cell."""
+        return self._processes.get(cell.process, self.header)
 
     @cached_property
-    def _processes(self) -> dict[str, Segment]:
-        """By key, for the cells after a segment line."""
-        return {
-            cell.key: segment
-            for start, segment in self.segments
-            for cell in self.cells[start:]
-            if cell.worker == segment.worker
-        }
+    def _processes(self) -> dict[int, Segment]:
+        return {segment.process: segment for segment in self.segments}
 
     @property
     def gpu_ids(self) -> tuple[str | None, ...]:
@@ -321,26 +408,30 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def calibrations(self) -> list[Calibration]:
         """Of all its processes."""
-        found = [self.header.calibration, *(segment.calibration for _, segment in self.segments)]
+        found = [self.header.calibration, *(segment.calibration for segment in self.segments)]
         return [one for one in found if one is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
         """Why a process of this run was not calibrated, each reason once."""
         return tuple(
-            dict.fromkeys(
-                [*self.header.uncalibrated, *(r for _, segment in self.segments for r in segment.uncalibrated)]
-            )
+            dict.fromkeys([*self.header.uncalibrated, *(r for segment in self.segments for r in segment.uncalibrated)])
         )
 
     @property
     def cache(self) -> str:
-        """The cache state's name; records from before there were several lack it."""
-        return self.header.config.get("measure", {}).get("cache", "hot")
+        """The cache state's name."""
+        return self.header.config["measure"]["cache"]
 
 
 def cell_key(operator: str, variant: str, point: str) -> str:
     return f"{operator}/{variant}/{point}"
+
+
+def split_key(key: str) -> tuple[str, str, str]:
+    """(operator, variant, point) of a cell's key."""
+    operator, variant, point = key.split("/", 2)
+    return operator, variant, point
 
 
 def sources_compile(compiled: Mapping[str, Mapping[str, str]]) -> bool:

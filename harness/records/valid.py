@@ -30,8 +30,8 @@ def check(line: Header | Segment | Cell | Loop) -> None:
     if isinstance(line, Header):
         _check_value("config", line.config)
         measure = line.config.get("measure", {})
-        if not isinstance(measure, Mapping) or not isinstance(measure.get("cache", "hot"), str):
-            raise ValueError("config.measure is not a mapping of settings")
+        if not isinstance(measure, Mapping) or not isinstance(measure.get("cache"), str):
+            raise ValueError("config.measure is not a mapping of settings with a cache state")
         if line.shard is not None:
             _check_shard(line.shard)
 

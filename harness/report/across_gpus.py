@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.analysis.across_gpus import AcrossGpus, GpuRow
 from harness.analysis.stats import geometric_mean
-from harness.report.tables import NBSP, Entry, Table, point_columns
+from harness.report.table import Entry, Table, variant_table
+from harness.report.tables import NBSP, NOTHING, point_columns
 from harness.wording import significant
 
 FIGURE_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
@@ -22,17 +23,19 @@ def summary_table(found: AcrossGpus) -> Table:
             rows.append(((operator, variant, str(len(common))), _entries(found, times)))
     mean = "geometric mean over the points that all have" if rows else "no point was timed on all of these GPUs"
     title = f"{_what(found)}: {mean}"
-    return Table(title, ("operator", "variant", "points"), found.gpus, tuple(rows), _notes(found))
+    return variant_table(title, ("operator", "variant", "points"), found.gpus, rows, _notes(found), kind="summary")
 
 
 def operator_tables(found: AcrossGpus) -> list[Table]:
+    """A row for each cell, of each operator a table."""
     tables = []
     for operator in dict.fromkeys(row.cell.operator for row in found.rows):
         mine = [row for row in found.rows if row.cell.operator == operator]
         axes, labels, shared = point_columns([row.cell for row in mine])
-        rows = tuple(((*labels[row.cell.point], row.cell.variant), _entries(found, row.us)) for row in _by_point(mine))
+        rows = [((*labels[row.cell.point], row.cell.variant), _entries(found, row.us)) for row in _by_point(mine)]
         notes = (f"unless a row says otherwise: {shared}",) if shared else ()
-        tables.append(Table(f"{operator}: {_what(found)}", (*axes, "variant"), found.gpus, rows, notes))
+        title = f"{operator}: {_what(found)}"
+        tables.append(variant_table(title, (*axes, "variant"), found.gpus, rows, notes, kind="operator"))
     return tables
 
 
@@ -52,10 +55,10 @@ def _entries(found: AcrossGpus, us: dict[str, float]) -> tuple[Entry, ...]:
     first, entries = us.get(found.gpus[0]), []
     for gpu in found.gpus:
         if gpu not in us:
-            entries.append(Entry("", muted=True))
+            entries.append(NOTHING)
             continue
         beside = f"{NBSP}{first / us[gpu]:.2f}×" if first is not None and gpu != found.gpus[0] else ""
-        entries.append(Entry(f"{significant(us[gpu])}{beside}", timed=True, rated=bool(beside)))
+        entries.append(Entry(f"{significant(us[gpu])}{beside}"))
     return tuple(entries)
 
 

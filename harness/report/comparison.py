@@ -1,7 +1,7 @@
 """Renders a comparison as a comment for a pull request, for a terminal, as HTML, and as JSON. It derives no verdicts.
 
-The same order everywhere: the outcome, a row for each variant, then cells that are slower, broken, faster, unsure or
-missing. The HTML page is what the terminal shows.
+The same tables in the same order everywhere: a row for each variant, then cells that are slower, broken, faster, unsure
+or missing. The HTML page is what the terminal shows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from jinja2 import Environment as Templates
-from jinja2 import FileSystemLoader, StrictUndefined
 from rich.console import Console
-from rich.text import Text
 
 from harness.analysis.compare import (
     GATING,
@@ -36,9 +33,10 @@ from harness.analysis.compare import (
 )
 from harness.analysis.stats import FIGURES, Interval
 from harness.records.schema import Run, axis_texts, label_parts
-from harness.report.columns import broken, room, spaced, widths
-from harness.report.console import ROOMY, PrintableConsole, laid_out
+from harness.report.console import PrintableConsole, print_tables, print_text
 from harness.report.escape import as_code, as_text
+from harness.report.folding import spaced
+from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
 from harness.wording import counted
 
 #: GitHub refuses a comment of more than 65,536 characters; what follows the tables of a bot must fit, too.
@@ -51,10 +49,19 @@ HTML_COLUMNS = 140
 #: Version of the JSON document; raised when a field changes its meaning or disappears.
 JSON_SCHEMA = 1
 
-STYLES = {"slower": "bold red", "faster": "green", "same": "dim", "unsure": "yellow"}
-MARKS = {"slower": "🔴 slower", "faster": "🟢 faster", "same": "same", "unsure": "🟡 unsure"}
 OUTCOMES = {"regression": "Regression", "fine": "No regression", "could not tell": "Could not tell"}
 OUTCOME_MARKS = {"regression": "🔴", "fine": "🟢", "could not tell": "🟡"}
+OUTCOME_STYLES = {"regression": "bold red", "fine": "bold green", "could not tell": "bold yellow"}
+#: Cells without times on both sides, by the names of the comparison's fields, in the order in which they are shown.
+TRANSITIONS = {
+    "broken": "Broken: passed in base, wrong or failing in head",
+    "lost": "Timed in base, no comparable time in head",
+    "base_only": "In base only",
+    "head_only": "In head only",
+    "fixed": "Fixed",
+}
+#: More unsure cells than these are folded in Markdown.
+MOST_UNSURE = 10
 #: The order of cells: what needs a decision first.
 URGENCY = ("slower", "faster", "unsure", "same")
 Sort = Literal["change", "name", "time"]
@@ -114,6 +121,7 @@ def _share(share: float) -> str:
 
 
 def processes(comparison: Comparison) -> str:
+    """``4 + 4 processes``."""
     return f"{len(comparison.base)} + {len(comparison.head)} processes"
 
 
@@ -122,6 +130,7 @@ def _floor(comparison: Comparison) -> str:
 
 
 def explanation(comparison: Comparison) -> str:
+    """What each verdict means, and the exit code."""
     threshold, rate = f"{comparison.threshold * 100:.3g} %", f"{comparison.rule.rate * 100:g} %"
     unit = "round" if comparison.unit == "round" else "process"
     return (
@@ -195,17 +204,6 @@ def shown_folder(runs: Sequence[Run]) -> str:
     return shown_path(os.path.commonpath([os.path.dirname(os.path.abspath(run.path)) for run in runs]))
 
 
-def sections(comparison: Comparison) -> list[tuple[str, list[Transition]]]:
-    titled = {
-        "Broken: passed in base, wrong or failing in head": comparison.broken,
-        "Timed in base, no comparable time in head": comparison.lost,
-        "In base only": comparison.base_only,
-        "In head only": comparison.head_only,
-        "Fixed": comparison.fixed,
-    }
-    return [(title, transitions) for title, transitions in titled.items() if transitions]
-
-
 def ordered(cells: Iterable[CellComparison], sort: Sort = "change") -> list[CellComparison]:
     """By verdict (failing cells first), then by ``sort``: the largest change, the name, or the longest time first."""
     keys = {
@@ -217,6 +215,7 @@ def ordered(cells: Iterable[CellComparison], sort: Sort = "change") -> list[Cell
 
 
 def changed(cells: Iterable[CellComparison], sort: Sort = "change") -> list[CellComparison]:
+    """Those that are not the same, as ordered sorts them."""
     return [cell for cell in ordered(cells, sort) if cell.verdict != "same"]
 
 
@@ -227,6 +226,7 @@ def ordered_summaries(comparison: Comparison) -> list[Summary]:
 
 
 def verdict_counts(summary: Summary) -> str:
+    """``24 faster, 3 unsure``."""
     return ", ".join(f"{summary.counts[verdict]} {verdict}" for verdict in VERDICTS if summary.counts[verdict])
 
 
@@ -257,30 +257,97 @@ def _axis(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
 
 
-# --- Markdown ---------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def templates() -> Templates:
-    made = Templates(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters |= {
-        "change": change_text,
-        "percent": percent,
-        "cell": _cell,
-        "line": _line,
-        "spaced": spaced,
-        "commits": commits,
-        "device": device,
-        "path": shown_path,
-        "folder": shown_folder,
-        "counts": verdict_counts,
+def decision_tables(comparison: Comparison, sort: Sort = "change", joined: bool = False) -> list[Table]:
+    """Cells that are slower, broken, faster or unsure, then those that one side lacks; none without rows.
+
+    joined: as of cells_table.
+    """
+    compared = changed(comparison.gating_cells, sort)
+    of_verdict = {
+        verdict: cells_table(comparison, verdict, [cell for cell in compared if cell.verdict == verdict], joined)
+        for verdict in ("slower", "faster", "unsure")
     }
-    return made
+    broken, *others = (transition_table(name, getattr(comparison, name)) for name in TRANSITIONS)
+    found = [of_verdict["slower"], broken, of_verdict["faster"], of_verdict["unsure"], *others]
+    return [table for table in found if table.rows]
+
+
+def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellComparison], joined: bool = False) -> Table:
+    """Times of both sides and what changed.
+
+    joined: for a terminal; operator, variant and point share a column, and changes in µs are left out.
+    """
+    where, several = points(comparison), len({cell.figure for cell in cells}) > 1
+    names = ["cell"] if joined else ["operator", "variant", "point"]
+    names += ["figure"] if several else []
+    columns = [*map(Column, names), *(number_column(f"{side}, µs") for side in side_names(comparison))]
+    columns += [number_column("change, % [interval]")]
+    columns += [Column("verdict")] if joined else [number_column("change, µs"), Column("verdict")]
+    rows = []
+    for cell in cells:
+        parts = [cell.operator, cell.variant, where[cell.key]]
+        texts = [f"{cell.operator}/{cell.variant} {where[cell.key]}"] if joined else parts
+        texts += [cell.figure] if several else []
+        texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [f"{cell.change_us.median:+.3f}"])]
+        rows.append((*map(Entry, texts), Entry(label(cell, comparison), style=cell.verdict)))
+    title = f"{kind.capitalize()} ({len(rows)})"
+    return Table(title, tuple(columns), tuple(rows), row_heads=len(names), kind=kind)
+
+
+def transition_table(name: str, transitions: Sequence[Transition]) -> Table:
+    """How cells ended on both sides. name: of TRANSITIONS."""
+    rows = text_rows((spaced(one.key), _value(one.base), _value(one.head)) for one in transitions)
+    return Table(f"{TRANSITIONS[name]} ({len(rows)})", tuple(map(Column, ("cell", "base", "head"))), rows, kind=name)
+
+
+def variants_table(comparison: Comparison) -> Table:
+    """A row for each variant: its change over all points."""
+    columns = (
+        Column("operator"),
+        Column("variant"),
+        number_column("geometric mean of change, % [interval]"),
+        number_column("least, %"),
+        number_column("most, %"),
+        Column("verdict"),
+        Column("cells"),
+    )
+    rows = []
+    for one in ordered_summaries(comparison):
+        texts = (one.operator, one.variant, change_text(one.ratio), percent(one.least), percent(one.greatest))
+        rows.append((*map(Entry, texts), Entry(one.verdict, style=one.verdict), Entry(verdict_counts(one))))
+    title = f"Per variant ({', '.join(comparison.gating)})"
+    return Table(title, columns, tuple(rows), row_heads=2, kind="variants")
+
+
+def sides_table(comparison: Comparison) -> Table:
+    """Commit, machine and records of each side."""
+    rows = text_rows(
+        (side, commits(runs), device(runs), f"{len(runs)}: {shown_folder(runs)}") for side, runs in comparison.sides
+    )
+    return Table("What was compared", tuple(map(Column, ("side", "commit", "machine", "records"))), rows, kind="sides")
+
+
+def differences_table(comparison: Comparison) -> Table:
+    """Fields of the headers in which the sides differ."""
+    rows = text_rows((one.name, _value(one.base), _value(one.head)) for one in comparison.differences)
+    columns = tuple(map(Column, ("field", "base", "head")))
+    return Table("Not the same on both sides", columns, rows, kind="differences")
+
+
+def axes_table(comparison: Comparison) -> Table:
+    """For each operator the axes that its points share."""
+    by_operator: dict[str, list[CellComparison]] = {}
+    for cell in comparison.gating_cells:
+        by_operator.setdefault(cell.operator, []).append(cell)
+    rows = text_rows((operator, common_axes(cells)) for operator, cells in by_operator.items())
+    title = "Axes that all points of an operator share, defaults included"
+    return Table(title, (Column("operator"), Column("axes")), rows, kind="axes")
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
 def comparison_markdown(comparison: Comparison, picture: str | None = None, sort: Sort = "change") -> str:
@@ -288,39 +355,10 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
 
     picture: relative link to the plot, None where there is none.
     """
-    gating = comparison.gating_cells
-    by_operator: dict[str, list[CellComparison]] = {}
-    for cell in gating:
-        by_operator.setdefault(cell.operator, []).append(cell)
-    values = {
-        "comparison": comparison,
-        "headline": headline(comparison, "**"),
-        "mark": OUTCOME_MARKS[comparison.outcome],
-        "basis": basis(comparison),
-        "picture": picture,
-        "sides": comparison.sides,
-        "names": side_names(comparison),
-        "points": points(comparison),
-        "sections": sections(comparison),
-        "changed": changed(gating, sort),
-        "everything": [
-            *ordered(gating, sort),
-            *(cell for cell in comparison.cells if cell.figure not in comparison.gating),
-        ],
-        "summaries": ordered_summaries(comparison),
-        "axes": {operator: common_axes(cells) for operator, cells in by_operator.items()},
-        "notes": notes(comparison),
-        "warnings": comparison.warnings,
-        "marks": MARKS,
-        "label": lambda cell: MARKS[cell.verdict] + label(cell, comparison).removeprefix(cell.verdict),
-        "explanation": explanation(comparison),
-        "command": as_code(command(comparison)),
-    }
-    template = templates().get_template("comparison.md.j2")
-    longest = max(map(len, (comparison.cells, comparison.differences, *(rows for _, rows in sections(comparison)))))
+    blocks = _blocks(comparison, picture, sort)
+    most = folded = max(len(block.rows) for block in blocks if isinstance(block, Table))
     # First the folded list of all cells is cut, then the others.
-    most, folded = longest, longest
-    while len((text := template.render(values, most=most, folded=folded)).encode()) > COMMENT_BYTES and most:
+    while len((text := _rendered(blocks, most, folded)).encode()) > COMMENT_BYTES and most:
         if folded:
             folded = folded * 4 // 5
         else:
@@ -328,37 +366,69 @@ def comparison_markdown(comparison: Comparison, picture: str | None = None, sort
     return text
 
 
+def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str | Table]:
+    """Paragraphs and tables of the comment, between which it has blank lines."""
+    blocks: list[str | Table] = [
+        f"{OUTCOME_MARKS[comparison.outcome]} {headline(comparison, '**')}",
+        f"{_line(basis(comparison))}.",
+    ]
+    if picture:
+        blocks.append(f"![Change of every variant and of the cells that changed]({picture})")
+    blocks.append(variants_table(comparison))
+    blocks.append("\n".join(f"- ⚠️ {_line(line)}" for line in comparison.warnings))
+    blocks.append("\n".join(f"- {_line(line)}" for line in notes(comparison)))
+    for table in decision_tables(comparison, sort):
+        if table.kind == "unsure" and len(table.rows) > MOST_UNSURE:
+            blocks += _details(table.title, table)
+        else:
+            blocks += [f"### {table.title}", table]
+    compared: list[str | Table] = [sides_table(comparison)]
+    for table in (differences_table(comparison), axes_table(comparison)):
+        compared += [f"{table.title}:", table] if table.rows else []
+    others = [cell for cell in comparison.cells if cell.figure not in comparison.gating]
+    everything = cells_table(comparison, "all", [*ordered(comparison.gating_cells, sort), *others])
+    blocks += _details("What was compared", *compared)
+    blocks += _details(f"All cells and figures ({len(everything.rows)})", everything)
+    blocks += [explanation(comparison), as_code(command(comparison))]
+    return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
+
+
+def _details(summary: str, *blocks: str | Table) -> list[str | Table]:
+    return [f"<details>\n<summary>{summary}</summary>", *blocks, "</details>"]
+
+
+def _rendered(blocks: Sequence[str | Table], most: int, folded: int) -> str:
+    """folded: rows of the table of all cells; most: of every other that grows with the cells."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, str):
+            parts.append(block)
+            continue
+        shown = {"all": folded, "sides": None, "axes": None}.get(block.kind, most)
+        parts.append("\n".join(markdown_rows(block, shown)))
+        if shown is not None and len(block.rows) > shown:
+            parts.append(
+                f"{len(block.rows) - shown} more are left out to keep this comment within its size limit; "
+                "comparison.json and comparison.html (`--json`, `--html`) have all."
+            )
+    return "\n\n".join(parts) + "\n"
+
+
 # --- terminal ---------------------------------------------------------------------------------------------------------
 
 
 def comparison_console(comparison: Comparison, console: Console, sort: Sort = "change") -> None:
     """Print the comparison to a terminal; unchanged cells are counted, not listed."""
-    colour = {"regression": "bold red", "fine": "bold green", "could not tell": "bold yellow"}[comparison.outcome]
-    console.print(Text(broken(headline(comparison), console.width), style=colour))
-    console.print(Text(broken(basis(comparison), console.width)))
-    for side, runs in comparison.sides:
-        text = f"{side}  {commits(runs)}  {device(runs)}  {counted(len(runs), 'record')}: {shown_folder(runs)}"
-        console.print(text, markup=False, highlight=False)
+    print_text(console, headline(comparison), OUTCOME_STYLES[comparison.outcome])
+    print_text(console, basis(comparison))
     for line in comparison.warnings:
-        console.print(
-            broken(spaced(f"warning: {line}"), console.width), style="bold red", markup=False, highlight=False
-        )
-    if comparison.differences:
-        rows = [(one.name, _value(one.base), _value(one.head)) for one in comparison.differences]
-        _print(console, "Not the same on both sides", ("field", "base", "head"), rows)
-    if means := ordered_summaries(comparison):
-        _print(console, f"Per variant ({', '.join(comparison.gating)})", *_variant_rows(means, console.width < ROOMY))
-    compared = changed(comparison.gating_cells, sort)
-    _print_cells(console, comparison, "Slower", [cell for cell in compared if cell.verdict == "slower"])
-    _print_transitions(console, "Broken: passed in base, wrong or failing in head", comparison.broken)
-    _print_cells(console, comparison, "Faster", [cell for cell in compared if cell.verdict == "faster"])
-    _print_cells(console, comparison, "Unsure", [cell for cell in compared if cell.verdict == "unsure"])
-    for title, transitions in sections(comparison):
-        if transitions is not comparison.broken:
-            _print_transitions(console, title, transitions)
+        print_text(console, spaced(f"warning: {line}"), "bold red")
+    tables = [sides_table(comparison), differences_table(comparison), variants_table(comparison)]
+    tables += decision_tables(comparison, sort, joined=True)
+    print_tables(console, [table for table in tables if table.rows])
     console.print()
     for line in (*notes(comparison), explanation(comparison)):
-        console.print(broken(spaced(line), console.width), style="dim", highlight=False, markup=False)
+        print_text(console, spaced(line), "dim")
 
 
 def comparison_html(comparison: Comparison, picture: str | None = None, sort: Sort = "change") -> str:
@@ -368,65 +438,9 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
     """
     console = PrintableConsole(record=True, file=io.StringIO(), width=HTML_COLUMNS, highlight=False)
     comparison_console(comparison, console, sort)
-    figure = picture[picture.index("<svg") :] if picture else ""
+    drawing = picture[picture.index("<svg") :] if picture else ""
     page = console.export_html().replace("</style>", "svg { max-width: 100%; height: auto }\n</style>")
-    return page.replace("</body>", f"{figure}</body>")
-
-
-def _variant_rows(means: Sequence[Summary], narrow: bool) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows of the table of variants; narrow: what belongs together stands in one column."""
-    rows = [
-        [
-            f"{one.operator}/{one.variant}",
-            change_text(one.ratio),
-            percent(one.least),
-            percent(one.greatest),
-            one.verdict,
-            verdict_counts(one),
-        ]
-        for one in means
-    ]
-    columns = ["variant", ">geometric mean, % [interval]", ">least, %", ">most, %", "verdict", "cells"]
-    if not narrow:
-        return columns, rows
-    joined = [
-        [name, f"{mean} {least} {most}", f"{verdict} ({cells})"] for name, mean, least, most, verdict, cells in rows
-    ]
-    return ["variant", ">mean, % [interval] least most", "verdict"], joined
-
-
-def _print_cells(console: Console, comparison: Comparison, title: str, cells: Sequence[CellComparison]) -> None:
-    base, head = side_names(comparison)
-    columns = ("cell", f">{base}, µs", f">{head}, µs", ">change, % [interval]", "verdict")
-    where = points(comparison)
-    rows = [
-        (f"{c.operator}/{c.variant} {where[c.key]}", *c.texts, change_text(c.ratio), label(c, comparison))
-        for c in cells
-    ]
-    if rows:
-        _print(console, f"{title} ({len(rows)})", columns, rows)
-
-
-def _print_transitions(console: Console, title: str, transitions: Sequence[Transition]) -> None:
-    rows = [(spaced(one.key), _value(one.base), _value(one.head)) for one in transitions]
-    if rows:
-        _print(console, f"{title} ({len(rows)})", ("cell", "base", "head"), rows)
-
-
-def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A column whose name starts with ``>`` holds numbers: flush right. A verdict is coloured."""
-    rows = list(rows)
-    texts = [[name.removeprefix(">"), *(row[i] for row in rows)] for i, name in enumerate(columns)]
-    given = widths(texts, room(console.width, len(columns)))
-    shown = []
-    for row in rows:
-        cells = [broken(text, given_width) for text, given_width in zip(row, given, strict=True)]
-        shown.append(
-            [Text(text, style=STYLES.get(words.partition(" (")[0], "")) for text, words in zip(cells, row, strict=True)]
-        )
-    numbers = [i for i, name in enumerate(columns) if name.startswith(">")]
-    console.print(f"\n{title}", style="bold", markup=False, highlight=False)
-    console.print(laid_out([head for head, *_ in texts], shown, given, right=numbers))
+    return page.replace("</body>", f"{drawing}</body>")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -472,9 +486,6 @@ def comparison_json(comparison: Comparison) -> str:
     return json.dumps(_finite(document), indent=1, ensure_ascii=False, default=str) + "\n"
 
 
-TRANSITIONS = ("broken", "fixed", "lost", "base_only", "head_only")
-
-
 def _finite(value: Any) -> Any:
     """JSON has no NaN."""
     if isinstance(value, float):
@@ -493,10 +504,12 @@ def _size(ratio: float) -> float:
 
 
 def percent(ratio: float) -> str:
+    """A ratio as a change in per cent: ``+15.3``."""
     return "no ratio" if math.isnan(ratio) else f"{(ratio - 1) * 100:+z.1f}"
 
 
 def change_text(ratio: Interval) -> str:
+    """``+15.3 [+13.5, +16.8]``."""
     bounds = "no interval" if math.isnan(ratio.low) else f"{percent(ratio.low)}, {percent(ratio.high)}"
     return f"{percent(ratio.median)} [{bounds}]"
 
@@ -513,18 +526,15 @@ def _line(value: str) -> str:
     return as_text(text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 1] + "…")
 
 
-def _cell(value: Any) -> str:
-    """A value for a Markdown table: one line, markup escaped."""
-    return as_text(_value(value))
-
-
 def commits(runs: Sequence[Run]) -> str:
+    """The commits of the runs of a side."""
     environments = [run.header.environment for run in runs]
     dirty = " with uncommitted changes" if any(one.dirty for one in environments) else ""
     return f"{', '.join(dict.fromkeys(one.commit or 'unknown commit' for one in environments))}{dirty}"
 
 
 def device(runs: Sequence[Run]) -> str:
+    """The machines of the runs of a side."""
     found = []
     for environment in (run.header.environment for run in runs):
         if environment.device == "cpu":

@@ -6,41 +6,41 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
-from rich.padding import Padding
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.records.endings import ending
 from harness.records.schema import Cell, Environment
-from harness.report.columns import (
-    GAP,
-    broken,
-    column_head,
-    entry_width,
-    longest,
-    parted,
-    parts,
-    room,
-    spaced,
-    widths,
-    words,
-)
-from harness.report.tables import Entry, Table
+from harness.report.folding import folded, longest_line, longest_part, longest_word, spaced
+from harness.report.table import Column, Style, Table, text_rows
 from harness.wording import printable
 
 #: From this terminal width on a list may reserve room for its first column.
 ROOMY = 90
 #: Width of tables where the output is piped and COLUMNS is not set.
 PIPED_WIDTH = 100
+#: Spaces between columns.
+GAP = 2
+#: What the styles of entries look like.
+STYLES: dict[Style, str] = {
+    "best": "bold green",
+    "muted": "dim",
+    "slower": "bold red",
+    "faster": "green",
+    "same": "dim",
+    "unsure": "yellow",
+}
 #: Seconds until a log gets its first line of progress, and between two lines at most.
 FIRST_LINE_S, LONGEST_PAUSE_S = 10.0, 60.0
 
@@ -55,16 +55,19 @@ class PrintableConsole(Console):
 
 
 def make_console(stderr: bool = False) -> Console:
+    """A console of the terminal's width, or of a pipe's."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
     return PrintableConsole(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def print_to_stderr(text: str) -> None:
+    """Print a message beside the results."""
     make_console(stderr=True).print(Text(text), soft_wrap=True)
 
 
 def warn(text: str) -> None:
+    """Print a warning beside the results."""
     print_to_stderr(f"warning: {text}")
 
 
@@ -113,6 +116,7 @@ def _progress_lines(console: Console, total: int) -> Callable[[int, str], None]:
 
 
 def print_environment(console: Console, environment: Environment) -> None:
+    """Where a run was measured, and with what."""
     e = environment
     if e.device == "cuda":
         where = f"{e.gpu} ({e.generation}, {e.sm}, {e.sm_count} SMs), driver {e.driver}, CUDA {e.cuda}"
@@ -136,61 +140,87 @@ def print_calibration_errors(console: Console, uncalibrated: Sequence[str]) -> N
 
 
 def print_tables(console: Console, tables: Iterable[Table]) -> None:
-    """One below the other; one that is too wide in several parts, each with all rows and some of the variants."""
+    """With titles and notes, one below the other."""
     for table in tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        for variants in parted(table, console.width) if table.rows else ():
-            console.print(_part(table, variants, console.width))
+        if table.rows:
+            print_table(console, table)
         for note in table.notes:
-            console.print(Text(broken(spaced(note), console.width), style="dim"))
+            print_text(console, spaced(note), "dim")
 
 
-def _part(table: Table, variants: Sequence[int], width: int) -> RichTable:
-    """Columns for the axes and for some of the variants."""
-    axes = [column_head(name) for name in table.axes]
-    needed = [entry_width(table, i) for i in variants]
-    left = room(width, len(axes) + len(needed)) - sum(needed)
-    columns = [[head, *(values[i] for values, _ in table.rows)] for i, head in enumerate(axes)]
-    given = widths(columns, left) if axes else []
-    drawn = []
-    for values, entries in table.rows:
-        shown = [broken(value, given_width) for value, given_width in zip(values, given, strict=True)]
-        drawn.append([*map(Text, shown), *(_as_text(entries[i]) for i in variants)])
-    heads = [*axes, *(column_head(table.variants[i]) for i in variants)]
-    return laid_out(heads, drawn, [*given, *needed], right=range(len(axes), len(heads)))
+def print_text(console: Console, text: str, style: str = "") -> None:
+    """A paragraph, whose lines break as those of a table's entries do."""
+    console.print(_Text(text, style=style))
 
 
-def laid_out(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[Text]],
-    given: Sequence[int],
-    right: Container[int] = (),
-    gap: int = GAP,
-) -> RichTable:
-    """A table with columns of ``given`` characters and ``gap`` spaces between them; columns in ``right`` are flush
-    right. The texts of the rows already have their line breaks. One space of a gap is rich's column divider.
-    """
-    drawn = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False, header_style="bold")
-
-    def indented(i: int, text: Text) -> Padding | Text:
-        return Padding(text, (0, 0, 0, gap - 1)) if i else text
-
-    for i, (head, width) in enumerate(zip(heads, given, strict=True)):
-        justify = "right" if i in right else "left"
-        drawn.add_column(
-            indented(i, Text(broken(head, width))), width=width + (gap - 1 if i else 0), justify=justify, vertical="top"
+def print_table(console: Console, table: Table) -> None:
+    """Without title and notes; one that is too wide in several parts, each with all rows and some of the columns."""
+    table = _with_whole_heads(table, console.width)
+    for i, shown in enumerate(_parts(table, console.width)):
+        if i:
+            console.print()
+        drawn = RichTable(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
         )
-    for row in rows:
-        drawn.add_row(*map(indented, count(), row))
-    return drawn
+        for j in shown:
+            column = table.columns[j]
+            align = "left" if j < table.row_heads else column.align
+            head = _Text(column.head, most=longest_word(column.head))
+            drawn.add_column(head, justify=align, no_wrap=not column.fold)
+        for row in table.rows:
+            drawn.add_row(*(_Text(row[j].text, row[j].below, STYLES.get(row[j].style, "")) for j in shown))
+        console.print(drawn)
 
 
-def _as_text(entry: Entry) -> Text:
-    text = Text(entry.main, style="bold green" if entry.best else "dim" if entry.muted else "")
-    if entry.second:
-        text.append(f"\n{entry.second}", style="dim")
-    return text
+def _with_whole_heads(table: Table, width: int) -> Table:
+    """With row heads that are not folded, where they are short and this takes no more parts."""
+    columns = (replace(column, fold=column.fold and i >= table.row_heads) for i, column in enumerate(table.columns))
+    whole = replace(table, columns=tuple(columns))
+    short = sum(_least_width(whole, i) for i in range(table.row_heads)) <= width // 3
+    return whole if short and len(_parts(whole, width)) == len(_parts(table, width)) else table
+
+
+def _parts(table: Table, width: int) -> list[list[int]]:
+    """Indices of the columns, by the parts that a table is printed in: as few as fit."""
+    least = [_least_width(table, i) + GAP for i in range(len(table.columns))]
+    heads = list(range(table.row_heads))
+    parts = [heads.copy()]
+    for i in range(table.row_heads, len(least)):
+        if len(parts[-1]) > len(heads) and sum(least[j] for j in (*parts[-1], i)) - GAP > width:
+            parts.append(heads.copy())
+        parts[-1].append(i)
+    return parts
+
+
+def _least_width(table: Table, i: int) -> int:
+    """Of a column: no part of a name is broken, and no line of an entry that is not to be folded."""
+    measure = longest_part if table.columns[i].fold else longest_line
+    entries = (row[i] for row in table.rows)
+    return max([longest_word(table.columns[i].head), *(measure(f"{one.text}\n{one.below}") for one in entries)])
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text that is folded once rich has given its column a width. most: the width it asks for, None for that of its
+    longest line.
+    """
+
+    text: str
+    below: str = ""
+    style: str = ""
+    most: int | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        text = Text(folded(self.text, options.max_width), style=self.style)
+        if self.below:
+            text.append(f"\n{folded(self.below, options.max_width)}", style="dim")
+        yield text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        lines = f"{self.text}\n{self.below}"
+        return Measurement(longest_part(lines), self.most or longest_line(lines))
 
 
 def print_wall_time(console: Console, by_activity: Mapping[str, float]) -> None:
@@ -206,7 +236,7 @@ def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) 
     shown: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells if reasons else ():
         if cell.status.is_bad:
-            shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {cell.reason}"), []).append(cell)
+            shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {ending(cell)}"), []).append(cell)
     for (variant, text), same in shown.items():
         more = f" and {len(same) - 1} more point{'s' * (len(same) > 2)}" if len(same) > 1 else ""
         console.print(Text(f"{variant} at {same[0].point}{more}: {text}", style="red"))
@@ -227,43 +257,16 @@ def print_compiled(console: Console, compiled: Mapping[str, Mapping[str, str]]) 
         console.print(Text(f"compiled for {archs_of_all}: {', '.join(sources)}"))
 
 
-def print_rows(
-    console: Console, head: Sequence[str], rows: Iterable[Sequence[str]], first: int = 0, gap: int = GAP
-) -> None:
-    """A plain list with a header.
-
-    first: width that the first column gets before the others on a wide terminal.
-    gap:   spaces between columns, at least 1.
-    """
-    rows = list(rows)
-    columns = [[name, *(row[i] for row in rows)] for i, name in enumerate(head)]
-    given = widths(columns, room(console.width, len(head), gap), first if console.width >= ROOMY else 0)
-    shown = [[Text(broken(value, given_width)) for value, given_width in zip(row, given, strict=True)] for row in rows]
-    console.print(laid_out(head, shown, given, gap=gap))
+def print_rows(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain list with heads."""
+    print_table(console, Table("", tuple(map(Column, heads)), text_rows(rows)))
 
 
 def print_checks(console: Console, results: Mapping[str, Mapping[str, str]]) -> None:
-    """A row for each variant, a column for each check; in several tables where one would be too wide.
-
-    results: variant -> check -> one word. All variants have the same checks.
+    """A row for each variant, a column for each check. results: variant -> check -> one word. All variants have the
+    same checks.
     """
-    variants = ["variant", *results]
     checks = next(iter(results.values()))
-    columns = {check: [column_head(check), *(row[check] for row in results.values())] for check in checks}
-    # Names of variants are folded only where this saves a table.
-    ways = [_packed(columns, console.width - longest(variants, pieces)) for pieces in (words, parts)]
-    for i, shown in enumerate(min(ways, key=len)):
-        if i:
-            console.print()
-        heads, *rows = zip(variants, *(columns[check] for check in shown), strict=True)
-        print_rows(console, heads, rows, first=max(map(len, variants)), gap=1)
-
-
-def _packed(columns: Mapping[str, Sequence[str]], width: int) -> list[list[str]]:
-    """Names of columns, in lists of which each fits ``width`` with a space before every column."""
-    lists: list[list[str]] = [[]]
-    for name in columns:
-        if lists[-1] and sum(1 + longest(columns[one], words) for one in (*lists[-1], name)) > width:
-            lists.append([])
-        lists[-1].append(name)
-    return lists
+    columns = (Column("variant"), *(Column(check, fold=False) for check in checks))
+    rows = text_rows((variant, *(found[check] for check in checks)) for variant, found in results.items())
+    print_table(console, Table("", columns, rows))

@@ -12,16 +12,18 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis import decode_loop as analysis
-from harness.analysis.decode_loop import PERCENTILES, Delta, Figure, by_point, is_measured, reference_of
+from harness.analysis.decode_loop import Delta, Figure, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
 from harness.analysis.warnings import LIMITED, loop_limit_warnings
 from harness.records.decode_loop import Loop
+from harness.records.endings import ending
 from harness.records.schema import Run
-from harness.report.tables import NBSP, Entry, Footnotes, Table, signed
+from harness.report.table import Entry, Table, variant_table
+from harness.report.tables import NBSP, NOTHING, Footnotes, signed
 from harness.wording import counted, significant
 
-#: The axis of the tables of percentiles, which are too long for a terminal.
-PERCENTILE = "percentile"
+#: The kind of the tables of percentiles, which are too long for a terminal.
+PERCENTILES = "percentiles"
 #: Figures with a table of means and one of percentiles.
 FIGURES: dict[Figure, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
@@ -40,6 +42,7 @@ def loop_tables(run: Run) -> list[Table]:
     tables = [
         *(
             table.of(
+                name.lower(),
                 f"{where}{name} of {reference} in ms, change with the other stacks in µs",
                 lambda ref, one, which=which: _change(ref, one, which),
                 [sampled],
@@ -51,15 +54,17 @@ def loop_tables(run: Run) -> list[Table]:
             for which, name in FIGURES.items()
         ),
         table.of(
+            "host",
             f"{where}Host busy, steps submitted late; below the gap between model steps in µs and tokens per second",
             _host,
         ),
     ]
     if not cpu:
         title = "Metadata of a step: launches, and the host's time to submit them in µs"
-        tables.append(table.of(title, _submitted, without=("model_step_us", "scheduling")))
+        tables.append(table.of("submitted", title, _submitted, without=("model_step_us", "scheduling")))
         tables.append(
             table.of(
+                "against_model",
                 f"Change of ITL against {reference} in µs: measured, below it modelled from times outside the loop, "
                 "and the difference",
                 _against_model,
@@ -80,8 +85,8 @@ def print_endings(console: Console, loops: Sequence[Loop]) -> None:
     console.print(Text(", ".join(f"{count} {status}" for status, count in counts.items()) or "no loop"))
     shown: dict[tuple[str, str], list[Loop]] = {}
     for loop in loops:
-        if loop.reason is not None:
-            shown.setdefault((loop.stack, f"{loop.status}: {loop.reason}"), []).append(loop)
+        if (text := ending(loop)) is not None:
+            shown.setdefault((loop.stack, f"{loop.status}: {text}"), []).append(loop)
     for (stack, text), same in shown.items():
         more = f" and {counted(len(same) - 1, 'more loop')}" if len(same) > 1 else ""
         console.print(
@@ -105,6 +110,7 @@ class _Tables:
 
     def of(
         self,
+        kind: str,
         title: str,
         entry: Callable[[Loop | None, Loop], Entry],
         notes: Sequence[str] = (),
@@ -117,17 +123,17 @@ class _Tables:
             label = self._axes(loops, axes)
             rows[label] = rows.get(label) or self._entries(loops, entry, footnotes)
         notes = (*self._notes, *notes, *self._limits, *footnotes.notes())
-        return Table(title, tuple(axes), self._stacks, tuple(rows.items()), notes)
+        return variant_table(title, axes, self._stacks, rows.items(), notes, kind)
 
     def by_percentile(self, title: str, figure: Figure) -> Table:
         """A row for each percentile of each loop."""
         footnotes, rows = Footnotes(), []
         for loops in self._points.values():
-            for name in PERCENTILES:
+            for name in analysis.PERCENTILES:
                 entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
                 rows.append(((*self._axes(loops, self._varying), name), entries))
         notes = (*self._notes, *self._limits, *footnotes.notes())
-        return Table(title, (*self._varying, PERCENTILE), self._stacks, tuple(rows), notes)
+        return variant_table(title, (*self._varying, "percentile"), self._stacks, rows, notes, PERCENTILES)
 
     @staticmethod
     def _axes(loops: Sequence[Loop], names: Sequence[str]) -> tuple[str, ...]:
@@ -142,7 +148,7 @@ class _Tables:
             if loop is not None and is_measured(loop):
                 made = entry(reference, loop)
                 limited = loop.limits or (reference is not None and reference.limits)
-                entries.append(replace(made, main=f"{made.main}{LIMITED}") if made.timed and limited else made)
+                entries.append(replace(made, text=f"{made.text}{LIMITED}") if made.text and limited else made)
             else:
                 entries.append(footnotes.entry(loop))
         return tuple(entries)
@@ -153,32 +159,32 @@ def _change(reference: Loop | None, loop: Loop, figure: Figure, statistic: str =
     other = reference is not None and loop.stack != reference.stack
     found = analysis.delta(reference, loop, figure, statistic) if other else None
     if found is None:
-        return Entry(_ms(loop, figure, statistic), timed=True)
-    return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}", timed=True)
+        return Entry(_ms(loop, figure, statistic))
+    return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}")
 
 
 def _host(reference: Loop | None, loop: Loop) -> Entry:
     main = f"{100 * analysis.host_busy_share(loop):.0f}{NBSP}% {100 * analysis.late_share(loop):.0f}{NBSP}%"
     second = f"{significant(analysis.gap_us(loop))} {significant(analysis.tokens_per_s(loop))}"
-    return Entry(main, second, timed=True)
+    return Entry(main, second)
 
 
 def _submitted(reference: Loop | None, loop: Loop) -> Entry:
     """Of the operators alone; entries of the scheduler, sampler and copies back are the same in all stacks."""
     host_us = analysis.alone(loop, "host_us")
     if host_us is None or loop.alone.launches is None:
-        return Entry("")
-    return Entry(str(loop.alone.launches), significant(host_us), timed=True)
+        return NOTHING
+    return Entry(str(loop.alone.launches), significant(host_us))
 
 
 def _against_model(reference: Loop | None, loop: Loop) -> Entry:
     if reference is None or loop.stack == reference.stack:
-        return Entry("")
+        return NOTHING
     measured, modelled = analysis.delta(reference, loop, "itl_us"), analysis.modelled_itl_us(reference, loop)
     if measured is None or modelled is None:
-        return Entry("")
+        return NOTHING
     missed = measured.us.median - modelled
-    return Entry(signed(measured.us.median), f"{signed(modelled)} {signed(missed)}", timed=True)
+    return Entry(signed(measured.us.median), f"{signed(modelled)} {signed(missed)}")
 
 
 def _ms(loop: Loop, figure: str, statistic: str) -> str:
@@ -186,10 +192,12 @@ def _ms(loop: Loop, figure: str, statistic: str) -> str:
 
 
 def interval_text(interval: Interval) -> str:
+    """``[−285; −44.6]``."""
     return f"[{signed(interval.low)}; {signed(interval.high)}]"
 
 
 def percent_text(found: Delta) -> str:
+    """``−2.19 %``."""
     return f"{found.percent.median:+.2f}{NBSP}%".replace("-", "−")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from harness.analysis.stats import FIGURES, interval, is_timed, samples
+from harness.records.endings import ending
 from harness.records.schema import Cell, Run, axis_texts
 from harness.wording import printable
 
@@ -47,7 +48,7 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
         run.header.seed,
     )
     left = dict(zip(OF_RUN, of_run, strict=True)) | {name: getattr(cell, name) for name in OF_CELL}
-    outcome: dict[str, Any] = {"status": str(cell.status), "reason": cell.reason}
+    outcome: dict[str, Any] = {"status": str(cell.status), "reason": ending(cell)}
     if cell.metrics:
         outcome |= {"launches": cell.metrics.launches, "bytes_moved": cell.metrics.bytes_moved}
     texts = axis_texts(cell.point, cell.axes)

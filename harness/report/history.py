@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.history import Change, History, Series
+from harness.analysis.history import History
 from harness.analysis.stats import geometric_mean
-from harness.report.console import print_rows
-from harness.report.escape import as_code, as_text
+from harness.report.console import print_tables
+from harness.report.escape import as_text
+from harness.report.table import Column, Entry, Table, markdown_rows, number_column, text_rows
 from harness.wording import counted, significant
 
 #: Cells that the markdown lists; a history's picture and --only show others.
 MAX_CELLS = 200
 DIGITS = 4
-HEADS = ("variant", "change", "of a cell", "cells")
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ class Row:
 
 
 def percent(ratio: float) -> str:
+    """A ratio as a change in per cent: ``−20.0 %``."""
     return f"{(ratio - 1) * 100:+.1f}\N{NO-BREAK SPACE}%".replace("-", "−")
 
 
@@ -79,43 +79,49 @@ def heading(history: History, at: int) -> str:
     )
 
 
+def tables(history: History) -> list[Table]:
+    """What changed at each commit."""
+    columns = (Column("variant"), number_column("change"), Column("of a cell"), number_column("cells"))
+    return [
+        Table(heading(history, at), columns, text_rows((row.name, *row.texts) for row in found), kind="commit")
+        for at, found in itertools.groupby(rows(history), lambda row: row.at)
+    ]
+
+
+def cells_table(history: History) -> Table:
+    """Every change of every cell."""
+    columns = (Column("cell"), Column("commit"), number_column("change"), number_column("µs"))
+    entries = tuple(
+        (
+            Entry(series.cell.key),
+            Entry(history.states[change.at].commit, style="code"),
+            Entry(percent(change.ratio)),
+            Entry(f"{significant(change.base_us, DIGITS)} → {significant(change.head_us, DIGITS)}"),
+        )
+        for series in history.changed
+        for change in series.changes
+    )
+    return Table(f"{counted(len(entries), 'change')} by cell", columns, entries, kind="cells")
+
+
 def history_console(history: History, console: Console) -> None:
+    """Print what changed at each commit."""
     for line in summary(history):
         console.print(Text(line))
-    for at, found in itertools.groupby(rows(history), lambda row: row.at):
-        console.print()
-        console.print(Text(heading(history, at), style="bold"))
-        print_rows(console, HEADS, [(row.name, *row.texts) for row in found])
+    print_tables(console, tables(history))
 
 
 def history_markdown(history: History, picture: str | None) -> str:
-    """picture: its path relative to the file."""
+    """As the terminal, with every change by cell. picture: its path relative to the file."""
     lines = ["### Times over commits", "", *(f"{as_text(line)}.  " for line in summary(history)), ""]
     if picture:
         lines += [f"![times over commits, changes marked]({picture})", ""]
-    for at, found in itertools.groupby(rows(history), lambda row: row.at):
-        lines += [f"**{as_text(heading(history, at))}**", "", f"| {' | '.join(HEADS)} |", "|---|---:|---|---:|"]
-        lines += [f"| {' | '.join(map(as_text, (row.name, *row.texts)))} |" for row in found]
-        lines.append("")
-    return "\n".join([*lines, *(_details(history) if history.changed else [])]) + "\n"
-
-
-def _details(history: History) -> Iterator[str]:
-    listed = [(series, change) for series in history.changed for change in series.changes]
-    yield f"<details><summary>{counted(len(listed), 'change')} by cell</summary>"
-    yield ""
-    yield "| cell | commit | change | µs |"
-    yield "|---|---|---:|---:|"
-    for series, change in listed[:MAX_CELLS]:
-        yield _detail(history, series, change)
-    yield ""
-    if len(listed) > MAX_CELLS:
-        yield f"{len(listed) - MAX_CELLS} more; choose cells with `--only`."
-        yield ""
-    yield "</details>"
-
-
-def _detail(history: History, series: Series, change: Change) -> str:
-    times = f"{significant(change.base_us, DIGITS)} → {significant(change.head_us, DIGITS)}"
-    commit = as_code(history.states[change.at].commit)
-    return f"| {as_text(series.cell.key)} | {commit} | {percent(change.ratio)} | {times} |"
+    for table in tables(history):
+        lines += [f"**{as_text(table.title)}**", "", *markdown_rows(table), ""]
+    cells = cells_table(history)
+    if cells.rows:
+        lines += [f"<details><summary>{cells.title}</summary>", "", *markdown_rows(cells, MAX_CELLS), ""]
+        if len(cells.rows) > MAX_CELLS:
+            lines += [f"{len(cells.rows) - MAX_CELLS} more; choose cells with `--only`.", ""]
+        lines.append("</details>")
+    return "\n".join(lines) + "\n"

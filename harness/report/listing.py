@@ -12,6 +12,7 @@ from rich.text import Text
 from harness.checks import CHECKS, WAIVABLE
 from harness.contract import Axis, Operator, Variant
 from harness.discover import Catalog, unavailable
+from harness.records.endings import of_reason
 from harness.report.console import print_checks, print_rows
 from harness.wording import counted
 
@@ -45,11 +46,9 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, str(len(healthy)), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                absent.setdefault("needs the files of an engine" if variant.is_peer else reason, []).append(
-                    variant.name
-                )
-    longest = max((len(name) for name in catalog.operators), default=0)
-    print_rows(console, ("operator", "variants", "what it does"), rows, first=longest, gap=2)
+                text = "needs the files of an engine" if variant.is_peer else of_reason(reason)
+                absent.setdefault(text, []).append(variant.name)
+    print_rows(console, ("operator", "variants", "what it does"), rows)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
@@ -126,7 +125,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "doc": variant.doc,
         "module": variant.origin,
         "requires": list(variant.requires),
-        "unavailable": unavailable(variant, device),
+        "unavailable": of_reason(reason) if (reason := unavailable(variant, device)) else None,
         "defect": variant.defect,
         "limits": dict(variant.limits),
         "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},

@@ -1,19 +1,20 @@
-"""Tables of a profile: what each cell did on host and device, and what Nsight Compute counted of its kernels. Console
-and markdown render the same ones. Never imports torch.
+"""Tables of a profile: what each cell did on host and device, and what Nsight Compute counted of its kernels.
+
+Never imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from harness.analysis.stats import copy_bandwidth, interval
 from harness.records.profile import KernelCounters, Profile, ProfiledCell, Row
-from harness.records.schema import Cell, Run
-from harness.report.tables import Entry, Table
+from harness.records.schema import Cell, Run, split_key
+from harness.report.table import Entry, Table, variant_table
+from harness.report.tables import NOTHING
 from harness.wording import counted, significant
 
-_NOTHING = Entry("", muted=True)
 _UNDER = "times under a profiler are not results, as launches are slower; counts, order and shares are right"
 
 _NOTES = (
@@ -34,51 +35,44 @@ def profile_tables(profile: Profile, record: Run | None = None) -> list[Table]:
     measured = {cell.key: cell for cell in record.cells} if record else {}
     if profile.tool == "ncu":
         return _counter_tables(profile, record)
-    tables = []
     heads = ("kernels", "copies", "API calls", "submit µs", "wait µs", "device µs", "gaps µs")
     heads += (f"{record.header.name}: gpu µs", "host µs") if record else ()
     if on_cpu(profile):
         heads = ("operators", "host µs")
-    for (operator, point), rows in _by_point(profile.rows):
-        if on_cpu(profile):
-            shown = [(row, (_per_call(row, row.api_calls), Entry(significant(median(row.host_us))))) for row in rows]
-        else:
-            shown = [(row, (*_entries(row), *(_times(row, measured.get(row.cell)) if record else ()))) for row in rows]
-        tables.append(
-            Table(
-                title=f"{operator} at {point}",
-                axes=("variant", "phase"),
-                variants=heads,
-                rows=tuple(((row.cell.split("/", 2)[1], row.phase), entries) for row, entries in shown),
-                notes=(),
-            )
-        )
-    if tables:
-        last = tables[-1]
-        notes = _NOTES_CPU if on_cpu(profile) else _NOTES
-        tables[-1] = Table(last.title, last.axes, last.variants, last.rows, notes)
+    tables, points = [], _by_point(profile.rows)
+    for number, ((operator, point), rows) in enumerate(points.items(), 1):
+        shown = [((split_key(row.cell)[1], row.phase), _entries(row, measured, profile, record)) for row in rows]
+        notes = () if number < len(points) else _NOTES_CPU if on_cpu(profile) else _NOTES
+        tables.append(variant_table(f"{operator} at {point}", ("variant", "phase"), heads, shown, notes, "calls"))
     return tables
 
 
-def _by_point(rows: Iterable[Row | KernelCounters]) -> list[tuple[tuple[str, str], list]]:
+def _by_point(rows: Iterable[Row | KernelCounters]) -> dict[tuple[str, str], list]:
+    """(operator, point) -> its rows."""
     groups: dict[tuple[str, str], list] = {}
     for row in rows:
-        operator, _, point = row.cell.split("/", 2)
+        operator, _, point = split_key(row.cell)
         groups.setdefault((operator, point), []).append(row)
-    return list(groups.items())
+    return groups
 
 
 def _per_call(row: Row, count: int) -> Entry:
     return Entry(f"{count / row.calls:g}")
 
 
-def _entries(row: Row) -> tuple[Entry, ...]:
+def _entries(row: Row, measured: Mapping[str, Cell], profile: Profile, record: Run | None) -> tuple[Entry, ...]:
+    if on_cpu(profile):
+        return _per_call(row, row.api_calls), Entry(significant(median(row.host_us)))
+    return (*_of_device(row), *(_times(row, measured.get(row.cell)) if record else ()))
+
+
+def _of_device(row: Row) -> tuple[Entry, ...]:
     times = (row.submit_us, row.wait_us, row.device_us, row.gap_us)
     return (
         _per_call(row, row.kernels or row.graphs),
         _per_call(row, row.memcpys + row.memsets),
         _per_call(row, row.api_calls),
-        *(Entry(significant(median(us))) if us else _NOTHING for us in times),
+        *(Entry(significant(median(us))) if us else NOTHING for us in times),
     )
 
 
@@ -86,8 +80,8 @@ def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
     """(gpu_us, host_us) of a measured run, the one beside replays and the other beside calls."""
     figure = "gpu_us" if row.phase == "graph" else "host_us"
     found = interval(cell, figure) if cell else None
-    entry = Entry(significant(found.median)) if found else _NOTHING
-    return (entry, _NOTHING) if row.phase == "graph" else (_NOTHING, entry)
+    entry = Entry(significant(found.median)) if found else NOTHING
+    return (entry, NOTHING) if row.phase == "graph" else (NOTHING, entry)
 
 
 def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
@@ -101,17 +95,17 @@ def _counter_tables(profile: Profile, record: Run | None) -> list[Table]:
     heads = ("µs", "DRAM kB", "L2 kB", "moved kB", "L2 / moved", "L2 GB/s", "occupancy", "registers", "shape")
     points = _by_point(profile.counters)
     tables = []
-    for number, ((operator, point), rows) in enumerate(points, 1):
+    for number, ((operator, point), rows) in enumerate(points.items(), 1):
         cells: dict[str, list[KernelCounters]] = {}
         for row in rows:
             cells.setdefault(row.cell, []).append(row)
         shown = []
         for key, kernels in cells.items():
-            variant = key.split("/", 2)[1]
+            _, variant, _ = split_key(key)
             name = kernels[0].name if len(kernels) == 1 else f"all {len(kernels)} kernels"
             shown.append(((variant, name), _sums(kernels, profile.cell(key))))
-        said = tuple(notes) if number == len(points) else ()
-        tables.append(Table(f"{operator} at {point}", ("variant", "kernel"), heads, tuple(shown), said))
+        said = notes if number == len(points) else ()
+        tables.append(variant_table(f"{operator} at {point}", ("variant", "kernel"), heads, shown, said, "counters"))
     return tables
 
 
@@ -127,7 +121,7 @@ def l2_bytes(kernels: Sequence[KernelCounters]) -> float | None:
 
 
 def _kb(value: float | None) -> Entry:
-    return _NOTHING if value is None else Entry(significant(value / 1000))
+    return NOTHING if value is None else Entry(significant(value / 1000))
 
 
 def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple[Entry, ...]:
@@ -137,12 +131,12 @@ def _sums(kernels: Sequence[KernelCounters], cell: ProfiledCell | None) -> tuple
     one = kernels[0] if len(kernels) == 1 else None
     occupancy = f"{one.occupancy:.0%} of {one.theoretical:.0%}" if one and one.occupancy and one.theoretical else ""
     return (
-        Entry(significant(us)) if us is not None else _NOTHING,
+        Entry(significant(us)) if us is not None else NOTHING,
         _kb(dram),
         _kb(l2),
         _kb(moved),
-        Entry(f"{l2 / moved:.2f}") if l2 is not None and moved else _NOTHING,
-        Entry(significant(l2 / us / 1000)) if l2 is not None and us else _NOTHING,
+        Entry(f"{l2 / moved:.2f}") if l2 is not None and moved else NOTHING,
+        Entry(significant(l2 / us / 1000)) if l2 is not None and us else NOTHING,
         Entry(occupancy),
         Entry(f"{one.registers:g}" if one and one.registers is not None else ""),
         Entry(f"{one.grid} × {one.block}" if one else ""),

@@ -1,7 +1,4 @@
-"""Tables of a run from its records: rows are points, columns are variants. Console and markdown render the same ones.
-
-Never imports torch.
-"""
+"""Tables of a run from its records: rows are points, columns are variants. Never imports torch."""
 
 from __future__ import annotations
 
@@ -29,39 +26,15 @@ from harness.analysis.warnings import (
     throttling_warnings,
 )
 from harness.records.decode_loop import Loop
+from harness.records.endings import ending
 from harness.records.schema import Cell, Header, Run, axis_texts
-from harness.report.escape import as_code, as_text
+from harness.report.table import Entry, Table, variant_table
 from harness.wording import significant
 
 #: Keeps a time and its ratio on one line of a narrow column.
 NBSP = "\u00a0"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One variant at one point, as two lines of text.
-
-    best: it is the fastest of its row. muted: it holds no result of the variant. timed: it holds a time or a difference
-    of times. rated: it also holds a ratio to the baseline.
-    """
-
-    main: str
-    second: str = ""
-    best: bool = False
-    muted: bool = False
-    timed: bool = False
-    rated: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """axes and variants head the columns. rows: (texts of the axes, entries of the variants). notes: lines below it."""
-
-    title: str
-    axes: tuple[str, ...]
-    variants: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[Entry, ...]], ...]
-    notes: tuple[str, ...]
+#: The entry of what is not there.
+NOTHING = Entry("")
 
 
 @dataclass
@@ -73,18 +46,20 @@ class Footnotes:
     def entry(self, cell: Cell | Loop | None) -> Entry:
         """The status of a cell or loop, and the letter of its reason."""
         if cell is None:
-            return Entry("", muted=True)
-        if cell.reason is None:
-            return Entry(cell.status, muted=True)
+            return NOTHING
+        if (text := ending(cell)) is None:
+            return Entry(cell.status, style="muted")
         number = len(self.letters)
-        letter = self.letters.setdefault(cell.reason, chr(ord("a") + number) if number < 26 else str(number))
-        return Entry(f"{cell.status} {letter}", muted=True)
+        letter = self.letters.setdefault(text, chr(ord("a") + number) if number < 26 else str(number))
+        return Entry(f"{cell.status} {letter}", style="muted")
 
     def notes(self) -> list[str]:
+        """The reason behind each letter."""
         return [f"{letter}: {reason}" for reason, letter in self.letters.items()]
 
 
 def ratio(value: float) -> str:
+    """``2.3×``, ``24×``."""
     return f"{value:.1f}×" if value < 10 else f"{value:.0f}×"
 
 
@@ -136,7 +111,7 @@ def _without_times(variants: Sequence[str], cells: Sequence[Cell]) -> dict[str, 
     """Variants without any time that ended alike at several points -> how; they get a note instead of a column."""
     if len({cell.point for cell in cells}) == 1:
         return {}
-    endings = {name: {(c.status, c.reason) for c in cells if c.variant == name} for name in variants}
+    endings = {name: {(c.status, ending(c)) for c in cells if c.variant == name} for name in variants}
     timed = {cell.variant for cell in cells if _timed(cell)}
     return {
         name: ": ".join(part for part in next(iter(ending)) if part)
@@ -160,15 +135,16 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     footnotes, disagreeing = Footnotes(), disagreeing_cells(run, cells)
     floor = gpu and any(is_timed(cell, figure) for cell in cells)
 
-    rows: list[tuple[tuple[str, ...], tuple[Entry, ...]]] = []
+    rows = []
+    times = {point: _times(row, figure) for point, row in grid.items()}
     for point, row in grid.items() if variants else ():
-        times = {name: time for name, cell in row.items() if (time := interval(cell, figure)) is not None}
-        fastest = _fastest(times)
-        entries = [_time_entry(row.get(name), times, name == fastest, footnotes, disagreeing) for name in variants]
+        of_row, fastest = times[point], _fastest(times[point])
+        entries = [_time_entry(row.get(name), of_row, name == fastest, footnotes, disagreeing) for name in variants]
         entries += [_floor_entry(run, row)] if floor else []
-        rows.append((labels[point], tuple(entries)))
+        rows.append((labels[point], entries))
 
-    title, legend = _title_and_legend(run, figure, cells[0].baseline, [e for _, entries in rows for e in entries])
+    below = any(entry.below for _, entries in rows for entry in entries)
+    title, legend = _title_and_legend(run, figure, cells[0].baseline, list(times.values()), below)
     notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
     notes += calibration_warnings(run)
@@ -176,7 +152,12 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
     notes += [*throttling_warnings(cells), *audit_warnings(cells), *limit_warnings(cells), *footnotes.notes()]
     columns = (*variants, "floor") if floor else tuple(variants)
-    return Table(f"{operator}: {title}", axes, columns, tuple(rows), tuple(notes))
+    return variant_table(f"{operator}: {title}", axes, columns, rows, notes, kind="measured")
+
+
+def _times(row: Mapping[str, Cell], figure: str) -> dict[str, Interval]:
+    """Variant -> its time, of those that have one."""
+    return {name: time for name, cell in row.items() if (time := interval(cell, figure)) is not None}
 
 
 def _missing_baseline(run: Run, cells: Sequence[Cell]) -> list[str]:
@@ -194,18 +175,24 @@ def _fastest(times: Mapping[str, Interval]) -> str | None:
     return min(times, key=lambda name: times[name].median) if len(times) > 1 else None
 
 
-def _title_and_legend(run: Run, figure: str, baseline: str, entries: Sequence[Entry]) -> tuple[str, list[str]]:
-    """What the entries hold, and a note on how to read them. Neither mentions what no entry has."""
-    rated = f" (times faster than {baseline})" if any(entry.rated for entry in entries) else ""
-    below = "; below: host µs · launches" if any(entry.second for entry in entries) else ""
-    if not any(entry.timed for entry in entries):
-        return f"no {'GPU' if figure == 'gpu_us' else 'CPU'} time{below}", []
-    legend = ["* fastest of its row."] if any(entry.best for entry in entries) else []
+def _title_and_legend(
+    run: Run, figure: str, baseline: str, times: Sequence[Mapping[str, Interval]], below: bool
+) -> tuple[str, list[str]]:
+    """What the entries hold, and a note on how to read them. Neither mentions what no entry has.
+
+    times: of each row. below: whether an entry has a second line.
+    """
+    any_rated = any(_rated(name, baseline, of_row) for of_row in times for name in of_row)
+    rated = f" (times faster than {baseline})" if any_rated else ""
+    second = "; below: host µs · launches" if below else ""
+    if not any(times):
+        return f"no {'GPU' if figure == 'gpu_us' else 'CPU'} time{second}", []
+    legend = ["* fastest of its row."] if any(_fastest(of_row) for of_row in times) else []
     if figure == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
         meanings = dict.fromkeys(map(floor_in_words, run.calibrations))
         legend += [f"floor, µs: {'; or '.join(meanings)}"] if meanings else []
-        return f"GPU µs{cache}{rated}{below}", [" ".join(legend)]
+        return f"GPU µs{cache}{rated}{second}", [" ".join(legend)]
     legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
     return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
 
@@ -214,37 +201,41 @@ def _shared_note(shared: str) -> list[str]:
     return [f"unless a row says otherwise: {shared}"] if shared else []
 
 
+def _rated(name: str, baseline: str, times: Mapping[str, Interval]) -> bool:
+    """Whether a variant's time has a ratio to the baseline's."""
+    both = name != baseline and baseline in times
+    return both and all(is_plausible(times[one].median) for one in (name, baseline))
+
+
 def _time_entry(
     cell: Cell | None, times: Mapping[str, Interval], best: bool, footnotes: Footnotes, disagreeing: Mapping[str, str]
 ) -> Entry:
     if cell is None or cell.variant not in times:
         return footnotes.entry(cell)
-    mine, base = times[cell.variant], times.get(cell.baseline)
-    rated = (
-        base is not None and cell.variant != cell.baseline and is_plausible(base.median) and is_plausible(mine.median)
-    )
-    faster = f"{NBSP}{ratio(base.median / mine.median)}" if rated else ""
+    mine, faster = times[cell.variant], ""
+    if _rated(cell.variant, cell.baseline, times):
+        faster = f"{NBSP}{ratio(times[cell.baseline].median / mine.median)}"
     host, launches = interval(cell, "host_us"), cell.metrics.launches
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
     marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
     marks += LIMITED * bool(cell.limits)
-    return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), best, timed=True, rated=rated)
+    return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
 
 
 def _floor_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
     known = next((cell for cell in row.values() if cell.metrics is not None), None)
     calibration = run.calibration_of(known) if known is not None else None
     if calibration is None:
-        return Entry("", muted=True)
-    return Entry(significant(floor_us(calibration, known.metrics.bytes_moved)), muted=True)
+        return NOTHING
+    return Entry(significant(floor_us(calibration, known.metrics.bytes_moved)), style="muted")
 
 
 def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Sequence[Cell]) -> list[Table]:
     """One table, or none where no variant has a time to compare with the baseline's."""
     variants, grid = _grid(header, cells)
     axes, labels, shared = point_columns(cells)
-    baseline, footnotes, rows = cells[0].baseline, Footnotes(), []
+    baseline, footnotes, rows, timed = cells[0].baseline, Footnotes(), [], False
     columnless = _without_times(variants, cells)
     variants = tuple(name for name in variants if name != baseline and name not in columnless)
     for point, row in grid.items():
@@ -263,35 +254,17 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
             itl, tpot = signed(one.itl_us.median), signed(one.tpot_us.median)
             percent = f"{one.percent.median:+.2f}{NBSP}%"
             mark = LIMITED if row[name].limits or row[baseline].limits else ""
-            entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, name == best, timed=True))
-        rows.append((labels[point], tuple(entries)))
-    if not any(entry.timed for _, entries in rows for entry in entries):
+            timed = True
+            entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, "best" if name == best else ""))
+        rows.append((labels[point], entries))
+    if not timed:
         return []
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
     model = f"modelled, not measured: {described(serving)}"
     notes = (model, *_shared_note(shared), *limit_warnings(cells), *footnotes.notes())
-    return [Table(title, axes, variants, tuple(rows), notes)]
+    return [variant_table(title, axes, variants, rows, notes, kind="modelled")]
 
 
 def signed(value: float) -> str:
+    """A difference with its sign, the minus as typeset."""
     return ("+" if value >= 0 else "−") + significant(abs(value))
-
-
-def markdown(tables: Sequence[Table]) -> str:
-    """The tables for a README or a pull request."""
-    parts = []
-    for table in tables:
-        head = [as_text(axis.replace("_", " ")) for axis in table.axes] + [as_code(v) for v in table.variants]
-        lines = [f"**{as_text(table.title)}**", ""]
-        lines += ["| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)] if table.rows else []
-        for values, entries in table.rows:
-            lines.append("| " + " | ".join([*map(as_text, values), *map(_markdown_entry, entries)]) + " |")
-        parts.append(
-            "\n".join([*lines, *([""] if table.rows else []), *(f"{as_text(note)}  " for note in table.notes)])
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown_entry(entry: Entry) -> str:
-    main = f"**{as_text(entry.main)}**" if entry.best else as_text(entry.main)
-    return f"{main}<br>{as_text(entry.second)}" if entry.second else main

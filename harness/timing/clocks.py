@@ -42,7 +42,7 @@ class Clocks:
     """Reads torch's current device.
 
     run_clock_mhz: the clock with which samples are compared; 0 until ``set_run_clock``, and where NVML refuses.
-    notes:         what NVML refuses, in words for the record.
+    refused:       readings that NVML refuses; notes: what follows from that, in words for the record.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Clocks:
             except pynvml.NVMLError as error:
                 del self._queries[name]
                 refused[name] = error
-        self.notes: tuple[str, ...] = ()
+        self.refused, self.notes = tuple(refused), ()
         if refused:
             why = "; ".join(dict.fromkeys(str(error) for error in refused.values()))
             detected = "not all detected" if self._queries else "not detected"

@@ -10,11 +10,14 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harness.records.schema import Environment
+
+if TYPE_CHECKING:
+    from harness.timing.clocks import Clocks
 
 ROOT = Path(__file__).parents[2]
 #: ((major, minor or None for any), generation); the first match counts.
@@ -38,9 +41,9 @@ def generation(major: int, minor: int) -> str:
 
 
 def describe(
-    device: str, notes: tuple[str, ...] = (), packages: Mapping[str, str] = MappingProxyType({})
+    device: str, clocks: Clocks | None = None, packages: Mapping[str, str] = MappingProxyType({})
 ) -> Environment:
-    """notes: what else a reader of the record must know of this machine. packages: versions of wrapped packages."""
+    """clocks: of a GPU, for what NVML refuses to it. packages: versions of wrapped packages."""
     commit, dirty = _git_state()
     common = {
         "device": device,
@@ -54,9 +57,11 @@ def describe(
         "packages": dict(packages),
     }
     if device == "cpu":
-        return Environment(**common, generation="CPU", notes=notes)
+        return Environment(**common, generation="CPU")
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    nvml, refusals = _nvml()
+    nvml, refused, notes = _nvml()
+    if clocks is not None:
+        refused, notes = (*refused, *clocks.refused), (*notes, *clocks.notes)
     return Environment(
         **common,
         **nvml,
@@ -68,7 +73,8 @@ def describe(
         l2_bytes=gpu.L2_cache_size,
         memory_bytes=gpu.total_memory,
         cuda=torch.version.cuda,
-        notes=(*refusals, *notes),
+        nvml_refused=refused,
+        notes=notes,
     )
 
 
@@ -88,8 +94,8 @@ def nvml_handle():
     return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
 
 
-def _nvml() -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(fields of Environment, notes on what NVML refused)."""
+def _nvml() -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """(fields of Environment, those that NVML refused, a note on them)."""
     import pynvml
 
     queries = {
@@ -102,14 +108,15 @@ def _nvml() -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
         handle = nvml_handle()
     except pynvml.NVMLError as error:
-        return {}, (f"NVML refused ({error}): clocks, power and driver version are not recorded",)
-    readings, refused = {}, []
+        return {}, tuple(queries), (f"NVML refused ({error}): clocks, power and driver version are not recorded",)
+    readings, refused = {}, {}
     for name, query in queries.items():
         try:
             readings[name] = query(handle)
         except pynvml.NVMLError as error:
-            refused.append(f"{name} ({error})")
-    return readings, (f"NVML refused {', '.join(refused)}: not recorded",) if refused else ()
+            refused[name] = error
+    named = ", ".join(f"{name} ({error})" for name, error in refused.items())
+    return readings, tuple(refused), (f"NVML refused {named}: not recorded",) if refused else ()
 
 
 def _processor() -> str:

@@ -6,18 +6,23 @@ reads it that way: it runs on the tables of the engine's own planner, and on tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from harness.contract import Consumer, Operator, Point, Variant
 from harness.discover import Catalog, unavailable
+from harness.records.schema import Reason
 from harness.verify.buffers import POISONS, as_integers
 from harness.verify.fixture import Fixture, synchronize
 from harness.verify.hard_points import reason_to_skip
 from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.config.work_items import Cells
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,7 @@ class Comparison:
     """One variant's tables at one point, read by a consumer.
 
     elements: of the consumer's results. different: of these, unlike those on the tables of ``Consumer.planner``.
-    reason:   why there was nothing to compare; then both are None.
-    failed:   the consumer or the variant raised.
+    reason:   why there was nothing to compare; error: what the consumer or the variant raised; then both are None.
     """
 
     consumer: Consumer
@@ -34,54 +38,44 @@ class Comparison:
     point: str
     elements: int | None = None
     different: int | None = None
-    reason: str | None = None
-    failed: bool = False
+    reason: Reason | None = None
+    error: str | None = None
 
     @property
     def bad(self) -> bool:
-        return self.failed or bool(self.different)
+        return self.error is not None or bool(self.different)
 
 
-def compare_consumers(
-    catalog: Catalog, operator: Operator, point: Point, variants: Sequence[Variant], device: str, seed: int
-) -> Iterator[Comparison]:
-    """A comparison of each variant for each consumer of the operator."""
+def compare_consumers(catalog: Catalog, item: Cells, device: str, seed: int) -> Iterator[Comparison]:
+    """A comparison of each variant of an item for each consumer of its operator."""
     for consumer in catalog.consumers:
-        if consumer.operator == operator.name:
-            planner = catalog.find(operator.name, consumer.planner)
-            yield from _compare(consumer, planner, operator, point, variants, device, seed)
+        if consumer.operator == item.operator:
+            yield from _compare(catalog, consumer, item, device, seed)
 
 
-def _compare(
-    consumer: Consumer,
-    planner: Variant,
-    operator: Operator,
-    point: Point,
-    variants: Sequence[Variant],
-    device: str,
-    seed: int,
-) -> Iterator[Comparison]:
-    label = operator.label(point)
+def _compare(catalog: Catalog, consumer: Consumer, item: Cells, device: str, seed: int) -> Iterator[Comparison]:
+    operator, point = catalog.operators[item.operator], Point(item.axes)
+    planner = catalog.find(item.operator, consumer.planner)
     why_not = (
         unavailable(consumer, device)
         or unavailable(planner, device)
         or reason_to_skip(consumer, point)
         or reason_to_skip(planner, point)
     )
-    others = [variant for variant in variants if variant.name != planner.name]
+    others = [catalog.find(item.operator, name) for name in item.variants if name != planner.name]
     if why_not:
-        yield from (Comparison(consumer, variant.name, label, reason=why_not) for variant in others)
+        yield from (Comparison(consumer, variant.name, item.point, reason=why_not) for variant in others)
         return
     theirs: Mapping[str, Tensor] | None = None
     # The planner twice: a consumer that does not repeat itself on the same tables shows as different there.
     for variant in (planner, planner, *others):
         if reason := unavailable(variant, device) or reason_to_skip(variant, point):
-            yield Comparison(consumer, variant.name, label, reason=reason)
+            yield Comparison(consumer, variant.name, item.point, reason=reason)
             continue
         try:
             results = _results(consumer, operator, point, variant, device, seed)
         except Exception as error:  # whatever an engine's kernel raises
-            yield Comparison(consumer, variant.name, label, reason=first_line(error), failed=True)
+            yield Comparison(consumer, variant.name, item.point, error=first_line(error))
             if theirs is None:
                 return
             continue
@@ -89,7 +83,7 @@ def _compare(
             theirs = results
             continue
         wrong = sum(int((as_integers(results[name]) != as_integers(theirs[name])).sum()) for name in theirs)
-        yield Comparison(consumer, variant.name, label, sum(one.numel() for one in theirs.values()), wrong)
+        yield Comparison(consumer, variant.name, item.point, sum(one.numel() for one in theirs.values()), wrong)
 
 
 def _results(

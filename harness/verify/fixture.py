@@ -28,7 +28,7 @@ from harness.checks import Mismatch
 from harness.contract import Expected, Operator, Point, Variant
 from harness.verify.buffers import POISONS, Arena, Guard, any_of, as_integers
 from harness.verify.equality import compare, required, wrong_elements
-from harness.verify.mismatch import View, describe_differences
+from harness.verify.mismatch import View, describe_differences, first_difference
 from harness.verify.process_state import unchanged_process
 
 #: What a mismatch says of a launch that does not read the inputs again.
@@ -236,7 +236,7 @@ class Fixture:
                     compare(name, *one, self._views)
                 except Mismatch as mismatch:
                     if self._answers_other_inputs(batch, outputs_before):
-                        mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}")
+                        mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}", **mismatch.element)
                     raise mismatch from None
         self.passed_checks.add("exact")
         if self.batches[batch].has_required_elements:  # written into the persistent buffers, which were read in place
@@ -286,7 +286,7 @@ class Fixture:
                 compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
                 message = f"right when waited for, wrong when queued: {mismatch.message}"
-                raise Mismatch("stream_ordered", message) from None
+                raise Mismatch("stream_ordered", message, **mismatch.element) from None
         self.passed_checks.add("stream_ordered")
 
     def _check_canaries(self) -> None:
@@ -305,7 +305,8 @@ class Fixture:
         if any_of(flags.any() for flags in changed.values()):
             name = next(name for name, flags in changed.items() if bool(flags.any()))
             differences = describe_differences(changed[name], before[name], now[name])
-            raise Mismatch("inputs_unchanged", f"the input {name} was written to; {differences}")
+            element = first_difference(name, changed[name], before[name], now[name])
+            raise Mismatch("inputs_unchanged", f"the input {name} was written to; {differences}", **element)
 
     def _check_returned(self, returned: Mapping[str, Tensor]) -> None:
         """What a launch returns must be the persistent views of the outputs."""
@@ -378,5 +379,4 @@ def verify_sequence(
         try:
             fixture.check(fixture.setup(variant), batch=0, poison=None)
         except Mismatch as mismatch:
-            where = f"step {step + 1} of {len(points)} through the same buffers"
-            raise Mismatch(mismatch.check, f"{where}: {mismatch.message}") from None
+            raise mismatch.within(f"step {step + 1} of {len(points)} through the same buffers") from None

@@ -106,12 +106,12 @@ def check_replays(launches: Sequence[BoundLaunch], capture: Capture, steps: int 
         try:
             step.compare()
         except Mismatch as mismatch:
-            raise Mismatch(mismatch.check, f"replay {number + 1} of {steps}: {mismatch.message}") from None
+            raise mismatch.within(f"replay {number + 1} of {steps}") from None
     for bound, replay in replays.items():  # with canaries and inputs
         try:
             bound.fixture.check(replay, batch=0, poison=POISONS[0], replayed=True)
         except Mismatch as mismatch:
-            raise Mismatch(mismatch.check, f"after {steps} replays: {mismatch.message}") from None
+            raise mismatch.within(f"after {steps} replays") from None
     launches[0].fixture.passed_checks.add("graph_safe")
 
 

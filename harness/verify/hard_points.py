@@ -14,51 +14,37 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import COMPILER, FAR, UNALIGNED, Consumer, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, Buffers, Consumer, HardPoint, Operator, Point, Variant
 from harness.interpreter import launch_counter
+from harness.records.schema import Code, Finding, Place, Reason, Status
 from harness.verify.alloc_sync_checks import check_alloc_sync
 from harness.verify.buffers import row_length
 from harness.verify.fixture import Batch, Fixture, verify_cell, verify_sequence
 from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, check_replays, replay_sequence
 from harness.verify.process_state import unchanged_process
-from harness.wording import first_line
+from harness.wording import first_line, printable
 
+#: Name of a hard point or sequence, and how its buffers lie.
+Limited = tuple[str, Buffers | None]
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
 #: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
-
-
 #: Hard points with far rows for each input.
 FAR_POINTS = 2
-#: Why a variant is not run at a point at capacity, or on a random batch.
-BEYOND = "beyond its declared limits"
-#: The stance with which torch.compile raises instead of compiling, and why a variant is then left out.
+#: The stance with which torch.compile raises instead of compiling.
 NO_RECOMPILATION = "fail_on_recompile"
-RECOMPILES = "torch.compile would compile again; `verify` does"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What happened at one hard point or in one sequence, at one point at capacity, or on one random batch.
-
-    check:         the check that rejected the variant, or the type of the exception that it failed with.
-    passed_checks: the checks that were tested there and passed, even where another one rejected the variant.
-    outcome:       "limited" where it failed as its ``limits=`` declare.
-    """
-
-    name: str
-    outcome: Literal["passed", "rejected", "failed", "skipped", "limited"]
-    check: str | None = None
-    message: str | None = None
-    passed_checks: frozenset[str] = frozenset()
-    kind: Literal["hard point", "capacity point", "random batch"] = "hard point"
 
 
 class LeftOut(Exception):
-    """A launch was ended, or not made, because it takes too long. The message says why."""
+    """A launch was ended, or not made."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -87,12 +73,13 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
-    only: str | None = None,
+    only: Limited | None = None,
     known: dict[Any, Batch] | None = None,
+    announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
     """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
 
-    Those at which the variant declares a limit are left out, as they may end the process; see limited_names.
+    Those at which the variant declares a limit are left out, as they may end the process; see limited_places.
 
     Two of the hard points that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
@@ -103,20 +90,22 @@ def check_variant(
               in the first sequence only. A torch.compile variant is then left out where it would compile again, as
               timed points compile what they need; one that would be left out everywhere compiles after all.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
-    only:     the name of the only one to run, whether the variant declares a limit there or not.
+    only:     the only one to run, whether the variant declares a limit there or not.
     known:    of earlier variants of the operator, as in Fixture.
+    announce: called before each of them.
     """
     known = {} if known is None else known
     if checks is None and device == "cuda":
         checks = cuda_checks()
     compiles = thorough or COMPILER not in variant.requires
-    yield from _VariantChecks(operator, variant, device, seed, checks, thorough, compiles, known, only).findings()
+    how = checks, thorough, compiles, known, announce
+    yield from _VariantChecks(operator, variant, device, seed, *how, only).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only)
 
 
-def limited_names(operator: Operator, variant: Variant) -> list[str]:
-    """Names of the hard points and sequences at which the variant declares a limit.
+def limited_places(operator: Operator, variant: Variant) -> list[Limited]:
+    """The hard points and sequences at which the variant declares a limit.
 
     A limit in unaligned buffers only is tried at the first hard point that has no other limit; one of far rows at the
     first such point that has them.
@@ -126,29 +115,23 @@ def limited_names(operator: Operator, variant: Variant) -> list[str]:
     hard = [one.name for one in operator.hard_points]
     limited = [name for name in (*hard, *operator.sequences) if variant.limit_at(name)]
     other = [name for name in hard if name not in limited]
-    unaligned = [f"{name}{UNALIGNED}" for name in other[:1] if variant.limit_at(f"{name}{UNALIGNED}")]
-    far = (
-        f"{name}{FAR}" for name in other if variant.limit_at(f"{name}{FAR}") and _has_far_rows(operator, variant, name)
-    )
-    return [*limited, *unaligned, *islice(far, 1)]
+    unaligned = [(name, "unaligned") for name in other[:1] if variant.limit_at(name, "unaligned")]
+    far = ((name, "far") for name in other if variant.limit_at(name, "far") and _has_far_rows(operator, variant, name))
+    return [*((name, None) for name in limited), *unaligned, *islice(far, 1)]
 
 
 def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
     hard = next(one for one in operator.hard_points if one.name == name)
     point = operator.complete(hard.point)
-    return not skipped(name, variant, [point]) and bool(far_strides(operator.make_inputs(point, 0)))
+    return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
 
 
 def judged_limit(finding: Finding) -> Finding:
     """What was found where the variant declares a limit. A pass is reported and is no error: a later release of the
     engine may hold there, and what a launch reads out of bounds may be right by chance.
     """
-    if finding.outcome in ("rejected", "failed"):
-        return replace(finding, outcome="limited", passed_checks=frozenset())
-    if finding.outcome == "passed":
-        return Finding(
-            finding.name, "limited", "limits", "passes here: remove the limit if the kernel supports this now"
-        )
+    if finding.status in (Status.MISMATCH, Status.FAILED, Status.PASSED):
+        return structs.replace(finding, status=Status.KNOWN_FAILURE, passed_checks=())
     return finding
 
 
@@ -168,17 +151,18 @@ class _VariantChecks:
     thorough: bool
     compiles: bool
     known: dict[Any, Batch]
-    only: str | None = None
+    announce: Callable[[Place, str], None]
+    only: Limited | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
         left_out, ran = [], False
         for finding in chain(self._hard_points(), self._sequences()):
-            if finding.message == RECOMPILES:
+            if finding.reason is not None and finding.reason.code is Code.RECOMPILES:
                 left_out.append(finding)
             else:
                 yield finding
-                ran = ran or finding.outcome != "skipped"
+                ran = ran or finding.status is not Status.SKIPPED
         if left_out and not ran:  # as of a variant that compiles in its launch only
             yield from replace(self, compiles=True).findings()
         else:
@@ -191,11 +175,11 @@ class _VariantChecks:
         interpreted, once = launch_counter(), False
         for hard in operator.hard_points:
             point = operator.complete(hard.point)
-            if self.only == f"{hard.name}{UNALIGNED}":
-                yield self._at(self.only, hard, point, alloc_sync=False, replays=few, shift=1)
+            if self.only == (hard.name, "unaligned"):
+                yield self._at(hard, point, alloc_sync=False, replays=few, shift=1)
             if not self._is_wanted(hard.name):
                 continue
-            if found := skipped(hard.name, self.variant, [point]):
+            if found := skipped(_edge_case(hard.name), self.variant, [point]):
                 yield found
                 continue
             first = not taken
@@ -203,17 +187,16 @@ class _VariantChecks:
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
             replays = STEPS if first and (thorough or not sequences) else few
-            finding = self._at(hard.name, hard, point, alloc_sync=thorough or first, replays=replays, once=once)
+            finding = self._at(hard, point, alloc_sync=thorough or first, replays=replays, once=once)
             yield finding
             once = once or interpreted.launches > launches
-            if finding.outcome != "skipped":
+            if finding.status is not Status.SKIPPED:
                 taken.append((hard, point))
         if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
             for hard, point in [first] if largest is first else [first, largest]:
-                name = f"{hard.name}{UNALIGNED}"
-                if self._is_wanted(name):
-                    yield self._at(name, hard, point, alloc_sync=False, replays=few, shift=1, once=once)
+                if self._is_wanted(hard.name, "unaligned"):
+                    yield self._at(hard, point, alloc_sync=False, replays=few, shift=1, once=once)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = STEPS
@@ -221,20 +204,20 @@ class _VariantChecks:
             if not self._is_wanted(name):
                 continue
             points = [self.operator.complete(step) for step in steps]
-            if found := skipped(name, self.variant, points):
+            place = {"place": Place.SEQUENCE, "name": name}
+            if found := skipped(place, self.variant, points):
                 yield found
             else:
-                finding = self._through(name, points, replays)
+                finding = self._through(place, points, replays)
                 yield finding
-                if finding.outcome != "skipped":
+                if finding.status is not Status.SKIPPED:
                     replays = FEW_STEPS if self.thorough else 0
 
-    def _is_wanted(self, name: str) -> bool:
-        return self.variant.limit_at(name) is None if self.only is None else name == self.only
+    def _is_wanted(self, name: str, buffers: Buffers | None = None) -> bool:
+        return self.variant.limit_at(name, buffers) is None if self.only is None else self.only == (name, buffers)
 
     def _at(
         self,
-        name: str,
         hard: HardPoint,
         point: Point,
         alloc_sync: bool,
@@ -245,7 +228,7 @@ class _VariantChecks:
         def check(passed_checks: set[str]) -> None:
             more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
             fixture = Fixture(self.operator, point, self.device, self.seed, hard.edit, **more)
-            self.bytes_at[name] = fixture.nbytes
+            self.bytes_at[hard.name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant, once)
             with unchanged_process(self.device):
                 if self.device_checks and alloc_sync:
@@ -253,9 +236,9 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
-        return self._finding(name, check)
+        return self._finding(_edge_case(hard.name, "unaligned" if shift else None), check)
 
-    def _through(self, name: str, points: Sequence[Point], replays: int) -> Finding:
+    def _through(self, place: Mapping[str, Any], points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
             of = self.operator, self.variant, points, self.device, self.seed
             with unchanged_process(self.device):
@@ -263,14 +246,16 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     replay_sequence(*of, self.device_checks.capture, passed_checks, self.known, replays)
 
-        return self._finding(name, check)
+        return self._finding(place, check)
 
-    def _finding(self, name: str, check: Callable[[set[str]], None]) -> Finding:
+    def _finding(self, place: Mapping[str, Any], check: Callable[[set[str]], None]) -> Finding:
+        self.announce(place["place"], place["name"])
+
         def within(passed_checks: set[str]) -> None:
             with nullcontext() if self.compiles else no_recompilation():
                 check(passed_checks)
 
-        return finding_of(name, within)
+        return finding_of(place, within)
 
     @property
     def _has_graph(self) -> bool:
@@ -283,9 +268,9 @@ def no_recompilation() -> Iterator[None]:
     with torch.compiler.set_stance(NO_RECOMPILATION):
         try:
             yield
-        except RuntimeError as error:  # it has no class of its own
+        except RuntimeError as error:  # torch gives it no class of its own, and names the stance
             if NO_RECOMPILATION in str(error):
-                raise LeftOut(RECOMPILES) from None
+                raise LeftOut(Reason(code=Code.RECOMPILES)) from None
             raise
 
 
@@ -309,7 +294,7 @@ def far_strides(inputs: Any) -> dict[str, int]:
 
 
 def far_rows(
-    operator: Operator, variant: Variant, device: str, seed: int, only: str | None = None
+    operator: Operator, variant: Variant, device: str, seed: int, only: Limited | None = None
 ) -> Iterator[Finding]:
     """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
@@ -317,9 +302,9 @@ def far_rows(
     made: Counter[str] = Counter()
     for hard in operator.hard_points:
         point = operator.complete(hard.point)
-        name = f"{hard.name}{FAR}"
-        limited = variant.limit_at(hard.name) or variant.limit_at(name)
-        if (limited if only is None else name != only) or skipped(name, variant, [point]):
+        place = _edge_case(hard.name, "far")
+        limited = variant.limit_at(hard.name) or variant.limit_at(hard.name, "far")
+        if (limited if only is None else only != (hard.name, "far")) or skipped(place, variant, [point]):
             continue
         for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
             if made[tensor] == FAR_POINTS:
@@ -330,42 +315,56 @@ def far_rows(
             except (RuntimeError, MemoryError):
                 return
             made[tensor] += 1
-            yield finding_of(name, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
+            yield finding_of(place, lambda _, fixture=fixture: verify_cell(fixture, variant, once=True))
 
 
-def finding_of(name: str, check: Callable[[set[str]], None]) -> Finding:
-    """Run ``check``, which collects the names of the checks that passed."""
+def _edge_case(name: str, buffers: Buffers | None = None) -> dict[str, Any]:
+    return {"place": Place.EDGE_CASE, "name": name, "buffers": buffers}
+
+
+def finding_of(place: Mapping[str, Any], check: Callable[[set[str]], None]) -> Finding:
+    """Run ``check``, which collects the names of the checks that passed. place: fields of Finding."""
     passed: set[str] = set()
     try:
         check(passed)
-    except Mismatch as mismatch:
-        passed_checks = frozenset(passed | {"no_crash"}) - {mismatch.check}
-        return Finding(name, "rejected", mismatch.check, mismatch.message, passed_checks)
-    except LeftOut as reason:
-        return Finding(name, "skipped", message=str(reason))
+        found = {"status": Status.PASSED}
+    except LeftOut as left_out:
+        return Finding(**place, status=Status.SKIPPED, reason=left_out.reason)
     except Exception as error:  # a variant may raise anything
-        return Finding(name, "failed", type(error).__name__, first_line(error), frozenset(passed | {"no_crash"}))
-    return Finding(name, "passed", passed_checks=frozenset(passed | {"no_crash"}))
+        found = wrong(error)
+    passed_checks = (passed | {"no_crash"}) - {found.get("check")}
+    return Finding(**place, **found, passed_checks=tuple(sorted(passed_checks)))
 
 
-def skipped(name: str, variant: Variant, points: Sequence[Point]) -> Finding | None:
+def wrong(error: Exception) -> dict[str, Any]:
+    """Fields of a Finding. A Mismatch is the finding of a check; anything else that a variant raises is a failure."""
+    if isinstance(error, Mismatch):
+        message = printable(error.message)
+        return {"status": Status.MISMATCH, "check": error.check, "message": message, **error.element}
+    return {"status": Status.FAILED, "error": type(error).__name__, "message": first_line(error)}
+
+
+def skipped(place: Mapping[str, Any], variant: Variant, points: Sequence[Point]) -> Finding | None:
     """The finding where ``skip`` leaves out one of the points, or raises; None where the variant takes them all."""
     try:
         reason = next((reason for point in points if (reason := reason_to_skip(variant, point))), None)
     except Exception as error:  # a variant may raise anything
-        return Finding(name, "failed", type(error).__name__, f"its skip= raised {first_line(error)}")
-    return Finding(name, "skipped", message=reason) if reason else None
+        return Finding(**place, **wrong(error) | {"message": f"its skip= raised {first_line(error)}"})
+    return Finding(**place, status=Status.SKIPPED, reason=reason) if reason else None
 
 
-def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> str | None:
+def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | None:
     """What an operator's ``redundant`` or a variant's ``skip`` returns at a point.
 
     Raises what it raises, and TypeError where it returns neither a reason nor None, as a record could not hold it.
     """
-    name, reason = ("redundant=", of.redundant(point)) if isinstance(of, Operator) else ("skip=", of.skip(point))
-    if not isinstance(reason or None, str | None):
-        raise TypeError(f"{name} returned {reason!r}; it must return a reason in words, or None")
-    return reason or None
+    if isinstance(of, Operator):
+        name, code, text = "redundant=", Code.REDUNDANT, of.redundant(point)
+    else:
+        name, code, text = "skip=", Code.NOT_APPLICABLE, of.skip(point)
+    if not isinstance(text or None, str | None):
+        raise TypeError(f"{name} returned {text!r}; it must return a reason in words, or None")
+    return Reason(code=code, detail=printable(text)) if text else None
 
 
 def is_beyond(variant: Variant, fixture: Fixture) -> bool:
@@ -375,14 +374,14 @@ def is_beyond(variant: Variant, fixture: Fixture) -> bool:
 
 def is_unverified(findings: Iterable[Finding]) -> bool:
     """Whether the variant passed nowhere, as when ``skip`` leaves out every hard point."""
-    return not any(finding.outcome == "passed" for finding in findings)
+    return not any(finding.status is Status.PASSED for finding in findings)
 
 
 def check_results(variant: Variant, findings: Sequence[Finding], device: str) -> Mapping[str, CheckResult]:
     """Check -> its result over all findings, in the order of CHECKS. device: "cuda" or "cpu"."""
-    failed = {finding.check for finding in findings if finding.outcome == "rejected"}
+    failed = {finding.check for finding in findings if finding.status is Status.MISMATCH}
     passed = frozenset().union(*(finding.passed_checks for finding in findings))
-    ran = any(finding.outcome != "skipped" for finding in findings)
+    ran = any(finding.status is not Status.SKIPPED for finding in findings)
 
     def result(check: Check) -> CheckResult:
         if check.name in failed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import lt, mul
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,6 +49,13 @@ class View:
 
 def _plain(index: Sequence[int]) -> str:
     return f"[{', '.join(map(str, index))}]"
+
+
+def first_difference(name: str, wrong: Tensor, expected: Tensor, got: Tensor) -> dict[str, Any]:
+    """The first wrong element of the buffer ``name``, as Mismatch takes it."""
+    index = tuple(wrong.nonzero()[0].tolist())
+    values = {"expected": expected[index].item(), "got": got[index].item()}
+    return {"tensor": name, "index": index, "wrong": int(wrong.sum()), **values}
 
 
 def describe_differences(

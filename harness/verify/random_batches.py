@@ -11,19 +11,18 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from harness.contract import UNALIGNED, Operator, Point, Variant
+from harness.contract import Operator, Point, Variant
+from harness.records.schema import Code, Finding, Place, Reason, Status
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import BEYOND, Finding, LeftOut, finding_of, is_beyond, reason_to_skip, skipped
+from harness.verify.hard_points import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from harness.verify.points import PointSearch
 
-#: Kind of these findings.
-KIND = "random batch"
 #: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are points at capacity.
 MOST_BYTES = 1 << 20
 #: Offsets at which buffers start, in elements past an aligned address: all positions of an int32 within 16 bytes.
@@ -85,7 +84,7 @@ def check_random(
     draw_seed: int,
     count: int,
     counting: Callable[[], AbstractContextManager] = nullcontext,
-    out_of_time: Callable[[], str | None] = lambda: None,
+    out_of_time: Callable[[], Reason | None] = lambda: None,
     lost: Callable[[], bool] = lambda: False,
 ) -> list[Finding]:
     """One finding for each of ``count`` random batches, up to the first that the variant fails. That one is shrunk, for
@@ -115,10 +114,10 @@ def check_random(
         if time.monotonic() > end:
             return
         if not failed and (reason := out_of_time()) is not None:
-            findings.append(Finding(operator.label(drawn.point), "skipped", message=reason, kind=KIND))
+            findings.append(Finding(**_place(operator, drawn), status=Status.SKIPPED, reason=reason))
             return
         finding = _checked(operator, variant, drawn, device, counting)
-        if finding.outcome in ("rejected", "failed"):
+        if finding.status.is_bad:
             end = min(end, time.monotonic() + SHRINK_S) if not lost() else -math.inf
             failed.append(finding)
             raise _Failed
@@ -135,13 +134,16 @@ def _checked(
     operator: Operator, variant: Variant, drawn: Drawn, device: str, counting: Callable[[], AbstractContextManager]
 ) -> Finding:
     def verify(passed_checks: set[str]) -> None:
-        aligned = {"shift": 0} if variant.limit_at(UNALIGNED) else {}
+        aligned = {"shift": 0} if variant.limit_at("", "unaligned") else {}
         fixture = fixture_of(operator, drawn, device, passed_checks=passed_checks, **aligned)
         if is_beyond(variant, fixture):
-            raise LeftOut(BEYOND)
+            raise LeftOut(Reason(code=Code.BEYOND_LIMITS))
         with counting():
             verify_cell(fixture, variant, once=True)
 
-    name = f"{operator.label(drawn.point)} (seed {drawn.seed})"
-    found = skipped(name, variant, [drawn.point]) or finding_of(name, verify)
-    return replace(found, kind=KIND)
+    place = _place(operator, drawn)
+    return skipped(place, variant, [drawn.point]) or finding_of(place, verify)
+
+
+def _place(operator: Operator, drawn: Drawn) -> dict[str, Any]:
+    return {"place": Place.RANDOM_BATCH, "name": operator.label(drawn.point), "seed": drawn.seed}

@@ -7,6 +7,7 @@ import torch
 
 import bench
 from harness.discover import discover
+from harness.records.endings import ending
 from harness.records.file import read_run
 from tests.adversaries import anywhere
 
@@ -40,7 +41,7 @@ REJECTIONS = {
     "exits_the_process": "ended with exit code 0",
     "ends_the_process": "ended with exit code 0",
     "segfaults": "killed by SIGSEGV",
-    "hangs": "no sign of life for 6 s",
+    "hangs": "did not respond for 6 s",
     "skips_every_hard_point": "leaves out every hard point",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
     "skips_without_a_reason": "its skip= raised TypeError: skip= returned True",
@@ -66,7 +67,7 @@ GPU_REJECTIONS = {
     "patches_the_event": "Event.elapsed_time was replaced",
     "patches_synchronize": "synchronize was replaced",
     "writes_to_nowhere": "illegal memory access",
-    "never_ends": "no sign of life",
+    "never_ends": "did not respond",
 }
 
 
@@ -84,7 +85,7 @@ def run(out: Path, files: tuple[str, ...], names: list[str], device: str, timeou
 
 def test_the_outputs_of_timed_launches_are_compared_in_a_process_without_variants(tmp_path):
     cells = run(tmp_path / "run", ("judges_itself.py",), ["judges_itself"], "cpu", timeout_s=10, rounds=3)
-    assert cells["judges_itself"].reason.startswith("after timing, a call: exact: ")
+    assert ending(cells["judges_itself"]).startswith("after timing: exact: a call: ")
     assert cells["judges_itself"].metrics is None
 
 
@@ -129,7 +130,7 @@ def test_there_are_enough_of_them():
 def test_it_is_rejected_before_a_time_is_printed(name, cells):
     cell = cells[name]
     assert cell.status in ("mismatch", "failed")
-    assert REJECTIONS[name] in cell.reason
+    assert REJECTIONS[name] in ending(cell)
     assert cell.metrics is None
 
 
@@ -138,7 +139,7 @@ def test_it_is_rejected_before_a_time_is_printed(name, cells):
 def test_it_is_rejected_on_a_gpu(name, gpu_cells):
     cell = gpu_cells[name]
     assert cell.status in ("mismatch", "failed")
-    assert GPU_REJECTIONS[name] in cell.reason
+    assert GPU_REJECTIONS[name] in ending(cell)
     assert cell.metrics is None
 
 
@@ -158,11 +159,11 @@ def test_work_that_goes_past_the_capture_gets_no_graph_time(gpu_cells):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["honest", "flat_view"])
 def test_the_honest_ones_are_timed_on_a_gpu(name, gpu_cells):
-    assert gpu_cells[name].status == "passed", gpu_cells[name].reason
+    assert gpu_cells[name].status == "passed", ending(gpu_cells[name])
     assert gpu_cells[name].metrics.graph_us
 
 
 @pytest.mark.parametrize("name", ["honest", "flat_view"])
 def test_the_honest_ones_beside_them_are_timed(name, cells):
-    assert cells[name].status == "passed", cells[name].reason
+    assert cells[name].status == "passed", ending(cells[name])
     assert len(cells[name].metrics.cpu_us) >= 3

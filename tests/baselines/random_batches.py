@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from harness.checks import Mismatch
 from harness.contract import Operator, Point
-from harness.runner.measure import is_context_lost
+from harness.session.measure import is_context_lost
 from harness.verify.fixture import verify_cell
 from harness.verify.random_batches import Drawn, fixture_of
 from tests.runnable import DEVICE, healthy

@@ -199,16 +199,14 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
 def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, path, harmless):
     """With one token per request, a row, an atom and a token are the same."""
     findings = list(check_variant(operator, CATALOG.find("decode_step", name), "cpu", seed=11))
-    assert {f.name for f in findings if f.outcome == "passed"} == harmless
-    assert {f.check for f in findings if f.outcome == "rejected"} == {"exact"}
+    assert {f.name for f in findings if f.status == "passed"} == harmless
+    assert {f.check for f in findings if f.status == "mismatch"} == {"exact"}
     assert all(
-        f.message.startswith("schedule")
-        for f in findings
-        if f.outcome == "rejected" and "same buffers" not in f.message
+        f.message.startswith("schedule") for f in findings if f.status == "mismatch" and "same buffers" not in f.message
     )
-    assert not any(f.outcome == "failed" for f in findings)
+    assert not any(f.status == "failed" for f in findings)
     paths = {hard.name: operator.complete(hard.point).decode_path for hard in operator.hard_points}
-    assert all(paths[f.name] == path for f in findings if f.outcome == "rejected" and f.name in paths)
+    assert all(paths[f.name] == path for f in findings if f.status == "mismatch" and f.name in paths)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="counts launches of Triton's interpreter")

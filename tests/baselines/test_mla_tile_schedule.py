@@ -163,4 +163,4 @@ def test_variants_equal_the_reference_on_random_batches(axes, seed):
 )
 def test_defects_are_rejected_by_the_right_check(name, check):
     findings = list(check_variant(tiles, discover().find("mla_tile_schedule", name), DEVICE, seed=11))
-    assert {finding.check for finding in findings if finding.outcome not in ("passed", "skipped")} == {check}
+    assert {finding.check for finding in findings if finding.status not in ("passed", "skipped")} == {check}

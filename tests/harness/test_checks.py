@@ -12,18 +12,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def rejecting_names(path):
-    """First arguments of Mismatch(...), and the check of Finding(name, "rejected", check, ...), that are literals."""
+    """First arguments of Mismatch(...), and what stands behind "check" in the fields of a Finding."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            continue
-        if node.func.id == "Mismatch":
-            check = node.args[0]
-        elif node.func.id == "Finding" and ast.unparse(node.args[1]) == "'rejected'":
-            check = node.args[2]
-        else:
-            continue
-        if isinstance(check, ast.Constant):
-            yield check.value
+        found = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Mismatch":
+            found = node.args[:1]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding":
+            found = [keyword.value for keyword in node.keywords if keyword.arg == "check"]
+        elif isinstance(node, ast.Dict):
+            found = [value for key, value in zip(node.keys, node.values, strict=True) if is_text(key, "check")]
+        yield from (one.value for one in found if isinstance(one, ast.Constant))
+
+
+def is_text(node, text):
+    return isinstance(node, ast.Constant) and node.value == text
 
 
 def test_every_check_of_the_harness_is_listed_and_every_listed_one_is_made():

@@ -10,6 +10,7 @@ import pytest
 import bench
 from harness.contract import COMPILER, GPU, Variant
 from harness.discover import DiscoveryError, discover, unavailable
+from harness.records.endings import of_reason
 from tests.processes import has_ended
 from tests.tier import full
 
@@ -40,7 +41,7 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
     assert catalog.variants[-1] is mine
     assert catalog.variants.count(mine) == 1  # the second name is the same function
     assert len(catalog.variants) == len(discover().variants) + 1
-    assert unavailable(mine, "cpu") == "needs the Python module nowhere"
+    assert of_reason(unavailable(mine, "cpu")) == "needs the Python module nowhere"
 
 
 def test_a_file_may_define_an_operator(tmp_path):
@@ -328,9 +329,9 @@ def test_availability_says_what_is_missing(monkeypatch, tmp_path):
         return Variant("op", "v", lambda *_: None, "", "test", requires=requires)
 
     assert unavailable(needing(), "cpu") is None
-    assert unavailable(needing(GPU), "cpu") == "needs a GPU"
+    assert of_reason(unavailable(needing(GPU), "cpu")) == "needs a GPU"
     assert unavailable(needing(GPU), "cuda") is None
-    assert unavailable(needing("json", "nowhere"), "cpu") == "needs the Python module nowhere"
-    assert unavailable(needing("nowhere.inner"), "cpu") == "needs the Python module nowhere.inner"
+    assert of_reason(unavailable(needing("json", "nowhere"), "cpu")) == "needs the Python module nowhere"
+    assert of_reason(unavailable(needing("nowhere.inner"), "cpu")) == "needs the Python module nowhere.inner"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert unavailable(needing(COMPILER), "cpu").startswith("needs a C++ compiler")
+    assert of_reason(unavailable(needing(COMPILER), "cpu")).startswith("needs a C++ compiler")

@@ -236,7 +236,17 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
         ratio = {"slower": 1.2, "faster": 0.9, "same": 1.0, "unsure": 2.0}[verdict] + i / 1000
         interval = Interval(ratio, ratio, ratio)
         change = Interval(0, 0, 0)
-        return CellComparison("op", f"{verdict}{i}", "batch_size=1", "gpu_us", 1.0, ratio, interval, change, verdict)
+        return CellComparison(
+            operator="op",
+            variant=f"{verdict}{i}",
+            point="batch_size=1",
+            figure="gpu_us",
+            base_us=1.0,
+            head_us=ratio,
+            ratio=interval,
+            change_us=change,
+            verdict=verdict,
+        )
 
     run = one_variant_run()
     rows = [row(verdict, i) for i in range(20) for verdict in VERDICTS]

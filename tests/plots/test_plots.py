@@ -242,7 +242,8 @@ def test_environment_caption():
 def test_itl_tpot_names_the_model_and_keeps_models_apart():
     run, header = factory.sweep_run(batch_sizes=(1,)), factory.sweep_run().header
     assert "model step 12 ms, acceptance 0.75, 1 call per step, sync" in itl_tpot.figure([run]).get_suptitle()
-    other = {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
+    other = {"measure": {"cache": "hot"}}
+    other |= {"itl_tpot": {"model_step_us": 9500.0, "acceptance": 0.6, "calls_per_step": 2, "scheduling": "async"}}
     queued = factory.stream_us(5.0, np.random.default_rng(0))
     cells = [
         msgspec.structs.replace(cell, metrics=cell.metrics and msgspec.structs.replace(cell.metrics, stream_us=queued))
@@ -253,7 +254,8 @@ def test_itl_tpot_names_the_model_and_keeps_models_apart():
     titles = [ax.get_title().replace("\n", " ") for ax in itl_tpot.figure(runs).axes]
     assert len(titles) == 4
     assert sum("9.5 ms, acceptance 0.6, 2 calls per step, async" in title for title in titles) == 2
-    no_model = msgspec.structs.replace(run, header=msgspec.structs.replace(header, config={}))
+    plain = msgspec.structs.replace(header, config={"measure": {"cache": "hot"}})
+    no_model = msgspec.structs.replace(run, header=plain)
     assert itl_tpot.figure([no_model]) is None
 
 

@@ -127,7 +127,7 @@ def test_a_variant_that_fails_as_it_is_costs_its_own_mutants_only(tmp_path, monk
     def run(cases, *more):
         for number, case in enumerate(cases):
             passed = case.mutant is None and case.variant == "flat_view"
-            yield number, Result(None) if passed else Result("hard point", "B=1", "exact: differs")
+            yield number, Result(None) if passed else Result("hard point", "B=1", "exact", "differs")
 
     monkeypatch.setattr(mutate, "run_all", run)
     out = tmp_path / "results.json"
@@ -149,7 +149,7 @@ def test_only_what_results_lack_or_have_otherwise_is_run_again(tmp_path, monkeyp
 
     def run(cases, *more):
         ran.append([case.mutant.breaks for case in cases if case.mutant is not None])
-        yield from ((i, Result("capacity", "B=3", "exact: differs")) for i in range(len(ran[-1])))
+        yield from ((i, Result("capacity", "B=3", "exact", "differs")) for i in range(len(ran[-1])))
 
     killed, survived, lacking = (case.mutant.breaks for case in CASES_OF_FLAT_VIEW[:3])
     of = {"operator": "decode_native", "variant": "flat_view"}
@@ -173,7 +173,7 @@ CASES_OF_FLAT_VIEW = chosen(CASES, ["decode_native/flat_view"])
 
 
 def iter_then_interrupt(cases):
-    yield 1, Result("random", "B=3", "exact: differs", 2.0)
+    yield 1, Result("random", "B=3", "exact", "differs", 2.0)
     yield len(cases) - 1, Result(None)
     raise KeyboardInterrupt
 

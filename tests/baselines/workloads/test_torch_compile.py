@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from baselines.workloads import torch_compile
 from harness.config.load import load
 from harness.config.sweep import plan
+from harness.contract import Point
 from harness.discover import discover
 from harness.verify.buffers import Guard
 from harness.verify.hard_points import LeftOut, no_recompilation
@@ -68,13 +69,13 @@ def recorder(monkeypatch):
 
 def points_of(operator, variant):
     """Distinct points of the shipped configurations that the variant runs at: every n-th of many."""
-    groups = [
-        group
+    items = [
+        item
         for path in CONFIGS
-        for group in plan(load(path), CATALOG.operators, CATALOG.variants)
-        if variant in group.variants
+        for item in plan(load(path), CATALOG.operators, CATALOG.variants)
+        if item.operator == operator.name and variant.name in item.variants
     ]
-    points = {str(group.point): group.point for group in groups}.values()
+    points = {item.point: Point(item.axes) for item in items}.values()
     fit = [point for point in points if point.get("chunk_tokens", 0) <= MOST_TOKENS]
     fit = [point for point in fit if not operator.redundant(point) and not variant.skip(point)]
     return fit[:: -(-len(fit) // MOST_POINTS)]

@@ -6,9 +6,8 @@ from msgspec import structs
 from harness.analysis.across_gpus import across_gpus
 from harness.analysis.stats import geometric_mean
 from harness.records.schema import RecordError
-from harness.records.together import check_together, mixed_states
 from harness.report.across_gpus import operator_tables, summary_table
-from harness.report.tables import markdown
+from harness.report.table import markdown
 from tests import factory
 
 H200, H100 = factory.gpu_environment(), factory.gpu_environment("NVIDIA H100")
@@ -31,10 +30,9 @@ def test_medians_ratios_and_means_over_the_points_that_all_gpus_have():
     assert found.gpus == ("NVIDIA H200", "NVIDIA H100")
     assert len(found.common("decode_native", "fused")) == 2
     (row,) = summary_table(found).rows
-    assert row[0] == ("decode_native", "fused", "2")
-    assert [entry.main for entry in row[1]] == ["4.00", "5.66\u00a00.71×"]
+    assert [entry.text for entry in row] == ["decode_native", "fused", "2", "4.00", "5.66\u00a00.71×"]
     (table,) = operator_tables(found)
-    texts = {values: [entry.main for entry in entries] for values, entries in table.rows}
+    texts = {(size.text, variant.text): [entry.text for entry in entries] for size, variant, *entries in table.rows}
     assert texts["1", "fused"] == ["2.00", "4.00\u00a00.50×"]
     assert texts["32", "fused"] == ["20.0", ""]
     assert texts["8", "chain"] == ["", "40.0"]
@@ -55,21 +53,10 @@ def test_other_seeds_are_refused():
         across_gpus([a, b], "gpu_us")
 
 
-def test_two_runs_of_one_configuration_on_one_gpu_are_refused_but_not_two_configurations():
-    a, b = gpu_run(H200, {("fused", 1): 2.0}), gpu_run(H200, {("fused", 1): 2.1})
-    with pytest.raises(RecordError, match="are both runs of mtp3 on NVIDIA H200; give one of them, or judge them with"):
-        check_together([a, b])
-    check_together([a, gpu_run(H200, {("fused", 1): 2.1}, name="full")])
-    check_together([a, gpu_run(H200, {("fused", 8): 2.1})])  # shards
-
-
 def test_cold_and_hot_are_never_in_one_table():
     hot, cold = gpu_run(H200, {("fused", 1): 2.0}), with_config(gpu_run(H100, {("fused", 1): 4.0}), cache="cold")
     with pytest.raises(RecordError, match=r"was measured with a cold cache, NVIDIA H200\.jsonl with a hot one"):
         across_gpus([hot, cold], "gpu_us")
-    (sentence,) = mixed_states([hot, cold])
-    assert sentence.startswith("NVIDIA H100.jsonl was measured with a cold cache")
-    assert mixed_states([hot, hot]) == []
 
 
 def test_what_holds_no_time_of_a_gpu_is_refused():

@@ -120,7 +120,7 @@ def test_samples_are_no_evidence():
 @pytest.mark.parametrize("processes", [1, 4])
 def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, processes):
     base = side_of(5.0, processes=processes)
-    head = everywhere(base, 0, status=status, reason="3 of 40 differ", metrics=None)
+    head = everywhere(base, 0, status=status, metrics=None, **factory.why_not(status, "3 of 40 differ"))
     comparison = compare(base, head)
     assert comparison.exit_code == 1
     assert [(one.key, one.base, one.head) for one in comparison.broken] == [
@@ -130,7 +130,8 @@ def test_a_cell_that_broke_is_a_regression_even_if_nothing_else_is_left(status, 
 
 def test_a_cell_that_broke_in_one_process_is_broken():
     base = side_of(5.0, 5.0)
-    head = (with_cell(base[0], 0, status="mismatch", reason="1 differs", metrics=None), *side_of(5.0, 5.0, first=9)[1:])
+    why = factory.why_not("mismatch", "1 differs")
+    head = (with_cell(base[0], 0, status="mismatch", metrics=None, **why), *side_of(5.0, 5.0, first=9)[1:])
     comparison = compare(base, head)
     assert [one.head for one in comparison.broken] == ["mismatch (1 of 4 processes): 1 differs"]
     assert comparison.exit_code == 1
@@ -145,7 +146,9 @@ def test_a_cell_that_was_repaired_is_named():
 
 def test_a_cell_that_is_no_longer_timed_is_no_pass():
     base = side_of(5.0, 5.0)
-    skipped = compare(base, everywhere(base, 0, status="unavailable", reason="no compiler", metrics=None))
+    skipped = compare(
+        base, everywhere(base, 0, status="unavailable", metrics=None, **factory.why_not("unavailable", "no compiler"))
+    )
     uncaptured = compare(
         base, everywhere(base, 0, metrics=Metrics(bytes_moved=1, host_us=[20.0] * 9, no_graph="it synchronises"))
     )
@@ -270,7 +273,10 @@ def test_runs_that_do_not_belong_together_are_refused_in_a_sentence():
 
 
 def test_different_configurations_are_compared_when_asked():
-    base, head = side_of(5.0, 6.0), of_header(side_of(5.0, 6.0, 7.0, first=9), config={"sweep": [{"batch_size": 3}]})
+    base, head = (
+        side_of(5.0, 6.0),
+        of_header(side_of(5.0, 6.0, 7.0, first=9), config={"measure": {"cache": "hot"}, "sweep": [{"batch_size": 3}]}),
+    )
     with pytest.raises(CompareError, match="--any-config"):
         compare(base, head)
     assert len(compare(base, head, Rule(any_config=True)).gating_cells) == 2
@@ -279,7 +285,10 @@ def test_different_configurations_are_compared_when_asked():
 
 
 def test_another_baseline_is_no_other_configuration_and_limits_are_warned_of():
-    base, head = side_of(5.0), of_header(side_of(5.0, first=9), config={"baseline": "peer"})
+    base, head = (
+        side_of(5.0),
+        of_header(side_of(5.0, first=9), config={"measure": {"cache": "hot"}, "baseline": "peer"}),
+    )
     limited = tuple(replace(run, cells=[replace(c, limits={"B=1": "never called"}) for c in run.cells]) for run in head)
     (warning,) = (text for text in compare(base, limited).warnings if "†" in text)
     assert warning.endswith("does not support 'B=1' (never called)")
@@ -304,13 +313,13 @@ def test_runs_that_share_two_gpus_get_the_wider_band_too():
 
     def on_two(side):
         other = Segment(
-            started="", why="GPU 1", environment=replace(side[0].header.environment, gpu_id="bbbb"), worker=1
+            started="", why="GPU 1", environment=replace(side[0].header.environment, gpu_id="bbbb"), process=1
         )
         return tuple(
             replace(
                 run,
-                segments=[(0, other)],
-                cells=[replace(cell, worker=number % 2) for number, cell in enumerate(run.cells)],
+                segments=[other],
+                cells=[replace(cell, process=number % 2) for number, cell in enumerate(run.cells)],
             )
             for run in side
         )
@@ -409,7 +418,7 @@ def test_a_variant_against_itself_is_the_same_and_an_unknown_one_is_named():
 def changed_pair():
     base = sweep()
     head = of_environment(sweep(first=9, scale=1.5), driver="590.2", commit="fffaaa", dirty=True)
-    head = everywhere(head, 0, status="mismatch", reason="a | b\n`c` <d>", metrics=None)
+    head = everywhere(head, 0, status="mismatch", metrics=None, **factory.why_not("mismatch", "a | b\n`c` <d>"))
     new = factory.cell("decode_native", "new_one", {"batch_size": 8}, gpu=1.0)
     return base, tuple(replace(run, cells=[*run.cells[:-1], new]) for run in head)
 
@@ -417,6 +426,7 @@ def changed_pair():
 def test_everything_that_differs_is_named():
     base, head = changed_pair()
     config = {"name": "mtp5", "itl_tpot": {"model_step_us": 9000.0}, "sweep": [{"next_n": 5}]}
+    config |= {"measure": {"cache": "hot"}}
     comparison = compare(base, of_header(head, name="mtp5", config=config), Rule(any_config=True))
     named = {one.name: (one.base, one.head) for one in comparison.differences}
     assert (
@@ -455,7 +465,7 @@ def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed(
     assert -1 not in places
     assert places[:6] == sorted(places[:6])
     tables = [token for token in MarkdownIt("commonmark").enable("table").parse(text) if token.type == "table_open"]
-    assert len(tables) == text.count("\n|--")
+    assert len(tables) == text.count("\n| --")
     assert r"a \| b \`c\` \<d>" in text
 
 
@@ -473,7 +483,7 @@ def test_a_default_is_spelled_out_where_other_cells_differ_in_it(tmp_path):
 
 def test_the_comment_names_no_absolute_path(tmp_path):
     base, head = (write_side(side_of(5.0, first=first), tmp_path / name) for first, name in ((0, "base"), (9, "head")))
-    from harness.records.sides import read_side
+    from harness.records.select import read_side
 
     comparison = compare(read_side(base), read_side(head), Rule())
     for text in (comparison_markdown(comparison), comparison_json(comparison)):

@@ -110,7 +110,7 @@ def test_uncommitted_changes_are_marked():
     ("change", "message"),
     [
         ({"seed": 1}, "a history is of one seed"),
-        ({"environment": factory.gpu_environment("NVIDIA B200")}, "has device NVIDIA B200"),
+        ({"environment": factory.gpu_environment("NVIDIA B200")}, "has device model NVIDIA B200"),
         ({"config": {"name": "mtp3", "measure": {"cache": "cold"}}}, "has cache state cold"),
     ],
     ids=["seed", "GPU", "cache"],

@@ -52,7 +52,7 @@ FAULTS = {
         "names no commit": lambda run: environment_with(run, commit=None),
     },
     "clocks": {
-        "NVML refuses": lambda run: environment_with(run, notes=("NVML refuses SM clock (No permission)",)),
+        "NVML refuses": lambda run: environment_with(run, nvml_refused=("SM clock",)),
         "kept although the GPU was still throttled": lambda run: cell_with(run, disturbed=20),
     },
     "every cell passed": {

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy import stats as scipy_stats
 
 from harness.analysis import stats
@@ -122,6 +123,18 @@ def test_interval_only_of_what_passed_and_was_timed():
         stats.interval(factory.cell("decode_native", "flat_view", axes, status="mismatch", reason="wrong"), "gpu_us")
         is None
     )
+
+
+def test_a_median_is_that_of_the_interval_unless_it_is_not_plausible():
+    timed = factory.cell("o", "v", {"n": 1}, gpu=5.0)
+    for figure in stats.GPU_FIGURES:
+        assert stats.median_us(timed, figure) == stats.interval(timed, figure).median
+    assert stats.median_us(timed, "cpu_us") is None
+    noise = structs.replace(timed, metrics=structs.replace(timed.metrics, graph_us={1: [3.0, 3.1], 2: [3.0, 3.1]}))
+    assert (stats.median_us(noise, "gpu_us"), stats.interval(noise, "gpu_us").median) == (None, 0.0)
+    no_rounds = structs.replace(timed, metrics=structs.replace(timed.metrics, graph_us={1: [], 2: []}))
+    assert stats.median_us(no_rounds, "gpu_us") is None
+    assert stats.median_us(structs.replace(timed, status="failed"), "host_us") is None
 
 
 def test_floor_is_the_block_copy_slope_plus_the_bytes_at_copy_bandwidth():

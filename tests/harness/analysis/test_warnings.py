@@ -2,6 +2,7 @@
 
 import io
 import re
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -17,14 +18,16 @@ from harness.cli.run_report import report
 from harness.records.file import read_run
 from harness.records.schema import Run
 from harness.report.comparison import comparison_console, comparison_markdown
-from harness.report.tables import markdown, result_tables
-from harness.runner import run as loop
-from harness.runner.protocol import Ready
+from harness.report.table import markdown
+from harness.report.tables import result_tables
+from harness.session.messages import Ready
+from harness.session.session import Session, header
+from harness.session.session import segment as process_line
 from plots import calibration, itl_tpot, latency, regression, speedup
 from tests import factory
-from tests.fake_worker import FakeWorkers, session
+from tests.fake_worker import FakeWorkers, evaluator
 from tests.harness.cli.test_cli import call
-from tests.harness.runner.test_resume import says, segment
+from tests.harness.session.test_resume import says, segment
 from tests.tier import few
 
 
@@ -73,12 +76,11 @@ def shown(draw) -> str:
 def test_header_and_segment_hold_the_calibration_errors_of_their_process():
     ready = Ready(factory.gpu_environment(), off_by(400), {})
     config = {"name": "n", "measure": {"cache": "hot"}}
-    assert (
-        loop.header(ready, config, command="c", seed=0).uncalibrated == estimators.calibration_errors(off_by(400)) != ()
-    )
-    assert loop.segment(ready, "why", "hot").uncalibrated == estimators.calibration_errors(off_by(400))
+    errors = estimators.calibration_errors(off_by(400))
+    assert header(ready, config, command="c", seed=0).uncalibrated == errors != ()
+    assert process_line(ready, "why", "hot", 1).uncalibrated == errors
     sound = Ready(factory.gpu_environment(), factory.calibration(np.random.default_rng(0)), {})
-    assert loop.header(sound, config, command="c", seed=0).uncalibrated == ()
+    assert header(sound, config, command="c", seed=0).uncalibrated == ()
 
 
 def test_an_uncalibrated_run_says_so_on_screen_in_the_record_and_in_its_table(tmp_path):
@@ -116,7 +118,11 @@ def test_every_plot_of_an_uncalibrated_run_is_stamped(figure, where):
     run = uncalibrated_run()
     if where == "segment":
         late = segment("resumed", calibration=run.header.calibration, uncalibrated=run.header.uncalibrated)
-        run = msgspec.structs.replace(uncalibrated_run(uncalibrated=()), segments=[(1, late)])
+        run = msgspec.structs.replace(
+            uncalibrated_run(uncalibrated=()),
+            segments=[late],
+            cells=[msgspec.structs.replace(one, process=1) for one in run.cells],
+        )
     sound = factory.sweep_run(batch_sizes=(1, 8))
     for runs, stamped in (([sound, run], True), ([sound, sound], False)):
         fig = drawn(figure, runs)
@@ -147,7 +153,7 @@ def test_samples_repeated_or_kept_while_the_gpu_was_throttled_are_noted_below_th
     assert "software power cap 7, clock below 90% of the run's 1" in repeated
     assert kept.startswith("! 2 samples kept")
     assert "op_chain/batch_size=1,next_n=4,max_decode_len=1,padding=0.0 (2)" in kept
-    marked = [box.main for _, boxes in table.rows for box in boxes if box.main.endswith("!")]
+    marked = [entry.text for row in table.rows for entry in row if entry.text.endswith("!")]
     assert len(marked) == 1
     assert throttling_warnings(factory.sweep_run().cells) == []
 
@@ -195,11 +201,11 @@ def test_a_comparison_warns_of_either_side(flawed, words):
 @pytest.fixture
 def examine(monkeypatch):
     def one(ready, out=None):
-        workers = FakeWorkers(session(), [ready])
-        monkeypatch.setattr(loop, "Worker", workers)
+        workers = FakeWorkers(evaluator(), [ready])
+        monkeypatch.setattr(doctor, "Session", partial(Session, start=workers))
         console = Console(file=io.StringIO(), width=100)
         healthy = doctor.examine(console, "cpu", out)
-        assert workers.closed
+        assert workers.closed["evaluate"]
         return healthy, says(console.file.getvalue())
 
     return one

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import bench
-from harness.records.baseline import with_baseline
 from harness.records.file import read_run
 from harness.records.schema import RecordError
+from harness.records.select import with_baseline
 from tests.harness.cli.test_verification import call
 
 YAML = "name: one\noperators: [decode_native]\nvariants: [chain_clamp, flat_view]\nsweep: [{batch_size: 3}]\n"

@@ -10,14 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import bench
+from harness.records.endings import ending
 from harness.records.file import read_run
-from harness.runner.interrupt import signals_interrupt
+from harness.session.interrupt import signals_interrupt
 from tests.processes import errors, has_ended
 from tests.tier import few, full
 
@@ -164,16 +166,17 @@ def test_the_run_ends_with_1_and_every_cell_is_in_the_record(misbehaving):
 
 def test_a_right_variant_is_measured_among_wrong_ones(misbehaving):
     for cell in cells_of(misbehaving, "flat_view"):
-        assert (cell.status, cell.reason) == ("passed", None)
+        assert (cell.status, ending(cell)) == ("passed", None)
         assert cell.metrics.rounds >= 3
     assert len(cells_of(misbehaving, "flat_view")) == 2
 
 
 def test_a_variant_that_kills_its_process_fails_alone(misbehaving):
     first, second = cells_of(misbehaving, "dies_in_setup")
-    assert (first.status, first.reason) == ("failed", "the worker process was killed by SIGKILL")
+    assert (first.status, first.finding.check, first.finding.place) == ("failed", "no_crash", "edge_case")
+    assert first.finding.message == "the worker process was killed by SIGKILL"
     assert second.status == "failed"
-    assert "killed by SIGKILL" in second.reason
+    assert "killed by SIGKILL" in ending(second)
     assert misbehaving.out.count("SIGKILL") >= 1
 
 
@@ -181,7 +184,7 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
     three, four = cells_of(misbehaving, "dies_while_timed")
     assert three.status == "passed"
     assert three.metrics.rounds >= 3
-    assert (four.status, four.reason) == ("failed", "the worker process was killed by SIGKILL")
+    assert (four.status, ending(four)) == ("failed", "the worker process was killed by SIGKILL")
 
 
 @pytest.mark.parametrize(
@@ -195,22 +198,24 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
 def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
     for cell in cells_of(misbehaving, name):
         assert cell.status == "failed"
-        assert reason in cell.reason
-        assert "\n" not in cell.reason
+        assert reason in ending(cell)
+        assert "\n" not in ending(cell)
         assert cell.metrics is None
 
 
 def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(misbehaving):
     for cell in cells_of(misbehaving, "wrong_everywhere"):
         assert cell.status == "mismatch"
-        assert re.match(r"hard point '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", cell.reason), cell.reason
+        assert re.match(r"hard point '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", ending(cell)), ending(
+            cell
+        )
 
 
 def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(misbehaving):
     three, four = cells_of(misbehaving, "wrong_at_three")
     assert three.status == "mismatch"
-    found = re.search(r"context_lens.*\[b=2, j=3\] expected (\d+), got (\d+)", three.reason)
-    assert found, three.reason
+    found = re.search(r"context_lens.*\[b=2, j=3\] expected (\d+), got (\d+)", ending(three))
+    assert found, ending(three)
     assert int(found[2]) == int(found[1]) + 1
     assert four.status == "passed"
 
@@ -218,11 +223,11 @@ def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_
 def test_samples_exist_only_where_verification_passed(misbehaving):
     for cell in misbehaving.run.cells:
         assert (cell.metrics is not None) == (cell.status == "passed")
-        assert (cell.reason is not None) == (cell.status != "passed")
+        assert (ending(cell) is not None) == (cell.status != "passed")
 
 
 def test_a_variant_without_its_module_is_unavailable_and_no_failure(misbehaving):
-    assert {(c.status, c.reason) for c in cells_of(misbehaving, "needs_a_module")} == {
+    assert {(c.status, ending(c)) for c in cells_of(misbehaving, "needs_a_module")} == {
         ("unavailable", "needs the Python module nowhere_to_be_found")
     }
 
@@ -264,12 +269,12 @@ def reason_of(tmp_path, adversaries, seed, *flags):
     )
     assert code == 1, err
     run = read_run(folder / "run.jsonl")
-    return run.header.seed, run.cells[0].reason
+    return run.header.seed, ending(run.cells[0])
 
 
 def test_one_seed_gives_the_same_inputs_and_another_one_others(misbehaving, config, tmp_path, adversaries):
     """The values in a mismatch are those of the inputs."""
-    before = cells_of(misbehaving, "wrong_at_three")[0].reason
+    before = ending(cells_of(misbehaving, "wrong_at_three")[0])
     assert reason_of(tmp_path, adversaries, 7, "--set", "measure.seed=7") == (7, before)
     seed, reason = reason_of(tmp_path, adversaries, 8, "--seed", 8)
     assert seed == 8
@@ -451,7 +456,7 @@ def test_a_system_that_starts_no_thread_is_one_sentence(config, monkeypatch):
     monkeypatch.setattr("threading.Thread.start", refuse)
     code, out, err = call(config, "--no-plots", "--out", "out")
     assert (code, out) == (2, "")
-    assert " ".join(err.split()).startswith("error: the system starts no worker process: RuntimeError: can't start new")
+    assert " ".join(err.split()).startswith("error: could not start a worker process: RuntimeError: can't start new")
     assert "Traceback" not in err
 
 
@@ -575,7 +580,7 @@ def no_worker(monkeypatch):
     def trip(*_):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("harness.runner.worker.Worker.__init__", trip)
+    monkeypatch.setattr("harness.session.worker.Worker.__init__", trip)
 
 
 def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
@@ -685,12 +690,10 @@ def test_a_misspelt_flag_is_named(given, config):
     assert given[-1] in err
 
 
-def test_every_command_of_the_command_line_has_its_function():
-    from harness.cli import commands
-
-    functions = {name.removesuffix("_command") for name in vars(commands) if name.endswith("_command")}
-    assert {name.replace("-", "_") for name in bench.COMMANDS} == functions
-    for name in bench.COMMANDS:
+def test_every_command_of_the_command_line_has_its_function_and_help():
+    for name, command in bench.COMMANDS.items():
+        module, _, function = command.runs.partition(":")
+        assert callable(getattr(import_module(f"harness.cli.{module}"), function))
         assert call(name, "--help")[0] == 0
 
 
@@ -771,7 +774,7 @@ def test_a_list_folds_but_never_cuts_off(columns, monkeypatch):
     )
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        print_rows(make_console(), ("defect", "by", "at"), [row], first=32)
+        print_rows(make_console(), ("defect", "by", "at"), [row])
     assert max(map(len, shown.getvalue().splitlines())) <= columns
     assert sorted("".join(shown.getvalue().replace("─", "").split())) == sorted(
         "".join("".join(("defectbyat", *row)).split())
@@ -840,7 +843,7 @@ def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(con
     code, out, err = call(*arguments, "--out", "out")
     assert code == 1, err
     assert "Traceback" not in err
-    reasons = {cell.variant: cell.reason for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
+    reasons = {cell.variant: ending(cell) for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
     assert reasons["raises"].startswith("hard point ")
     assert ESCAPED.split("\\r")[0] in reasons["raises"]
     assert reasons["skips"] == ESCAPED

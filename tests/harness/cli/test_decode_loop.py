@@ -3,6 +3,7 @@
 import pytest
 
 from harness.records.decode_loop import Loop
+from harness.records.endings import ending
 from harness.records.file import Writer, read_run
 from harness.records.schema import Segment
 from tests.harness.cli.test_cli import completed
@@ -124,9 +125,9 @@ def test_a_stack_that_goes_wrong_costs_itself(config, tmp_path, launch, status, 
     run = read_run(tmp_path / "out" / "run.jsonl")
     assert {loop.stack: loop.status for loop in run.loops} == {"chains": "passed", "other": status}
     assert len(run.loops) == 4
-    assert all(reason in loop.reason and not loop.blocks for loop in run.loops if loop.stack == "other")
+    assert all(reason in ending(loop) and not loop.blocks for loop in run.loops if loop.stack == "other")
     assert reason in done.stdout.replace("\n", " ")
-    assert all(isinstance(segment, Segment) for _, segment in run.segments)
+    assert all(isinstance(segment, Segment) for segment in run.segments)
     assert bool(run.segments) == (status == "failed")
 
 
@@ -144,7 +145,7 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
     assert [loop.key for loop in run.loops] == list(run.header.cells)
     changed = completed(config("chain_clamp"), "--device", "cpu", "--resume", "out")
     assert changed.returncode == 2
-    assert "it was recorded with another decode_loop.stacks" in changed.stderr
+    assert "it was recorded with another configuration, decode_loop.stacks" in " ".join(changed.stderr.split())
 
 
 def test_a_record_that_went_away_still_shows_its_tables(config, monkeypatch):

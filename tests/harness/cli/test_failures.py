@@ -10,6 +10,7 @@ from baselines.decode_native.operator import operator as native
 from harness.cli.one_point import parse_key
 from harness.config.load import ConfigError, load
 from harness.config.sweep import plan
+from harness.contract import Point
 from tests.harness.cli.test_verification import call
 
 CONFIG = """\
@@ -126,18 +127,18 @@ def parse(verified, catalog):
 
 
 def test_every_key_of_a_plan_is_taken(parse, verified, catalog):
-    for group in plan(load(verified.folder / "two.yaml", {"variants": "all"}), catalog.operators, catalog.variants):
-        for key in group.keys:
-            assert parse(key).at == dict(group.point)
-        spelt_out = f"decode_native/chain/{group.operator.spelt_out(group.point)}"
-        assert parse(spelt_out).at == dict(group.point)
+    for item in plan(load(verified.folder / "two.yaml", {"variants": "all"}), catalog.operators, catalog.variants):
+        for name in item.variants:
+            assert parse(item.key(name)).axes == item.axes
+        spelt_out = catalog.operators[item.operator].spelt_out(Point(item.axes))
+        assert parse(f"decode_native/chain/{spelt_out}").axes == item.axes
 
 
 def test_every_hard_point_and_sequence_is_taken_by_its_name(parse, catalog):
     for operator in catalog.operators.values():
         variant = catalog.of(operator.name)[0].name
         for name in (*(hard.name for hard in operator.hard_points), *operator.sequences):
-            assert parse(f"{operator.name}/{variant}/{name}").at == name
+            assert parse(f"{operator.name}/{variant}/{name}").name == name
 
 
 @pytest.mark.parametrize(

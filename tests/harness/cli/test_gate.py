@@ -13,7 +13,7 @@ import pytest
 from harness.analysis.stats import interval
 from harness.cli import gate
 from harness.records.file import read_run
-from harness.runner import revisions
+from harness.session import revisions
 from tests import factory
 from tests.harness.cli.test_cli import TINY, call
 from tests.tier import full
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 #: Answers `run` with the cells of template.jsonl, whose times it multiplies by those of times.json and by a noise of
 #: its own. $GATE_LOG gets a line for each process; the process of the number in $GATE_INTERRUPT interrupts its parent.
 FAKE_BENCH = """\
-import argparse, fnmatch, glob, json, os, random, signal, subprocess, sys, time
+import argparse, fnmatch, glob, json, os, random, signal, subprocess, sys, time, zlib
 from pathlib import Path
 
 here = Path(__file__).parent
@@ -64,14 +64,20 @@ for cell in cells:
     factor = times.get(cell["variant"], 1) * (1 + times.get("noise " + cell["variant"], 0.002) * noise.gauss(0, 1))
     cell["metrics"]["cpu_us"] = [us * factor for us in cell["metrics"]["cpu_us"]]
     if times.get("broken") in ("every variant", cell["variant"]):
-        cell |= {"status": times.get("status", "mismatch"), "reason": "wrong", "metrics": None}
+        status = times.get("status", "mismatch")
+        finding = {"status": status, "place": "point", "name": cell["point"], "message": "wrong"}
+        cell |= {"status": status, "finding": finding, "metrics": None}
     kept.append((key, cell))
 header["cells"] = [key for key, _ in kept]
 header["started"] = f"2026-01-01T00:{number:02}:00+00:00"
 header["environment"] |= {"commit": git("rev-parse", "--short=10", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
 out = Path(options.out)
 out.mkdir(parents=True)
-(out / "run.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in [header, *(cell for _, cell in kept)]))
+with open(out / "run.jsonl", "wb") as file:
+    for line in [header, *(cell for _, cell in kept)]:
+        line.pop("crc32", None)
+        text = json.dumps(line, separators=(",", ":"))[:-1].encode()
+        file.write(text + b',"crc32":"%08x"}\\n' % zlib.crc32(text))
 sys.exit(any(cell["status"] != "passed" for _, cell in kept))
 """
 
@@ -98,7 +104,7 @@ def seed_repository(tmp_path_factory):
         for size in (1, 8, 32, 128, 256)
     ]
     record = factory.write(factory.run(factory.cpu_environment(), cells), folder / "record.jsonl")
-    (folder / "template.jsonl").write_bytes(factory.without_checksums(record.read_bytes()))
+    (folder / "template.jsonl").write_bytes(record.read_bytes())
     record.unlink()
     (folder / "old.txt").write_text("")
     git(folder.parent, "init", "-q", folder)

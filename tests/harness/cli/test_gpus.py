@@ -6,11 +6,11 @@ import pytest
 
 from harness.cli import run as run_command
 from harness.records.file import read_run
-from harness.runner import run, several_gpus
+from harness.session.gpus import LOCK_NOTE
 from harness.timing import gpus
 from harness.timing.gpus import VisibleGpu
 from tests.harness.cli.test_cli import call
-from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
+from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
 
 
 @pytest.fixture
@@ -20,7 +20,6 @@ def on_gpus(bench, monkeypatch):  # noqa: F811
         run_command, "choose_gpus", lambda wanted: [VisibleGpu(i, f"GPU-{i}") for i in range(int(wanted))]
     )
     monkeypatch.setattr(gpus, "choose_device", lambda wanted: "cpu")
-    monkeypatch.setattr(several_gpus, "Worker", lambda job: run.Worker(job))  # which bench replaces
     return lambda *arguments, **more: bench("--device", "auto", *arguments, **more)
 
 
@@ -28,9 +27,9 @@ def test_two_gpus_make_one_record(on_gpus):
     code, out, err, workers = on_gpus("--gpus", "2", "--out", "out")
     assert (code, err) == (0, "")
     assert sorted(keys()) == sorted(KEYS)
-    assert {(job.gpu, job.host_lock) for job in workers.started} == {("GPU-0", True), ("GPU-1", True)}
+    assert {(job.gpu, job.host_lock) for job in workers.started["evaluate"]} == {("GPU-0", True), ("GPU-1", True)}
     read = read_run("out/run.jsonl")
-    assert [(segment.worker, segment.why) for _, segment in read.segments] == [(1, "GPU 1")]
+    assert [(segment.process, segment.why) for segment in read.segments] == [(1, "GPU 1")]
     assert "note: measured by 2 workers (0: GPU 0, 1: GPU 1)" in says(out)
     assert "4 passed" in out
 
@@ -42,17 +41,14 @@ def test_an_interrupted_run_keeps_its_points_and_is_completed_on_another_number_
     assert on_gpus("--gpus", "2", "--resume", "out")[0] == 0
     read = read_run("out/run.jsonl")
     assert sorted(keys()) == sorted(KEYS)
-    assert [(start, segment.worker, segment.why) for start, segment in read.segments] == [
-        (2, 0, "resumed"),
-        (2, 1, "GPU 1"),
-    ]
+    assert [(segment.process, segment.why) for segment in read.segments] == [(1, "resumed"), (2, "GPU 1")]
+    assert {cell.process for cell in read.cells} <= {0, 1, 2}
 
 
 def test_a_run_without_the_flag_takes_no_lock_and_notes_nothing(bench):  # noqa: F811
-    assert bench("--out", "out")[3].started[0].host_lock is False
+    assert bench("--out", "out")[3].started["evaluate"][0].host_lock is False
     content = Path("out/run.jsonl").read_text()
-    assert '"worker"' not in content
-    assert several_gpus.LOCK_NOTE not in content
+    assert LOCK_NOTE not in content
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,12 @@ def request(config, tool, tmp_path, given):
     from harness.discover import discover
 
     catalog, source = discover(), load(config)
-    groups = plan(source, catalog.operators, catalog.variants)
+    items = plan(source, catalog.operators, catalog.variants)
     options = SimpleNamespace(
         calls=None, phase=None, out=tmp_path / "out", nsys=given, ncu=given, config=str(config), only=[], set=[],
         variants=[], no_plots=True,
     )  # fmt: skip
-    return profiling.request_of(options, "tiny", groups, "cuda", 1, tool)
+    return profiling.request_of(options, "tiny", items, catalog, "cuda", 1, tool)
 
 
 @pytest.mark.parametrize("case", TOOLS)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import planning, recording
-from harness.runner import kept_workers, run
+from harness.cli import planning, recording, run
+from harness.session import kept_workers
 from tests.harness.cli.test_cli import TINY
-from tests.harness.runner.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
+from tests.harness.session.test_resume import KEYS, bench, keys  # noqa: F401 - bench is a fixture
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_plan_of_all(two):
 def test_a_mistake_in_the_second_is_found_before_the_first_begins(two):
     Path("other.yaml").write_text(TINY.replace("tiny", "other").replace("flat_view", "flat_views"))
     code, _, err, workers = two("--out", "all")
-    assert (code, workers.started) == (2, [])
+    assert (code, workers.started["evaluate"]) == (2, [])
     assert "other.yaml:3: variants[1]: no variant matches 'flat_views'" in err
 
 
@@ -84,5 +84,5 @@ def test_a_mistake_in_the_second_is_found_before_the_first_begins(two):
 )
 def test_what_cannot_be_combined_is_one_sentence(two, arguments, configs, sentence):
     code, _, err, workers = two(*arguments, configs=configs)
-    assert (code, workers.started) == (2, [])
+    assert (code, workers.started["evaluate"]) == (2, [])
     assert err.startswith(f"error: {sentence}")

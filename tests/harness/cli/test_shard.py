@@ -14,7 +14,7 @@ from harness.records.schema import Cell
 from tests import factory
 from tests.harness.cli.test_cli import call
 from tests.harness.records.test_merge import piece
-from tests.harness.runner.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
+from tests.harness.session.test_resume import KEYS, bench, keys, says  # noqa: F401 - bench is a fixture
 
 
 @pytest.mark.parametrize("points", [1, 7, 8, 23])
@@ -46,7 +46,7 @@ def test_what_is_no_piece_is_refused(text):
 
 def test_pieces_need_one_seed(bench):  # noqa: F811
     code, _, err, workers = bench("--shard", "1/2", "--out", "a")
-    assert (code, workers.started) == (2, [])
+    assert (code, workers.started["evaluate"]) == (2, [])
     assert "--seed" in err
     assert bench("--shard", "1/2", "--plan")[1].split() == KEYS[:2]
     assert "use 2 shards at most" in bench("--shard", "1/3", "--seed", "5", "--out", "a")[2]
@@ -64,7 +64,7 @@ def test_pieces_merge_into_the_run_that_was_planned(bench):  # noqa: F811
     assert code == 2
     assert "exists already" in err
     code, _, err, workers = bench("--resume", "all")
-    assert (code, workers.started) == (0, [])
+    assert (code, workers.started["evaluate"]) == (0, [])
 
 
 def test_pieces_that_begin_in_the_same_second_go_to_folders_of_their_own(tmp_path, monkeypatch):

@@ -11,8 +11,9 @@ import pytest
 import bench
 from baselines.decode_native.operator import operator as native
 from harness.checks import CHECKS, NAMES
-from harness.runner.run import Runner
-from harness.runner.worker import RunError
+from harness.config.work_items import Verify
+from harness.session.session import Session
+from harness.session.worker import RunError
 from harness.verify import capacity
 from tests.runnable import defective
 
@@ -44,7 +45,7 @@ def check_tables(text):
         starts = [match.start() for match in re.finditer(r"\S+", lines[i - 1])]
         columns = [slice(*ends) for ends in itertools.pairwise([*starts, None])]
         top = max((j for j in range(i) if not lines[j].strip() or j == 0), default=0) + 1
-        heads = ["_".join(word for row in lines[top:i] if (word := row[c].strip())) for c in columns[1:]]
+        heads = ["_".join(word for row in lines[top:i] if (word := row[c].strip(" _"))) for c in columns[1:]]
         for row in itertools.takewhile(str.strip, lines[i + 1 :]):
             for head, column in zip(heads, columns[1:], strict=True):
                 found.setdefault(head, {})[row[columns[0]].strip()] = row[column].strip()
@@ -134,10 +135,14 @@ def test_verify_without_a_configuration(arguments, words, config):
     ids=["interrupt", "no worker"],
 )
 def test_an_early_end_prints_what_is_known(end, code_of_end, words, config, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise end
+    run = Session.run
 
-    monkeypatch.setattr(Runner, "run", interrupted)
+    def interrupted(self, items):
+        if not isinstance(items[0], Verify):
+            raise end
+        yield from run(self, items)
+
+    monkeypatch.setattr(Session, "run", interrupted)
     code, out, err = call("verify", config, "--device", "cpu", "--seed", 1)
     assert code == code_of_end
     assert words in err

@@ -9,6 +9,7 @@ import pytest
 from harness.analysis.itl_tpot import ServingModel
 from harness.config.load import Config, Measure, load
 from harness.config.sweep import plan
+from harness.contract import Point
 
 SHIPPED = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 #: Those with a sweep; test_decode_loop.py looks at the others.
@@ -22,8 +23,12 @@ def planned(path, catalog):
     their skip= asks the installed package.
     """
     ours = [variant for variant in catalog.variants if not variant.origin.startswith("peers.")]
-    groups = plan(load(path), catalog.operators, ours)
-    cells = [(group.operator, group.point, variant) for group in groups for variant in group.variants]
+    items = plan(load(path), catalog.operators, ours)
+    cells = [
+        (catalog.operators[item.operator], Point(item.axes), catalog.find(item.operator, name))
+        for item in items
+        for name in item.variants
+    ]
     return [(o, p, v) for o, p, v in cells if not o.redundant(p) and not v.skip(p)]
 
 

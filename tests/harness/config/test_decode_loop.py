@@ -8,6 +8,7 @@ import pytest
 from harness.config.decode_loop import DecodeLoop, Geometry
 from harness.config.load import CONFIGS, ConfigError, load
 from harness.config.loops import miniature, plan_loops
+from harness.config.work_items import keys_of
 from harness.records.schema import Status
 
 STACKS = {
@@ -50,13 +51,13 @@ def written(folder, section, **top):
 def test_every_combination_is_a_loop_of_all_stacks(planned):
     groups = planned()
     assert len(groups) == 2 * 2 * 2
-    assert groups[0].keys[0] == "loop/chains/concurrency=3,next_n=4,model_step_us=5000,scheduling=sync,graph=none"
-    assert len({key for group in groups for key in group.keys}) == 16
+    assert keys_of(groups)[0] == "loop/chains/concurrency=3,next_n=4,model_step_us=5000,scheduling=sync,graph=none"
+    assert len(set(keys_of(groups))) == 16
     assert {group.reference for group in groups} == {"chains"}
 
 
 def test_a_batch_is_padded_up_to_a_captured_size(planned):
-    shapes = {group.point.concurrency: group.shape for group in planned()}
+    shapes = {group.at.concurrency: group.shape for group in planned()}
     assert (shapes[3].batch_size, shapes[3].num_requests) == (4, 3)
     assert (shapes[8].batch_size, shapes[8].num_requests) == (8, 8)
 
@@ -65,7 +66,7 @@ def test_the_first_variant_that_applies_is_chosen(planned):
     """The uniform kernel takes no padded batch."""
     engine = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
     groups = planned(stacks={"engine": engine})
-    chosen = {group.point.concurrency: dict(group.stacks[0].parts)["decode_flatten"] for group in groups}
+    chosen = {group.at.concurrency: dict(group.stacks[0].parts)["decode_flatten"] for group in groups}
     assert chosen == {3: "merged_chain", 8: "triton_uniform"}
 
 
@@ -80,7 +81,7 @@ WHOLE = dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "op_ch
 
 def test_one_draft_takes_no_further_passes(planned):
     groups = planned(stacks={"whole": WHOLE}, next_n=[2, 4])
-    names = {group.point.next_n: [name for name, _ in group.stacks[0].parts] for group in groups}
+    names = {group.at.next_n: [name for name, _ in group.stacks[0].parts] for group in groups}
     assert names == {2: ["step_prologue", "step_epilogue"], 4: list(WHOLE)}
     assert all(group.shape.by_slot for group in groups)
     assert not planned()[0].shape.by_slot
@@ -111,12 +112,12 @@ def test_a_shipped_loop_fits_five_minutes_and_has_every_kind_of_stack(path, cata
     groups = plan_loops(source, catalog.operators, catalog.variants, catalog.bindings)
     config = source.config.decode_loop
     steps = (config.blocks + 1) * config.steps
-    taken_s = sum(len(one.stacks) * steps * (one.point.model_step_us + 1000) for one in groups) * 1e-6
+    taken_s = sum(len(one.stacks) * steps * (one.at.model_step_us + 1000) for one in groups) * 1e-6
     assert len(SHIPPED) == 4
     assert taken_s < MOST_S
     assert {"chains", "fused"} <= set(config.stacks)
-    assert {one.point.scheduling for one in groups} == {"sync", "async"}
-    assert {one.point.concurrency for one in groups} == {1, 8, 32, 128}
+    assert {one.at.scheduling for one in groups} == {"sync", "async"}
+    assert {one.at.concurrency for one in groups} == {1, 8, 32, 128}
 
 
 DOCUMENTED = (CONFIGS.parent / "docs" / "decode-loop.md").read_text(encoding="utf-8")
@@ -221,7 +222,7 @@ def test_a_stack_has_the_limits_of_its_variants(tmp_path, catalog):
     limits = {"B=1": "never called"}
     variants = [replace(v, limits=limits) if v.id == "decode_step/op_chain" else v for v in catalog.variants]
     group = plan_loops(written(tmp_path, LOOP), catalog.operators, variants, catalog.bindings)[0]
-    lines = {stack.name: group.loop(stack, Status.SKIPPED).limits for stack in group.stacks}
+    lines = {name: group.line(name, Status.SKIPPED).limits for name in group.variants}
     assert lines == {"chains": {}, "one": {"decode_step/op_chain at 'B=1'": "never called"}}
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from harness.config.load import Config, ConfigError, Source
 from harness.config.sweep import baselines, expand, plan, select
+from harness.config.work_items import keys_of
 from harness.contract import Axis, Rule, Variant
-from harness.records.choose import Selector
+from harness.records.select import Selector
 from tests.tier import examples
 
 NAMES = ("decode_flatten", "decode_native")
@@ -206,7 +207,7 @@ def test_leaving_out_every_variant_is_an_error(patterns, catalog):
 def test_only_takes_variants_and_whole_keys_as_alternatives(catalog):
     def keys(*only):
         groups = plan(source([{"batch_size": [1, 8]}]), catalog.operators, catalog.variants, only)
-        return [f"{variant.id}/{group.label}" for group in groups for variant in group.variants]
+        return keys_of(groups)
 
     assert keys("flat_view") == ["decode_native/flat_view/batch_size=1", "decode_native/flat_view/batch_size=8"]
     assert keys("*flat*/batch_size=8") == ["decode_native/flat_view/batch_size=8"]
@@ -220,7 +221,7 @@ def test_only_takes_variants_and_whole_keys_as_alternatives(catalog):
 def test_only_leaves_out_variants_and_cells(catalog):
     def keys(*only):
         groups = plan(source([{"batch_size": [1, 8]}], variants=["chain*"]), catalog.operators, catalog.variants, only)
-        return [f"{variant.name}/{group.label}" for group in groups for variant in group.variants]
+        return [f"{name}/{item.point}" for item in groups for name in item.variants]
 
     assert keys("!chain") == ["chain_clamp/batch_size=1", "chain_clamp/batch_size=8"]
     assert keys("!*/batch_size=8") == ["chain/batch_size=1", "chain_clamp/batch_size=1"]
@@ -242,14 +243,13 @@ def test_an_only_without_effect_is_an_error_even_beside_one_that_has(catalog):
         plan(source([{"batch_size": 1}]), catalog.operators, catalog.variants, ["chain", "flat_vew"])
 
 
-def test_variants_of_an_operator_take_turns_in_one_group(catalog):
-    groups = plan(source([{"batch_size": [1, 8]}], NAMES), catalog.operators, catalog.variants)
-    assert [(g.operator.name, g.point.batch_size) for g in groups] == [
+def test_variants_of_an_operator_take_turns_in_one_item(catalog):
+    items = plan(source([{"batch_size": [1, 8]}], NAMES), catalog.operators, catalog.variants)
+    assert [(item.operator, item.axes["batch_size"]) for item in items] == [
         (name, size) for name in NAMES for size in (1, 8)
     ]
-    for group in groups:
-        assert {v.operator for v in group.variants} == {group.operator.name}
-        assert len(set(ids(group.variants))) == len(group.variants) > 2
+    for item in items:
+        assert len(set(item.variants)) == len(item.variants) > 2
 
 
 OWN = {

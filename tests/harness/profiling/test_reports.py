@@ -12,7 +12,7 @@ from harness.profiling.attribution import attribute
 from harness.profiling.trace import ReportError
 from harness.records.profile import Profile
 from harness.report.profile import l2_bytes, profile_tables, summary
-from harness.report.tables import markdown
+from harness.report.table import markdown
 from tests import factory
 
 DATA = Path(__file__).parents[2] / "data" / "profiles"
@@ -113,15 +113,15 @@ def test_tables_of_both_kinds(tmp_path):
     common = {"version": 1, "tool_version": "2025.3", "name": "smoke", "command": "c"}
     profile = Profile(**common, tool="nsys", rows=list(rows.values()), share=found.share, outside=found.outside)
     (table,) = profile_tables(profile)
-    assert [values for values, _ in table.rows] == [
+    assert [(variant.text, phase.text) for variant, phase, *_ in table.rows] == [
         (variant, phase) for variant in ("op_chain", "cuda_fused") for phase in ("eager", "graph")
     ]
-    assert [entry.main for entry in table.rows[0][1][:3]] == ["23", "2", "49"]
+    assert [entry.text for entry in table.rows[0][2:5]] == ["23", "2", "49"]
     assert "attributed to cells: 100.00% of the device's 260 operations" in summary(profile)[0]
     counters = ncu.read(DATA / "ncu.csv", [FUSED])
     (table,) = profile_tables(Profile(**common, tool="ncu", counters=counters))
     assert "flatten_vec4" in markdown([table])
-    assert [entry.main for entry in table.rows[0][1]][:3] == ["2.78", "38.1", "71.3"]
+    assert [entry.text for entry in table.rows[0][2:5]] == ["2.78", "38.1", "71.3"]
 
 
 def test_times_of_a_record_stand_beside_the_profile_by_the_key_of_the_cell():
@@ -130,8 +130,8 @@ def test_times_of_a_record_stand_beside_the_profile_by_the_key_of_the_cell():
     record = factory.run(factory.gpu_environment(), [factory.cell("decode_flatten", "cuda_fused", axes, 1.5, 9.0)])
     profile = Profile(version=1, tool="nsys", tool_version="1", name="n", command="c", rows=list(rows.values()))
     (table,) = profile_tables(profile, record)
-    assert table.variants[-2:] == ("mtp3: gpu µs", "host µs")
-    shown = {values: [entry.main for entry in entries[-2:]] for values, entries in table.rows}
+    assert table.heads[-2:] == ("mtp3: gpu µs", "host µs")
+    shown = {(row[0].text, row[1].text): [entry.text for entry in row[-2:]] for row in table.rows}
     assert shown[("op_chain", "graph")] == shown[("op_chain", "eager")] == ["", ""]
     gpu, host = shown[("cuda_fused", "graph")][0], shown[("cuda_fused", "eager")][1]
     assert (float(gpu), float(host)) == (pytest.approx(1.5, rel=0.05), pytest.approx(9.0, rel=0.05))

@@ -19,7 +19,8 @@ from harness.records.merge import merge, missing_shards
 from harness.records.schema import RecordError, Run, Segment
 from harness.report.comparison import comparison_console, comparison_html, comparison_json, comparison_markdown
 from harness.report.console import PrintableConsole
-from harness.report.tables import markdown, result_tables
+from harness.report.table import markdown
+from harness.report.tables import result_tables
 from harness.wording import printable
 from plots import draw_all
 from plots.regression import draw
@@ -74,8 +75,9 @@ def sound() -> list[dict]:
         sources={"harness/": "0" * 16},
         variants=tuple(dict.fromkeys(f"{cell.operator}/{cell.variant}" for cell in cells)),
     )
-    segment = Segment(started=header.started, why="resumed", environment=header.environment)
-    run = Run("sound", header, cells, segments=[(len(cells) - 1, segment)])
+    segment = Segment(process=1, started=header.started, why="resumed", environment=header.environment)
+    cells[-1] = msgspec.structs.replace(cells[-1], process=1)
+    run = Run("sound", header, cells, segments=[segment])
     return [json.loads(msgspec.json.encode(line)) for line in lines_of(run)]
 
 
@@ -123,8 +125,8 @@ MUTATIONS = st.lists(st.sampled_from(PLACES).flatmap(alike), min_size=1, max_siz
 
 
 def written(lines, path, ascii_only: bool):
-    content = "".join(json.dumps(line, ensure_ascii=ascii_only) + "\n" for line in lines)
-    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    content = "".join(json.dumps(line, ensure_ascii=ascii_only, separators=(",", ":")) + "\n" for line in lines)
+    path.write_bytes(factory.resealed(content.encode("utf-8", "surrogatepass")))
     return path
 
 

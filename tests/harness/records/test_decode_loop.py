@@ -11,7 +11,7 @@ from harness.records.decode_loop import LoopRequest
 from harness.records.file import read_run, write_run
 from harness.records.merge import merge
 from harness.records.schema import RecordError, Status
-from tests import factory_loops
+from tests import factory, factory_loops
 from tests.factory import gpu_environment
 from tests.harness.cli.test_cli import call
 
@@ -21,7 +21,9 @@ RECORD = Path(__file__).parents[3] / "results" / "reference" / "nvidia-h200" / "
 @pytest.fixture
 def loops():
     found = factory_loops.many_loops(np.random.default_rng(0), concurrencies=(1, 8))
-    failed = structs.replace(found[1], stack="wrong", status=Status.MISMATCH, reason="step 3: table lens", blocks=[])
+    failed = structs.replace(
+        found[1], stack="wrong", status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens")
+    )
     return [*found, failed]
 
 

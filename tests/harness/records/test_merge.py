@@ -28,18 +28,21 @@ def test_every_piece_keeps_its_calibration():
     )
     merged = merge(pieces)
     assert [cell.key for cell in merged.cells] == [cell.key for one in pieces for cell in one.cells]
-    for one in pieces:
-        assert all(merged.calibration_of(cell) == one.header.calibration for cell in one.cells)
+    calibration = {cell.key: one.header.calibration for one in pieces for cell in one.cells}
+    assert all(merged.calibration_of(cell) == calibration[cell.key] for cell in merged.cells)
     assert merged.uncalibrated == ("off by 80 ns",)
     assert merged.header.shard is None
 
 
 def test_segments_of_a_piece_move_with_its_cells():
-    from tests.harness.runner.test_resume import segment
+    from tests.harness.session.test_resume import segment
 
-    second = msgspec.structs.replace(piece("2/2", [2]), segments=[(1, segment("resumed"))])
+    second = piece("2/2", [2])
+    cells = [msgspec.structs.replace(cell, process=i) for i, cell in enumerate(second.cells)]
+    second = msgspec.structs.replace(second, cells=cells, segments=[segment("resumed")])
     merged = merge([piece("1/2", [1]), second])
-    assert [(start, one.why) for start, one in merged.segments] == [(2, "shard 2/2"), (3, "resumed")]
+    assert [(one.process, one.why) for one in merged.segments] == [(1, "shard 2/2"), (2, "resumed")]
+    assert [cell.process for cell in merged.cells] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -47,10 +50,14 @@ def test_segments_of_a_piece_move_with_its_cells():
     [
         (
             piece("2/2", [2], seed=1),
-            "2/2.jsonl has another seed than 1/2.jsonl; only shards of one sweep can be merged",
+            "2/2.jsonl was recorded with seed 1, 1/2.jsonl with 0; only shards of one sweep, on one kind of machine",
         ),
-        (piece("2/2", [2], name="other"), "another name"),
-        (piece("2/2", [2], config={"name": "mtp3", "measure": {}}), "another config"),
+        (piece("2/2", [2], name="other"), "with name other, 1/2.jsonl with mtp3"),
+        (
+            piece("2/2", [2], config={"name": "mtp3", "measure": {"cache": "hot"}}),
+            "with config.itl_tpot.model_step_us None, 1/2.jsonl with 12000.0",
+        ),
+        (piece("2/2", [2], sources={"k.cu": "b"}), "with k.cu b, 1/2.jsonl with a"),
         (
             piece("2/2", [2], environment=factory.gpu_environment(gpu="NVIDIA L4")),
             "2/2.jsonl was recorded with gpu NVIDIA L4, 1/2.jsonl",
@@ -58,11 +65,11 @@ def test_segments_of_a_piece_move_with_its_cells():
         (piece("2/2", [1]), "both hold o/op_chain/n=1"),
         (piece("2/3", [2]), "these are shards of sweeps cut into 2 and 3 parts"),
     ],
-    ids=["seed", "name", "config", "gpu", "duplicate", "cut"],
+    ids=["seed", "name", "config", "sources", "gpu", "duplicate", "cut"],
 )
 def test_pieces_that_do_not_belong_together_are_refused(other, sentence):
     with pytest.raises(RecordError) as refused:
-        merge([piece("1/2", [1]), other])
+        merge([piece("1/2", [1], sources={"k.cu": "a", "other.cu": "c"}), other])
     assert sentence in str(refused.value)
 
 
@@ -76,7 +83,7 @@ def test_a_merged_run_is_shown_in_the_order_of_the_sweep():
     merged = merge([piece("2/2", [2, 4]), piece("1/2", [1, 3, 5])])
     assert [cell.axes["n"] for cell in merged.in_order] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert list(merged.header.cells) == [cell.key for cell in merged.in_order]
-    assert [rows[0][0] for rows in result_tables(merged)[0].rows] == ["1", "2", "3", "4", "5"]
+    assert [row[0].text for row in result_tables(merged)[0].rows] == ["1", "2", "3", "4", "5"]
 
 
 def test_missing_pieces_are_named_also_after_a_first_merge():

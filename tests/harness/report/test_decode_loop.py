@@ -5,9 +5,9 @@ import pytest
 from msgspec import structs
 
 from harness.records.schema import Status
-from harness.report.decode_loop import loop_tables
-from harness.report.tables import markdown
-from tests import factory_loops
+from harness.report.decode_loop import PERCENTILES, loop_tables
+from harness.report.table import markdown
+from tests import factory, factory_loops
 from tests.factory import cpu_environment, gpu_environment
 
 
@@ -18,49 +18,49 @@ def run():
 
 def test_reference_in_ms_and_change_in_us(run):
     itl = loop_tables(run)[0]
-    assert itl.axes == ("concurrency", "model_step_us", "scheduling")
-    assert itl.variants == ("chains", "fused")
-    axes, (reference, other) = itl.rows[0]
-    assert axes == ("1", "5000", "sync")
-    assert reference.main.startswith("9.0")
-    assert other.main.startswith("−9") or other.main.startswith("−8")
-    assert other.second.startswith("[−")
-    assert other.second.endswith("%")
+    assert itl.heads == ("concurrency", "model step us", "scheduling", "chains", "fused")
+    *axes, reference, other = itl.rows[0]
+    assert [axis.text for axis in axes] == ["1", "5000", "sync"]
+    assert reference.text.startswith("9.0")
+    assert other.text.startswith("−9") or other.text.startswith("−8")
+    assert other.below.startswith("[−")
+    assert other.below.endswith("%")
     assert any("next_n=4" in note for note in itl.notes)
 
 
 def test_percentiles_have_their_intervals(run):
-    table = next(table for table in loop_tables(run) if table.title.startswith("ITL percentiles"))
-    assert table.axes[-1] == "percentile"
-    assert [axes[-1] for axes, _ in table.rows[:3]] == ["p50", "p90", "p99"]
-    assert all(entries[1].main.startswith("−") and "; " in entries[1].second for axes, entries in table.rows[:3])
+    table = next(table for table in loop_tables(run) if table.kind == PERCENTILES)
+    assert table.heads[-3:] == ("percentile", "chains", "fused")
+    assert [row[-3].text for row in table.rows[:3]] == ["p50", "p90", "p99"]
+    assert all(row[-1].text.startswith("−") and "; " in row[-1].below for row in table.rows[:3])
 
 
 def test_launches_are_shown_once_for_loops_that_differ_in_the_model_step_alone(run):
-    table = next(table for table in loop_tables(run) if table.title.startswith("Metadata of a step"))
-    assert table.axes == ("concurrency",)
-    assert [axes for axes, _ in table.rows] == [("1",), ("8",)]
+    table = next(table for table in loop_tables(run) if table.kind == "submitted")
+    assert table.heads[: table.row_heads] == ("concurrency",)
+    assert [row[0].text for row in table.rows] == ["1", "8"]
 
 
 def test_measured_beside_modelled(run):
     table = loop_tables(run)[-1]
     assert "modelled" in table.title
-    _, (_, other) = table.rows[0]
-    assert other.second.split()[0] == "−910"
+    assert table.rows[0][-1].below.split()[0] == "−910"
 
 
 def test_a_stack_without_samples_has_its_reason_below(run):
-    failed = structs.replace(run.loops[1], status=Status.MISMATCH, reason="step 3: table lens differs", blocks=[])
+    failed = structs.replace(
+        run.loops[1], status=Status.MISMATCH, blocks=[], **factory.why_not("mismatch", "step 3: table lens differs")
+    )
     tables = loop_tables(structs.replace(run, loops=[run.loops[0], failed, *run.loops[2:]]))
-    assert tables[0].rows[0][1][1].main == "mismatch a"
+    assert tables[0].rows[0][-1].text == "mismatch a"
     assert "a: step 3: table lens differs" in tables[0].notes
-    assert tables[0].rows[1][1][1].timed
+    assert tables[0].rows[1][-1].text.startswith("−")
 
 
 def test_a_failed_reference_leaves_the_others_their_figures(run):
-    failed = structs.replace(run.loops[0], status=Status.FAILED, reason="killed", blocks=[])
+    failed = structs.replace(run.loops[0], status=Status.FAILED, blocks=[], **factory.why_not("failed", "killed"))
     tables = loop_tables(structs.replace(run, loops=[failed, *run.loops[1:]]))
-    assert tables[0].rows[0][1][1].main.startswith("8.")
+    assert tables[0].rows[0][-1].text.startswith("8.")
 
 
 def test_a_cpu_time_is_never_shown_as_a_gpu_time():
@@ -78,7 +78,7 @@ def test_every_time_of_a_stack_with_limits_is_marked(run):
     limits = {"decode_step/peer at 'B=1'": "never called"}
     loops = [structs.replace(one, limits=limits) if one.stack == "fused" else one for one in run.loops]
     table = loop_tables(structs.replace(run, loops=loops))[0]
-    reference, other = table.rows[0][1]
-    assert other.main.endswith("†")
-    assert "†" not in reference.main
+    *_, reference, other = table.rows[0]
+    assert other.text.endswith("†")
+    assert "†" not in reference.text
     assert "† fused has variants with declared limits: decode_step/peer at 'B=1' (never called)" in table.notes

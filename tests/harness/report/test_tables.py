@@ -11,10 +11,11 @@ from rich.console import Console
 
 from harness.analysis.compare import compare
 from harness.records.schema import Status
-from harness.report import columns
 from harness.report.comparison import comparison_console
 from harness.report.console import PIPED_WIDTH, make_console, print_rows, print_tables
-from harness.report.tables import markdown, result_tables
+from harness.report.folding import folded
+from harness.report.table import markdown
+from harness.report.tables import result_tables
 from tests import factory
 
 CPU = factory.cpu_environment()
@@ -79,12 +80,12 @@ def test_a_value_without_room_breaks_between_its_parts():
 
 def test_variants_without_room_stand_in_a_part_of_their_own_with_all_rows():
     (table, *_) = result_tables(long_run())
-    assert columns.parted(table, 160) == [[0, 1, 2, 3, 4, 5]]
-    several = columns.parted(table, 45)
-    assert len(several) > 1
-    assert [i for part in several for i in part] == list(range(6))
-    text = shown(45, lambda console: print_tables(console, [table]))
-    assert len(re.findall(r"^128 ", text, re.MULTILINE)) == 4 * len(several)
+    parts = {}
+    for width in (45, 160):
+        text = shown(width, lambda console: print_tables(console, [table]))
+        parts[width] = len(re.findall(r"^size ", text, re.MULTILINE))
+        assert len(re.findall(r"^128 ", text, re.MULTILINE)) == 4 * parts[width]
+    assert parts[45] > parts[160] == 1
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
@@ -98,12 +99,12 @@ def test_no_terminal_cuts_a_number_of_a_comparison(width):
 
 def test_a_name_too_long_for_a_list_breaks_between_its_parts():
     row = ("compiled_chain", "no: needs a GPU", "torch.repeat_interleave over decode_lens, then context_len=131072")
-    text = shown(44, lambda console: print_rows(console, ("variant", "available", "what it is"), [row]))
-    assert max(map(len, text.splitlines())) <= 44
+    text = shown(40, lambda console: print_rows(console, ("variant", "available", "what it is"), [row]))
+    assert max(map(len, text.splitlines())) <= 40
     assert {"compiled_", "chain", "131072"} <= set(text.split())
-    assert columns.broken("repeat_interleave", 12) == "repeat_\ninterleave"
-    assert columns.broken("uniform(65536;131072)", 14) == "uniform(65536;\n131072)"
-    assert columns.broken("ab163840.5", 8) == "ab\n163840.5"
+    assert folded("repeat_interleave", 12) == "repeat_\ninterleave"
+    assert folded("uniform(65536;131072)", 14) == "uniform(65536;\n131072)"
+    assert folded("ab163840.5", 8) == "ab\n163840.5"
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -141,9 +142,7 @@ def test_a_table_without_a_time_promises_none(points):
 def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
     alone = cpu_table({"merged_chain": 20.0})
     assert "op_chain" not in alone.title
-    assert not any(
-        "*" in text for text in (*alone.notes, *(entry.main for _, entries in alone.rows for entry in entries))
-    )
+    assert not any("*" in text for text in (*alone.notes, *(entry.text for row in alone.rows for entry in row)))
     two = cpu_table({"merged_chain": 20.0, "compiled_chain": 10.0})
     assert "times faster" not in two.title
     assert two.notes[0].startswith("* fastest of its row")
@@ -152,7 +151,7 @@ def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
 def test_gpu_runs_without_a_time_have_no_floor_and_no_modelled_table():
     cells = [factory.cell("decode_flatten", name, {"batch_size": 8}) for name in ("op_chain", "cuda_fused")]
     (table,) = result_tables(factory.run(factory.gpu_environment(), cells))
-    assert (table.title, table.variants) == ("decode_flatten: no GPU time", ("op_chain", "cuda_fused"))
+    assert (table.title, table.heads[-2:]) == ("decode_flatten: no GPU time", ("op_chain", "cuda_fused"))
     assert len(result_tables(long_run())) == 2
 
 
@@ -163,15 +162,15 @@ def test_what_is_no_time_has_no_ratio(value, damaged):
     metrics = msgspec.structs.replace(cells[damaged].metrics, cpu_us=[value] * 20)
     cells[damaged] = msgspec.structs.replace(cells[damaged], metrics=metrics)
     (table,) = result_tables(factory.run(CPU, cells))
-    ((_, entries),) = table.rows
-    assert not any("×" in entry.main for entry in entries)
-    assert max(len(entry.main) for entry in entries) < 10
+    (entries,) = table.rows
+    assert not any("×" in entry.text for entry in entries)
+    assert max(len(entry.text) for entry in entries) < 10
 
 
 def test_markdown_of_a_table_is_text_and_tables_alone():
     tables = result_tables(long_run())
     reason = msgspec.structs.replace(
-        long_run().cells[1], status=Status.FAILED, reason="a | b *c* `d` <e>", metrics=None
+        long_run().cells[1], status=Status.FAILED, metrics=None, **factory.why_not("failed", "a | b *c* `d` <e>")
     )
     run = long_run()
     run.cells[1] = reason
@@ -195,5 +194,5 @@ def test_markdown_of_a_table_is_text_and_tables_alone():
     html = parsed.render(markdown(result_tables(run)))
     assert "a | b *c* `d` &lt;e&gt;" in html
     assert "\n* fastest of its row." in html
-    starred = sum(entry.main.endswith("*") for table in tables for _, entries in table.rows for entry in entries)
+    starred = sum(entry.text.endswith("*") for table in tables for row in table.rows for entry in row)
     assert starred == len(re.findall(r"×\*</strong>", html)) > 0

@@ -162,17 +162,16 @@ def test_the_environment_records_what_nvml_gives_and_names_what_it_refuses(nvml)
             "power_limit_w": 700.0,
         },
         (),
+        (),
     )
     nvml.refused = {"nvmlDeviceGetEnforcedPowerLimit"}
-    readings, notes = environment._nvml()
+    readings, refused, notes = environment._nvml()
     assert readings["driver"] == "580.1"
+    assert refused == ("power_limit_w",)
     assert len(notes) == 1
     assert "power_limit_w" in notes[0]
     nvml.refused = {"nvmlInit"}
-    readings, (note,) = environment._nvml()
+    readings, refused, (note,) = environment._nvml()
     assert readings == {}
+    assert len(refused) == 5
     assert "clocks, power and driver version are not recorded" in note
-
-
-def test_notes_reach_the_record():
-    assert environment.describe("cpu", ("a note",)).notes == ("a note",)

@@ -21,12 +21,13 @@ from harness.config.load import Measure
 from harness.contract import Variant
 from harness.cuda import launcher
 from harness.cuda_graph import GraphCapture
+from harness.records.endings import ending
 from harness.records.file import read_run
-from harness.runner.audit_client import _with_cupti
-from harness.runner.auditor import BLOCKED, Auditor
-from harness.runner.evaluator import Evaluator
-from harness.runner.measure import ContextLost
-from harness.runner.protocol import Audited, Heartbeat, Job, Outputs, Rejection, Task
+from harness.session.auditor import BLOCKED, Auditor
+from harness.session.evaluator import Evaluator
+from harness.session.measure import ContextLost
+from harness.session.messages import Audited, Heartbeat, Job, Outputs
+from harness.session.session import _with_cupti
 from harness.timing import calibrate as calibration
 from harness.timing.cache import CALIBRATION_KERNELS, Cache, measure_chase_cycles
 from harness.timing.clocks import Clocks
@@ -38,6 +39,7 @@ from harness.verify import hard_points
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
 from harness.verify.hard_points import check_variant as prove_variant
+from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
 from tests.harness.verify.test_graph_replay_gpu import CHEATS
@@ -356,7 +358,7 @@ def findings(variant):
 
 
 def rejection(variant):
-    return next(one for one in findings(variant) if one.outcome == "rejected")
+    return next(one for one in findings(variant) if one.status == "mismatch")
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -401,7 +403,7 @@ def test_the_steps_a_run_replays_have_contents_that_change(name, catalog):
 
 def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gpu):
     found = list(findings(made_variant(chain_clamp)))
-    assert {one.outcome for one in found} == {"passed", "skipped"}
+    assert {one.status for one in found} == {"passed", "skipped"}
     assert frozenset().union(*(one.passed_checks for one in found)) >= {"graph_safe", "no_sync", "exact"}
 
 
@@ -478,7 +480,7 @@ def job(*files, **measure):
 def answers(evaluator, *names, point=POINT):
     return [
         one
-        for one in evaluator.group(Task("decode_native", dict(point), names, 100.0))
+        for one in evaluator.cells(factory.item(native, dict(point), names, budget_s=100.0))
         if not isinstance(one, (Heartbeat, Outputs))
     ]
 
@@ -525,7 +527,7 @@ def test_the_evaluator_describes_the_device_and_calibrates(timed):
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_variant_is_timed(name, timed):
     cell = timed.cells[name]
-    assert (cell.status, cell.reason) == ("passed", None)
+    assert (cell.status, ending(cell)) == ("passed", None)
     nodes = {"chain": 4, "chain_clamp": 5, "flat_view": 2}[name]
     assert cell.metrics.launches == nodes
     assert samples(cell.metrics, "gpu_us") == pytest.approx([nodes * (0.4 + 0.9)] * cell.metrics.rounds)
@@ -545,7 +547,7 @@ def test_an_honest_variant_is_timed(name, timed):
 def test_a_cheat_is_rejected_as_on_a_gpu(name, timed):
     cell = timed.cells[name]
     assert cell.status == "mismatch"
-    assert any(words in cell.reason for words in REJECTED[name].split("|")), cell.reason
+    assert any(words in ending(cell) for words in REJECTED[name].split("|")), ending(cell)
     assert cell.metrics is None
 
 
@@ -574,7 +576,7 @@ def test_a_lost_context_is_reported_after_the_cell_of_the_variant_that_lost_it(n
     evaluator.bring_up()
     evaluator.ready()
     with pytest.raises(ContextLost, match="illegal memory access"):  # noqa: PT012
-        for one in evaluator.group(Task("decode_native", dict(POINT), (name, "flat_view"), 1.0)):
+        for one in evaluator.cells(factory.item(native, dict(POINT), (name, "flat_view"), budget_s=1.0)):
             if not isinstance(one, (Heartbeat, Outputs)):
                 cells.append(one)
     assert [(cell.variant, cell.status) for cell in cells] == [(name, "failed")]
@@ -651,12 +653,12 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
             places = evaluator.catalog.find("decode_native", "mine").setup.__globals__["places"][-10:]
             taken.append(places)
             del unrelated
-    assert cells["mine"].reason is None
+    assert ending(cells["mine"]) is None
     assert (cells["mine"].metrics.placements, cells["mine"].metrics.rounds) == (10, 10)
     assert taken[0] == taken[1]
     assert len(set(taken[0])) == 10
     assert cells["once"].status == "mismatch"
-    assert cells["once"].reason.startswith("exact: set up again on other buffers: ")
+    assert ending(cells["once"]).startswith("exact: set up again on other buffers: ")
 
 
 def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
@@ -720,9 +722,9 @@ def test_the_estimators_agree_on_a_cell(name, timed):
     ],
 )
 def test_the_auditor_rejects_a_failed_check(name, words, timed):
-    rejected = timed.audited[name].rejection
-    assert rejected.status == "mismatch"
-    assert words in rejected.reason
+    finding = timed.audited[name].finding
+    assert finding.status == "mismatch"
+    assert words in f"{finding.check}: {finding.message}"
 
 
 def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
@@ -731,8 +733,8 @@ def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     auditor.ready()
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")
-    words = 'no_sync: a launch waits 1 times for the device; or declare waives="no_sync"'
-    assert one.rejection == Rejection("mismatch", words)
+    assert (one.finding.status, one.finding.check) == ("mismatch", "no_sync")
+    assert "waits 1 times for the device" in one.finding.message
 
 
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):

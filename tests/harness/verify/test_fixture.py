@@ -12,14 +12,16 @@ from baselines.decode_native.operator import operator as native
 from harness.checks import Mismatch
 from harness.config.load import Measure
 from harness.contract import Expected, Variant
+from harness.records.endings import ending
 from harness.records.schema import Cell
-from harness.runner.evaluator import Evaluator
-from harness.runner.protocol import Job, Task
+from harness.session.evaluator import Evaluator
+from harness.session.messages import Job
 from harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
 from harness.verify.equality import compare, required
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
 from harness.verify.hard_points import check_variant
 from harness.verify.mismatch import describe_differences
+from tests import factory
 
 
 def as_variant(operator, setup, skip=lambda point: None, waives=()):
@@ -323,7 +325,7 @@ def test_what_is_right_for_uniform_batches_only_is_rejected_at_a_hard_point(devi
         as_variant(flatten, uniform_only),
     )
     findings = list(check_variant(flatten, as_variant(flatten, uniform_only, waives=("no_alloc",)), device, seed=1))
-    rejected = {finding.name for finding in findings if finding.outcome == "rejected"}
+    rejected = {finding.name for finding in findings if finding.status == "mismatch"}
     assert {"ragged", "padding row in the middle", "ragged with token padding"} <= rejected
     assert "L = 1" not in rejected
 
@@ -423,13 +425,13 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
         monkeypatch.setitem(
             evaluator.catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
         )
-    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
-    cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
+    item = factory.item(native, {"batch_size": 2}, ("chain_clamp", "flat_view"))
+    cells = [event for event in evaluator.cells(item) if isinstance(event, Cell)]
     assert [cell.status for cell in cells] == ["failed", "failed"]
     message = f"TypeError: bytes_moved returned {returned!r}; it must return a whole number of bytes"
-    assert cells[0].reason == f"no inputs at this point: {message}"
-    task = Task("decode_flatten", dict(flatten.complete({"batch_size": 2})), ("op_chain",), 1.0)
-    assert [event.status for event in evaluator.group(task) if isinstance(event, Cell)] == ["passed"]
+    assert ending(cells[0]) == f"no inputs at this point: {message}"
+    item = factory.item(flatten, {"batch_size": 2}, ("op_chain",))
+    assert [event.status for event in evaluator.cells(item) if isinstance(event, Cell)] == ["passed"]
 
 
 @pytest.mark.parametrize(
@@ -441,10 +443,12 @@ def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, 
     monkeypatch.setitem(
         evaluator.catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
     )
-    task = Task("decode_native", dict(native.complete({"batch_size": 2})), ("chain_clamp", "flat_view"), 1.0)
-    cells = [event for event in evaluator.group(task) if isinstance(event, Cell)]
+    item = factory.item(native, {"batch_size": 2}, ("chain_clamp", "flat_view"))
+    cells = [event for event in evaluator.cells(item) if isinstance(event, Cell)]
     assert [cell.status for cell in cells] == ["failed" if problem else "skipped" if returned else "passed"] * 2
-    assert all(problem in cell.reason for cell in cells) if problem else all(cell.reason == returned for cell in cells)
+    assert (
+        all(problem in ending(cell) for cell in cells) if problem else all(ending(cell) == returned for cell in cells)
+    )
 
 
 def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():

@@ -14,19 +14,17 @@ from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from baselines.workloads import torch_compile
 from harness.checks import CHECKS, NAMES, Mismatch
-from harness.contract import COMPILER, Variant
+from harness.contract import COMPILER, Variant, in_buffers
+from harness.records.schema import Finding, Place, Status
 from harness.verify.graph_replay import FEW_STEPS, STEPS
 from harness.verify.hard_points import (
-    FAR,
-    RECOMPILES,
     DeviceChecks,
-    Finding,
     check_results,
     check_variant,
     far_rows,
     is_unverified,
     judged_limit,
-    limited_names,
+    limited_places,
 )
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
@@ -71,7 +69,7 @@ def test_with_a_device_everything_is_tested_but_what_needs_timing():
     # The launches ran on a CPU, where nothing is queued behind a sleeping kernel.
     left = {name: result for name, result in results.items() if result != "yes"}
     assert left == {"stream_ordered": "-", "same_work": "timed", "every_call": "timed", "one_thread": "CPU"}
-    passed = [finding for finding in findings if finding.outcome == "passed"]
+    passed = [finding for finding in findings if finding.status == "passed"]
     long = 2  # the first hard point and the first sequence
     assert capture.replayed >= long * STEPS + (len(passed) - long) * FEW_STEPS
     assert all("graph_safe" in finding.passed_checks for finding in passed)
@@ -100,7 +98,7 @@ def test_a_graph_that_fails_rejects_the_variant(capture):
     results, findings = results_of(chain_clamp, "cuda", alloc_sync=no_alloc_no_sync, capture=capture)
     assert results["graph_safe"] == "no"
     assert results["exact"] == "yes"
-    assert {finding.check for finding in findings if finding.outcome == "rejected"} == {"graph_safe"}
+    assert {finding.check for finding in findings if finding.status == "mismatch"} == {"graph_safe"}
 
 
 def test_a_failed_check_is_no_even_where_it_is_waived():
@@ -147,30 +145,34 @@ def test_what_replaces_a_method_of_torch_is_rejected():
         return chain_clamp(point, x, out)
 
     results, findings = results_of(replaces)
-    assert "process_state" in {finding.check for finding in findings if finding.outcome == "rejected"}
+    assert "process_state" in {finding.check for finding in findings if finding.status == "mismatch"}
     assert results["process_state"] == "no"
     assert "clamp_" not in vars(torch.Tensor)
 
 
+def found(status, **more):
+    return Finding(status=Status(status), place=Place.EDGE_CASE, name="B=1", **more)
+
+
 def test_a_variant_that_never_ran_has_no_results():
     waiving = as_variant(chain_clamp, ("no_alloc",))
-    assert set(check_results(waiving, [Finding("B=1", "skipped")], "cpu").values()) == {"-"}
+    assert set(check_results(waiving, [found("skipped")], "cpu").values()) == {"-"}
     assert set(check_results(waiving, [], "cuda").values()) == {"-"}
-    died = check_results(waiving, [Finding("process", "rejected", "no_crash", "killed by SIGSEGV")], "cuda")
+    died = check_results(waiving, [found("mismatch", check="no_crash")], "cuda")
     assert died["no_crash"] == "no"
 
 
 def test_only_a_hard_point_that_was_passed_verifies_a_variant():
-    assert is_unverified([Finding("B=1", "skipped"), Finding("L = 1", "failed", "ValueError", "it failed")])
-    assert not is_unverified([Finding("B=1", "skipped"), Finding("L = 1", "passed")])
+    assert is_unverified([found("skipped"), found("failed", error="ValueError")])
+    assert not is_unverified([found("skipped"), found("passed")])
 
 
 def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_checked(catalog):
     chain = catalog.find("decode_native", "chain_clamp")
     picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
     findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
-    assert {finding.outcome for finding in findings} == {"passed", "failed"}
-    failed = next(finding for finding in findings if finding.outcome == "failed")
+    assert {finding.status for finding in findings} == {"passed", "failed"}
+    failed = next(finding for finding in findings if finding.status == "failed")
     message = "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_hard_points.py, line "
     assert failed.message.startswith(message)
 
@@ -195,8 +197,8 @@ def test_the_first_and_the_largest_hard_point_run_with_unaligned_buffers_too(dev
 
     variant = plain_variant(native, takes_alignment_for_granted, skip=skip, waives=("no_alloc",))
     findings = check_variant(native, variant, device, seed=1)
-    rejected = [(finding.name, finding.check) for finding in findings if finding.outcome == "rejected"]
-    both = [("B=1, unaligned buffers", "exact"), ("B = 257, unaligned buffers", "exact")]
+    rejected = [(one.name, one.buffers, one.check) for one in findings if one.status == "mismatch"]
+    both = [("B=1", "unaligned", "exact"), ("B = 257", "unaligned", "exact")]
     assert rejected == both[wide_from > 1 :]
 
 
@@ -217,23 +219,23 @@ def wraps_at_32_bits(point, x, out):
 
 
 def test_rows_beyond_32_bits_are_read():
-    for setup, outcomes in ((merged_chain, {"passed"}), (wraps_at_32_bits, {"rejected"})):
+    for setup, outcomes in ((merged_chain, {"passed"}), (wraps_at_32_bits, {"mismatch"})):
         found = list(far_rows(flatten, dataclasses.replace(merged_chain.__variant__, setup=setup), "cpu", 3))
         if not found:
             pytest.skip("no room for 8 GiB of addresses")
-        assert {finding.outcome for finding in found} == outcomes
-        assert all(finding.name.endswith(FAR) for finding in found)
+        assert {finding.status for finding in found} == outcomes
+        assert all(finding.buffers == "far" for finding in found)
 
 
 def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
-    limits = {f"*{FAR}": "offsets of 32 bits"}
+    limits = {"*, rows beyond 2^31": "offsets of 32 bits"}
     wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, limits=limits)
     assert not list(far_rows(flatten, wrapping, "cpu", 3))
-    (name,) = limited_names(flatten, wrapping)
-    found = list(far_rows(flatten, wrapping, "cpu", 3, only=name))
+    (place,) = limited_places(flatten, wrapping)
+    found = list(far_rows(flatten, wrapping, "cpu", 3, only=place))
     if not found:
         pytest.skip("no room for 8 GiB of addresses")
-    assert {judged_limit(finding).outcome for finding in found} == {"limited"}
+    assert {judged_limit(finding).status for finding in found} == {"known failure"}
 
 
 def test_the_variants_of_an_operator_share_batches_and_answers():
@@ -293,17 +295,19 @@ def test_a_run_leaves_out_hard_points_that_torch_compile_has_no_code_for(compile
     variant, replays = compiled_chain.__variant__, Replays()
     checks = DeviceChecks(no_alloc_no_sync, replays)
 
-    run = {f.name: f for f in check_variant(operator, variant, "cpu", 5, thorough=False, checks=checks)}
+    found = check_variant(operator, variant, "cpu", 5, thorough=False, checks=checks)
+    run = {in_buffers(one.name, one.buffers): one for one in found}
     from_examples = compiler.graphs
-    assert run.pop(PADDING) == Finding(PADDING, "skipped", message=RECOMPILES)
-    assert {finding.outcome for finding in run.values()} == {"passed"}
+    left_out = run.pop(PADDING)
+    assert (left_out.status, left_out.reason.code) == ("skipped", "recompiles")
+    assert {finding.status for finding in run.values()} == {"passed"}
     assert {"B=1", "ragged", "one", "B=1, unaligned buffers"} < run.keys()
     assert [name for name, finding in run.items() if "no_sync" in finding.passed_checks] == ["B=1"]
     assert "graph_safe" in run["B=1"].passed_checks
     assert from_examples == len(chains._EXAMPLES)
 
-    (finding,) = check_variant(operator, variant, "cpu", 5, thorough=True, only=PADDING)
-    assert finding.outcome == "passed"
+    (finding,) = check_variant(operator, variant, "cpu", 5, thorough=True, only=(PADDING, None))
+    assert finding.status == "passed"
     assert compiler.graphs > from_examples
 
 
@@ -322,8 +326,8 @@ def test_a_variant_that_compiles_in_its_launch_runs_at_every_hard_point(compiler
     operator = dataclasses.replace(native, hard_points=native.hard_points[:4], sequences={})
     variant = dataclasses.replace(as_variant(compiles_late), requires=(COMPILER,))
     findings = list(check_variant(operator, variant, "cpu", 5, thorough=False))
-    assert {finding.outcome for finding in findings} == {"rejected" if off else "passed"}
-    assert {hard.name for hard in operator.hard_points} < {finding.name for finding in findings}
+    assert {finding.status for finding in findings} == {"mismatch" if off else "passed"}
+    assert {hard.name for hard in operator.hard_points} == {finding.name for finding in findings}
 
 
 @full
@@ -335,6 +339,6 @@ def test_wrong_code_of_torch_compile_is_rejected_where_a_run_has_it(compiler, mo
     merged = chains._merged
     monkeypatch.setattr(chains, "_merged", too_long)
     findings = list(check_variant(flatten, chains.compiled_chain.__variant__, "cpu", 5, thorough=False))
-    outcomes = {finding.name: finding.outcome for finding in findings}
-    assert outcomes["ragged"] == "rejected"
+    outcomes = {finding.name: finding.status for finding in findings}
+    assert outcomes["ragged"] == "mismatch"
     assert outcomes[PADDING] == "skipped"

@@ -8,9 +8,10 @@ import torch
 
 from harness.checks import Mismatch
 from harness.config.load import Measure
+from harness.config.work_items import Verify
 from harness.contract import Expected
-from harness.runner.evaluator import Evaluator
-from harness.runner.protocol import Job
+from harness.session.evaluator import Evaluator
+from harness.session.messages import Job
 from harness.verify.buffers import as_integers
 from harness.verify.output_probe import OutputProbe
 from harness.verify.process_state import ProcessState
@@ -62,10 +63,10 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
         "@variant('decode_native')\ndef moves(point, x, out): return None\n"
     )
     evaluator = Evaluator(Job("cpu", (str(tmp_path / "moves.py"),), 0, Measure(), timed=True))
-    (finding,) = evaluator.check_variant("decode_native", "moves")
-    assert (finding.outcome, finding.check) == ("rejected", "process_state")
+    (finding,) = (one.finding for one in evaluator.verify(Verify(operator="decode_native", variant="moves")))
+    assert (finding.status, finding.check) == ("mismatch", "process_state")
     assert finding.message.startswith("torch.get_default_device() was cpu and is ")
-    assert next(evaluator.check_variant("decode_native", "chain_clamp")).outcome == "passed"
+    assert next(evaluator.verify(Verify(operator="decode_native", variant="chain_clamp"))).finding.status == "passed"
 
 
 # --- the output probe -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from harness.contract import Variant
 from harness.discover import discover
+from harness.records.schema import Code, Reason
 from harness.verify.hard_points import LeftOut
 from harness.verify.random_batches import MOST_BYTES, SHIFTS, batches, check_random, fixture_of
 from tests.harness.verify.mutants import MUTANTS
@@ -52,9 +53,9 @@ def test_healthy_variants_pass(name):
     for variant in healthy(name):
         if variant.origin.startswith("baselines."):
             findings = check_random(operator, variant, DEVICE, 3, 15)
-            assert [f for f in findings if f.outcome not in ("passed", "skipped")] == []
-            assert {f.kind for f in findings} == {"random batch"}
-            assert any(f.outcome == "passed" for f in findings)
+            assert [f for f in findings if f.status not in ("passed", "skipped")] == []
+            assert {f.place for f in findings} == {"random_batch"}
+            assert any(f.status == "passed" for f in findings)
 
 
 def mutant(name):
@@ -64,8 +65,8 @@ def mutant(name):
 @pytest.mark.parametrize("name", ["ratio_as_shift", "reciprocal_rounded_down"])
 def test_a_failing_batch_is_shrunk_and_named_by_its_axes(name):
     *before, last = check_random(NATIVE, mutant(name), DEVICE, 7, 200)
-    assert {finding.outcome for finding in before} <= {"passed", "skipped"}
-    assert (last.outcome, last.check, last.kind) == ("rejected", "exact", "random batch")
+    assert {finding.status for finding in before} <= {"passed", "skipped"}
+    assert (last.status, last.check, last.place) == ("mismatch", "exact", "random_batch")
     assert "compress_ratio=3" in last.name  # the smallest that is no power of two
     assert last.name.count("=") == 2  # beside the context lengths, every other axis has its default
 
@@ -81,15 +82,16 @@ def idle(calls):
 def test_nothing_is_shrunk_on_a_lost_device():
     calls = []
     findings = check_random(NATIVE, idle(calls), DEVICE, 7, 25, lost=lambda: True)
-    assert [finding.outcome for finding in findings] == ["rejected"]
+    assert [finding.status for finding in findings] == ["mismatch"]
     assert len(calls) == 1
 
 
 def test_batches_without_time_are_left_out():
     chain = CATALOG.find("decode_native", "chain_clamp")
-    findings = check_random(NATIVE, chain, DEVICE, 7, 10, out_of_time=lambda: "no time")
+    reason = Reason(code=Code.INTERPRETER_BUDGET, seconds=8.0)
+    findings = check_random(NATIVE, chain, DEVICE, 7, 10, out_of_time=lambda: reason)
     assert len(findings) == 10
-    assert {(finding.outcome, finding.message) for finding in findings} == {("skipped", "no time")}
+    assert {(finding.status, finding.reason) for finding in findings} == {("skipped", reason)}
 
 
 def test_a_launch_that_was_ended_is_no_failure():
@@ -102,7 +104,7 @@ def test_a_launch_that_was_ended_is_no_failure():
 
     chain = CATALOG.find("decode_native", "flat_view")
     findings = check_random(NATIVE, chain, DEVICE, 7, 10, counting=Ended)
-    assert {finding.outcome for finding in findings} == {"skipped"}
+    assert {finding.status for finding in findings} == {"skipped"}
 
 
 def test_a_variant_that_raises_fails():
@@ -111,4 +113,4 @@ def test_a_variant_that_raises_fails():
 
     raising = Variant("decode_native", "raising", setup, doc="", origin="test")
     last = check_random(NATIVE, raising, DEVICE, 7, 25)[-1]
-    assert (last.outcome, last.check) == ("failed", "ValueError")
+    assert (last.status, last.error) == ("failed", "ValueError")

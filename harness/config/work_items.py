@@ -1,0 +1,256 @@
+"""Units of work: plain data, which travels as the same bytes through a pipe, to another GPU, a node or a test.
+
+A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
+looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from baselines.workloads.engine_state import EngineShape
+from harness.config.decode_loop import DecodeLoop, geometry_name
+from harness.contract import Buffers
+from harness.records.decode_loop import Loop, loop_key
+from harness.records.schema import Cell, Finding, Metrics, Place, Reason, Status, cell_key
+
+
+class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """One operator at one point: verify its variants there, and time them in turns.
+
+    point:       label of the axes. baseline: the variant that ratios refer to.
+    slow:        variants whose verification takes seconds.
+    limits:      variant -> its declared limits.
+    at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
+    budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
+    check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
+    """
+
+    operator: str
+    variants: tuple[str, ...]
+    axes: dict[str, Any]
+    point: str
+    baseline: str
+    phase: Literal["decode", "prefill"] = "decode"
+    slow: tuple[str, ...] = ()
+    limits: dict[str, dict[str, str]] = {}
+    at_capacity: bool = False
+    budget_s: float | None = None
+    check_seed: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.point
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def key(self, variant: str) -> str:
+        return cell_key(self.operator, variant, self.point)
+
+    @property
+    def place(self) -> Place:
+        return Place.CAPACITY_POINT if self.at_capacity else Place.POINT
+
+    def of(self, variants: Collection[str]) -> Cells:
+        """The item with some of its variants, and their share of the time."""
+        chosen = tuple(one for one in self.variants if one in variants)
+        budget_s = self.budget_s and self.budget_s * len(chosen) / len(self.variants)
+        return structs.replace(self, variants=chosen, budget_s=budget_s)
+
+    def cell(
+        self,
+        variant: str,
+        status: Status,
+        *,
+        finding: Finding | None = None,
+        reason: Reason | None = None,
+        metrics: Metrics | None = None,
+    ) -> Cell:
+        return Cell(
+            operator=self.operator,
+            variant=variant,
+            baseline=self.baseline,
+            point=self.point,
+            axes=self.axes,
+            status=status,
+            finding=finding,
+            reason=reason,
+            metrics=metrics,
+            phase=self.phase,
+            limits=self.limits.get(variant, {}),
+        )
+
+    def failed(self, variant: str, **found: Any) -> Cell:
+        """The cell of a variant that is wrong at this point. found: fields of Finding; a death has no status."""
+        finding = Finding(**{"status": Status.FAILED, "place": self.place, "name": self.point} | found)
+        return self.cell(variant, finding.status, finding=finding)
+
+
+class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """One variant, healthy or defective, at its operator's hard points and in its sequences.
+
+    name:    of the only hard point or sequence, with ``buffers``; None for all.
+    axes:    of a point to verify instead.
+    limited: verify exactly there although the variant declares a limit, and judge it as such.
+    """
+
+    operator: str
+    variant: str
+    name: str | None = None
+    buffers: Buffers | None = None
+    axes: dict[str, Any] | None = None
+    limited: bool = False
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return (self.variant,)
+
+    @property
+    def label(self) -> str:
+        return ""
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def of(self, variants: Collection[str]) -> Verify:
+        return self
+
+    def failed(self, variant: str, **found: Any) -> Checked:
+        """A death is a rejection here, unless the variant declares a limit there."""
+        status = Status.KNOWN_FAILURE if self.limited else Status.MISMATCH
+        place = {"status": status, "place": Place.EDGE_CASE, "name": self.name or "", "buffers": self.buffers}
+        return Checked(operator=self.operator, variant=variant, finding=Finding(**place | found))
+
+
+class RandomBatches(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
+    """One variant on ``count`` random batches."""
+
+    operator: str
+    variant: str
+    count: int
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return (self.variant,)
+
+    @property
+    def label(self) -> str:
+        return "random batches"
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def of(self, variants: Collection[str]) -> RandomBatches:
+        return self
+
+    def failed(self, variant: str, **found: Any) -> Checked:
+        finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | found)
+        return Checked(operator=self.operator, variant=variant, finding=finding)
+
+
+@dataclass(frozen=True)
+class LoopPoint:
+    """One loop of a run."""
+
+    concurrency: int
+    batch_size: int
+    next_n: int
+    model_step_us: float
+    scheduling: str
+    graph: str
+
+    @property
+    def label(self) -> str:
+        return (
+            f"concurrency={self.concurrency},next_n={self.next_n},model_step_us={self.model_step_us:g},"
+            f"scheduling={self.scheduling},graph={self.graph}"
+        )
+
+
+@dataclass(frozen=True)
+class PlannedStack:
+    """parts: (operator, variant) in the order of a step. limits: what one of them does not support, and why."""
+
+    name: str
+    parts: tuple[tuple[str, str], ...]
+    limits: tuple[tuple[str, str], ...] = ()
+
+
+class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
+    """One decode loop: verify its stacks, and let them take turns. Its ``variants`` are the names of the stacks."""
+
+    config: DecodeLoop
+    at: LoopPoint
+    shape: EngineShape
+    reference: str
+    stacks: tuple[PlannedStack, ...]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return tuple(stack.name for stack in self.stacks)
+
+    @property
+    def label(self) -> str:
+        return self.at.label
+
+    def id_of(self, stack: str) -> str:
+        return stack
+
+    def key(self, stack: str) -> str:
+        return loop_key(stack, self.at.label)
+
+    def of(self, variants: Collection[str]) -> LoopItem:
+        """The loop with some of its stacks."""
+        return structs.replace(self, stacks=tuple(one for one in self.stacks if one.name in variants))
+
+    def line(self, stack: str, status: Status, **rest: Any) -> Loop:
+        """The outcome of one stack."""
+        planned = next(one for one in self.stacks if one.name == stack)
+        return Loop(
+            stack=stack,
+            reference=self.reference,
+            point=self.at.label,
+            axes={**vars(self.at), "geometry": geometry_name(self.config)},
+            operators=dict(planned.parts),
+            limits=dict(planned.limits),
+            status=status,
+            **rest,
+        )
+
+    def failed(self, variant: str, **found: Any) -> Loop:
+        finding = Finding(**{"status": Status.FAILED, "place": Place.POINT, "name": self.at.label} | found)
+        return self.line(variant, finding.status, finding=finding)
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
+    """One finding of a Verify or RandomBatches item."""
+
+    operator: str
+    variant: str
+    finding: Finding
+
+    @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+
+WorkItem = Cells | Verify | RandomBatches | LoopItem
+AnyItem = TypeVar("AnyItem", Cells, LoopItem)
+
+
+def keys_of(items: Collection[Cells | LoopItem]) -> list[str]:
+    """Of all their cells or loop lines, in order."""
+    return [item.key(name) for item in items for name in item.variants]
+
+
+def with_keys(items: Collection[AnyItem], keys: Collection[str]) -> list[AnyItem]:
+    """The items with these cells or lines only, without those that have none of them."""
+    cut = (item.of([name for name in item.variants if item.key(name) in keys]) for item in items)
+    return [item for item in cut if item.variants]

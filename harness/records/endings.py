@@ -1,0 +1,74 @@
+"""Findings and reasons in words. Nothing reads these sentences but people. Never imports torch."""
+
+from __future__ import annotations
+
+from harness.contract import COMPILER, GPU, in_buffers
+from harness.packages import in_words
+from harness.records.decode_loop import Loop
+from harness.records.schema import Cell, Code, Finding, Place, Reason
+
+_WHEN = {
+    "timing": "during timing: ",
+    "after_timing": "after timing: ",
+    "audit": "in the second process, under CUPTI: ",
+    None: "",
+}
+
+
+def ending(line: Cell | Loop) -> str | None:
+    """Why a cell or a stack is not ``passed``; for one that is, a remark, or why it has no graph."""
+    if line.finding is not None:
+        return of_finding(line.finding)
+    if line.reason is not None:
+        return of_reason(line.reason)
+    return line.metrics.no_graph if isinstance(line, Cell) and line.metrics else None
+
+
+def of_finding(finding: Finding) -> str:
+    """``hard point 'L = 1': exact: ...``; without the place where that is the point of the cell."""
+    variant = f"{finding.variant}: " if finding.variant else ""
+    where = f"{place_of(finding)}: " if finding.place is not Place.POINT and finding.name else ""
+    return f"{variant}{where}{what(finding)}"
+
+
+def what(finding: Finding) -> str:
+    """What was found, without the place."""
+    check = f"{finding.check}: " if finding.check and finding.check != "no_crash" else ""
+    return f"{_WHEN[finding.when]}{check}{finding.message or ''}"
+
+
+def place_of(finding: Finding) -> str:
+    """``hard point 'L = 1, unaligned buffers'``, ``sequence 'shrinks'``, or the label of a point."""
+    name = in_buffers(finding.name, finding.buffers)
+    kinds = {Place.EDGE_CASE: "hard point", Place.SEQUENCE: "sequence"}
+    return f"{kinds[finding.place]} {name!r}" if finding.place in kinds else name
+
+
+def of_reason(reason: Reason) -> str:
+    variant = f"{reason.variant}: " if reason.variant else ""
+    match reason.code:
+        case Code.NEEDS:
+            text = f"needs {need(reason.detail)}"
+        case Code.INTERPRETER_BUDGET:
+            text = (
+                f"Triton's interpreter or torch.compile has used its {reason.seconds:g} s for this variant "
+                "(measure.interpreter_budget_s); it passed all hard points and earlier batches"
+            )
+        case Code.BEYOND_LIMITS:
+            text = "beyond its declared limits"
+        case Code.RECOMPILES:
+            text = "torch.compile would compile again; `verify` does"
+        case Code.MEMORY:
+            text = "too little memory"
+        case Code.INTERPRETED:
+            text = "verified through Triton's interpreter, which says nothing about time"
+        case _:
+            text = reason.detail
+    return f"{variant}{text}"
+
+
+def need(requirement: str) -> str:
+    """A value of ``requires=`` in words."""
+    if requirement == GPU:
+        return "a GPU"
+    return "a C++ compiler (g++ or clang++) for torch.compile" if requirement == COMPILER else in_words(requirement)

@@ -1,0 +1,83 @@
+"""What the death of a worker process means: who is blamed, and what is asked again. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.records.decode_loop import Loop
+from harness.records.schema import Cell, Place
+from harness.session.messages import Heartbeat
+
+
+class FaultAttribution:
+    """Follows the events of one work item to know which variant had control, and for how long variants were timed.
+
+    control:     the variant, or stack of a decode loop, of the last heartbeat; None before the first one.
+    place, name: what it was verified on.
+    """
+
+    def __init__(self) -> None:
+        self.control: str | None = None
+        self.place: Place | None = None
+        self.name = ""
+        self._in_turns: set[str] = set()
+        self._rejected: str | None = None
+        self._timing_began_s: float | None = None
+        self._latest_s = 0.0
+        self._heard = False
+
+    def observe(self, event: Any, now_s: float) -> None:
+        bad = isinstance(event, Cell | Loop) and event.status.is_bad
+        self._rejected = event.variant if bad else None
+        heartbeat = isinstance(event, Heartbeat)
+        if heartbeat or self._heard:
+            self._latest_s = now_s
+        self._heard = heartbeat
+        if heartbeat:
+            self.control, self.place, self.name = event.variant, event.place, event.name
+            if event.phase in ("measure", "block") and self._timing_began_s is None:
+                self._timing_began_s = now_s
+            if event.phase == "measure":
+                self._in_turns.add(event.variant)
+
+    @property
+    def timing_s(self) -> float:
+        """From the first heartbeat of the timing phase to the first event after the last one: without the checks that
+        follow, and without silence before a death, so that a hanging variant does not use up the budget of the others.
+        """
+        return 0.0 if self._timing_began_s is None else self._latest_s - self._timing_began_s
+
+    @property
+    def timed_in_turns(self) -> bool:
+        return len(self._in_turns) > 1
+
+    @property
+    def culprit(self) -> str | None:
+        """The variant to blame if the process died after the last event.
+
+        A variant reported as mismatch or failed in that event, because the process checks its CUDA context right
+        after; else the one in control. None where no variant had control, or where several were timed in turns and
+        any of them may have done it.
+        """
+        if self._rejected is not None:
+            return self._rejected
+        return None if self.timed_in_turns else self.control
+
+
+def on_death(
+    batch: Sequence[str], attribution: FaultAttribution, died_before: bool
+) -> tuple[str | None, list[list[str]]]:
+    """(the variant of a batch that failed with its process, the batches to ask for again).
+
+    Where several were timed in turns they are asked one by one, so that only the culprit dies again. Where no variant
+    had control nobody fails the first time, as it may not happen again; the second time the first of them does, or this
+    might never end. died_before: whether the item has ended a process while no variant had control.
+    """
+    culprit = attribution.culprit
+    if culprit is None and attribution.timed_in_turns and len(batch) > 1:
+        return None, [[name] for name in batch]
+    if culprit is None and not died_before:
+        return None, [list(batch)]
+    failed = culprit if culprit in batch else batch[0]
+    return failed, [rest] if (rest := [name for name in batch if name != failed]) else []

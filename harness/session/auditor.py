@@ -1,0 +1,216 @@
+"""The auditor's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
+
+It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
+results are joined to the worker's times cell by cell. It is a separate process because launches take the host
+longer once CUPTI is attached, until the process ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import cycle
+from typing import Any
+
+from harness.analysis.cache_states import HOT
+from harness.analysis.estimators import CUPTI
+from harness.checks import Mismatch
+from harness.config.work_items import Cells
+from harness.contract import Point, Variant
+from harness.cuda import launcher
+from harness.cuda_graph import Graph
+from harness.discover import discover
+from harness.records.schema import Finding, Place
+from harness.session.measure import check_context
+from harness.session.messages import Audited, AuditReady, Heartbeat, Job
+from harness.timing.cache import CALIBRATION_KERNELS
+from harness.timing.calibrate import Kernels
+from harness.timing.cuda_timer import CudaTimer
+from harness.timing.cupti import Operation, trace
+from harness.timing.rounds import SAMPLE_DECIMALS
+from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
+from harness.verify.fixture import Fixture
+from harness.verify.hard_points import wrong
+from harness.verify.process_state import ProcessState
+from harness.wording import first_line
+
+#: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
+#: two graphs of the same launch differ in time, while two replays of one graph hardly do.
+GRAPHS, CALLS, WARMUP_CALLS = 12, 5, 3
+#: Sets of buffers on which they work, unless these are large.
+PLACEMENTS = 4
+#: For a long chain, whose launches average among themselves, there are fewer graphs: of about MAX_NODES nodes together.
+MAX_NODES, MIN_GRAPHS = 600, 4
+#: Calls in a traced graph, back to back as in the graphs of the timer. In a cache state other than hot it is one call,
+#: since only the first would find that state.
+COPIES = 4
+#: Seconds of full load before the first trace.
+RAMP_S = 0.2
+BLOCKED = "CUPTI delivers nothing: another profiler uses it, or the driver does not permit this user to"
+
+
+class Auditor:
+    """Owns the device in the second process. It takes the messages of an Evaluator, and times nothing by a clock."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        settings = ProcessState("cpu")  # the first process has reported what an import changes; here it is only undone
+        self._catalog = discover(job.variant_files)
+        settings.restore()
+        self._own_waits = 0
+
+    def bring_up(self) -> None:
+        """Up to the first trace, at which CUPTI is attached."""
+        self._timer = CudaTimer(self._job.measure.graph_copies, self._job.measure.cache)
+        self._begins, self._ends = (launcher(CALIBRATION_KERNELS, name, 1, 1) for name in ("span_begins", "span_ends"))
+        self._copies = COPIES if self._timer.cache.state is HOT else 1
+        self._kernels = Kernels()
+        with suppress(Exception):  # ``ready`` says why
+            trace(self._kernels.own["null"])
+
+    def ready(self) -> AuditReady:
+        """CUPTI's times of the calibration kernels, or why there are none."""
+        kernels = self._kernels
+        self._timer.ramp(RAMP_S)
+        try:
+            self._own_waits = trace(lambda: None).synchronizations
+            own = {name: self._kernel_samples(launch) for name, launch in kernels.own.items()}
+            spins = {ns: self._kernel_samples(launch) for ns, launch in kernels.spins.items()}
+        except Exception as error:  # whatever the profiler raises, the run goes on without it
+            return AuditReady({}, {}, f"CUPTI cannot be used: {first_line(error)}")
+        if not own["null"][CUPTI.field]:
+            return AuditReady({}, {}, BLOCKED)
+        return AuditReady(own, spins, None)
+
+    def close(self) -> None:
+        pass
+
+    def cells(self, item: Cells) -> Iterator[Heartbeat | Audited]:
+        operator, point = self._catalog.operators[item.operator], Point(item.axes)
+        places: list[Fixture] = []
+        for variant in (self._catalog.find(item.operator, name) for name in item.variants):
+            yield Heartbeat(variant.name, "audit")
+            try:
+                if not places:
+                    first = Fixture(operator, point, self._job.device, self._job.seed, batches=1, placement=0)
+                    places = first.places(PLACEMENTS)
+                answer = Audited(variant.name, self._audit(places, variant))
+            except Exception as error:  # a variant may raise anything
+                finding = Finding(place=Place.POINT, name=item.point, when="audit", **wrong(error))
+                answer = Audited(variant.name, finding=finding)
+            yield answer
+            if answer.finding is not None:
+                check_context(self._job.device)
+
+    def _audit(self, places: list[Fixture], variant: Variant) -> dict[str, Any]:
+        """Counts and samples, as fields of Metrics. Raises Mismatch where the launch fails a check that it does not
+        waive, or does different work in a graph.
+        """
+        launches = []
+        for place in places:
+            place.fill(0)
+            launches.append(place.setup(variant))
+            for _ in range(WARMUP_CALLS):
+                launches[-1]()
+        launch = launches[0]
+        allocations = check_allocations(variant, launch)
+        eager = trace(lambda: [launch() for _ in range(CALLS)])
+        waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
+        if waits and "no_sync" not in variant.waives:
+            raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
+        memcpys = Counter(one.direction for one in eager.operations if one.direction)
+        try:
+            graphs = self._graphs(launches)
+        except Exception:  # it cannot be captured, which the first process has recorded
+            graphs = []
+        replays = self._replays(graphs, [place.rewrite_inputs for place in places])
+        self._check_same_work(eager.operations, replays)
+        return {
+            **self._samples(replays),
+            "cupti_launches": len(replays[0]) // self._copies if replays else None,
+            "eager_launches": len(eager.operations) // CALLS,
+            "allocations": allocations,
+            "synchronizations": waits,
+            "memcpys": {direction: -(-count // CALLS) for direction, count in sorted(memcpys.items())},
+        }
+
+    def _check_same_work(self, eager: list[Operation], replays: list[list[Operation]]) -> None:
+        """Raise Mismatch unless calls do the same work every time, in a graph and outside of one.
+
+        eager: operations of CALLS calls. replays: operations of each graph of ``_copies`` calls; empty where the launch
+        cannot be captured.
+        """
+        if len(eager) % CALLS:
+            raise Mismatch("same_work", f"{CALLS} calls run {len(eager)} operations, so they do not all do the same")
+        if not replays:
+            return
+        outside, inside = _work(eager), _work(replays[0])
+        if any(_work(replay) != inside for replay in replays):
+            raise Mismatch("same_work", "replays of one graph run different kernels")
+        if _share(inside, self._copies) != _share(outside, CALLS):
+            only = sorted(set(outside) ^ set(inside))
+            raise Mismatch(
+                "same_work",
+                f"{len(replays[0]) // self._copies} operations in a graph, {len(eager) // CALLS} outside of it"
+                f"{'; only on one side: ' + only[0][:80] if only else ''}",
+            )
+
+    def _kernel_samples(self, launch: Callable[[], Any]) -> dict[str, list[float]]:
+        """Samples of a calibration kernel, as fields of KernelTimes."""
+        launch()
+        return self._samples(self._replays(self._graphs([launch]), [lambda: None]))
+
+    def _samples(self, replays: list[list[Operation]]) -> dict[str, list[float]]:
+        """Samples of the estimators that this process takes, as fields of EstimatorSamples: one for each replay."""
+        cupti_us = [sum(operation.us for operation in replay) / self._copies for replay in replays]
+        return {CUPTI.field: [round(us, SAMPLE_DECIMALS) for us in cupti_us]}
+
+    def _graphs(self, launches: Sequence[Callable[[], Any]]) -> list[Graph]:
+        """Graphs of ``_copies`` calls of one launch on several sets of buffers in turns, replayed once to upload them.
+        Raises whatever the capture raises.
+        """
+        capture, turns = self._timer.recorder.graph, cycle(launches)
+        graphs = [capture(next(turns), self._copies)]
+        nodes = sum(graphs[0].nodes.values())
+        wanted = min(GRAPHS, max(MIN_GRAPHS, MAX_NODES // max(nodes, 1)))
+        graphs += [capture(next(turns), self._copies) for _ in range(wanted - 1)]
+        for graph in graphs:
+            graph.replay()
+        return graphs
+
+    def _replays(self, graphs: list[Graph], rewrite_inputs: Sequence[Callable[[], Any]]) -> list[list[Operation]]:
+        """Operations of one replay of each graph, in the run's cache state.
+
+        rewrite_inputs: of each set of buffers, as in CudaTimer.
+        """
+        if not graphs:
+            return []
+
+        def work() -> None:
+            for graph, rewrite in zip(graphs, cycle(rewrite_inputs)):
+                if self._timer.cache.state is HOT:
+                    graph.replay()  # the one before was on other buffers
+                self._timer.cache.prepare(rewrite)
+                self._begins()
+                graph.replay()
+                self._ends()
+
+        spans: list[list[Operation]] = []
+        inside = False
+        for one in trace(work).operations:
+            if one.name == "span_begins":
+                spans.append([])
+            inside = one.name != "span_ends" and (inside or one.name == "span_begins")
+            if inside and one.name != "span_begins":
+                spans[-1].append(one)
+        return [span for span in spans if span]
+
+
+def _work(operations: list[Operation]) -> Counter[str]:
+    return Counter(one.name for one in operations)
+
+
+def _share(work: Counter[str], calls: int) -> dict[str, float]:
+    """Operations of one call."""
+    return {name: count / calls for name, count in work.items()}

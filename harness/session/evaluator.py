@@ -1,0 +1,412 @@
+"""The worker's side of a run: it owns the device, checks variants, and times those that pass.
+
+Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
+outcome at the point is settled. ``cells`` checks the variants of a point one after the other (``_check``: does it
+apply, its hard points once per process, then this point), and has those that passed timed together
+(harness/session/measure.py).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness import interpreter
+from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
+from harness.contract import COMPILER, GPU, HardPoint, Operator, Point, Variant
+from harness.cuda import compile_all
+from harness.discover import discover, unavailable
+from harness.nvtx_ranges import nvtx_range
+from harness.packages import versions
+from harness.records.schema import Cell, Code, Finding, Metrics, Place, Reason, Status, cell_key
+from harness.session.measure import Measuring, check_context, is_context_lost
+from harness.session.messages import Heartbeat, Job, Outputs, Ready
+from harness.timing.environment import describe
+from harness.timing.host_lock import lock_of
+from harness.verify.fixture import Batch, Fixture, verify_cell
+from harness.verify.hard_points import (
+    LeftOut,
+    Limited,
+    check_variant,
+    is_beyond,
+    is_unverified,
+    judged_limit,
+    reason_to_skip,
+    wrong,
+)
+from harness.verify.process_state import ProcessState
+from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.records.decode_loop import Loop
+    from harness.timing.cuda_timer import CudaTimer
+
+#: Seconds of full load when the device is brought up, and again before the first sample of a run and after IDLE_S.
+RAMP_S, RAMP_AGAIN_S, IDLE_S = 1.0, 0.2, 1.0
+#: On a CPU each variant has a time budget for each of these.
+SWEEP, CAPACITY, RANDOM = "sweep", "capacity", "random"
+#: One point at capacity, or one random batch, may take 1/SHARES of the budget.
+SHARES = 8
+
+
+@dataclass
+class _VariantState:
+    """What this process knows of one variant.
+
+    bad_import:       what the import of its file changed in the process; then it is never run.
+    findings:         at all hard points and sequences; None until every one of them has run.
+    hard_points_done: whether enough of them have run for the points of a sweep.
+    rejection:        from the first hard point or sequence that it does not pass.
+    interpreted:      whether Triton's interpreter ran it at a point.
+    slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
+    """
+
+    bad_import: Finding | None = None
+    findings: list[Finding] | None = None
+    hard_points_done: bool = False
+    rejection: Finding | None = None
+    interpreted: bool = False
+    slow_s: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _At:
+    """One point while its variants are checked.
+
+    redundant: why the operator leaves this point out.
+    fixture:   inputs and outputs, made when the first variant needs them.
+    verified:  variant -> its launch, of those that passed and are to be timed.
+    """
+
+    item: Cells
+    operator: Operator
+    point: Point
+    redundant: Reason | None
+    fixture: Fixture | None = None
+    verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return CAPACITY if self.item.at_capacity else SWEEP
+
+    @cached_property
+    def values(self) -> dict[str, int | float | str]:
+        """Of the axes, for NVTX."""
+        return self.operator.values(self.point)
+
+
+class _NoInputs(Exception):
+    """The operator could not make inputs at a point. Its cause is the operator's exception."""
+
+
+class Evaluator:
+    """Owns the device in the first process.
+
+    thorough: whether to check every property at every hard point; None: where nothing is timed, as there is time then.
+    timer:    None on a CPU.
+    announce: called with a heartbeat before each hard point and sequence.
+    """
+
+    announce: Callable[[Heartbeat], None] = staticmethod(lambda heartbeat: None)
+
+    # --- set up -------------------------------------------------------------------------------------------------------
+
+    def __init__(self, job: Job, thorough: bool | None = None) -> None:
+        self._job = job
+        self._thorough = not job.timed if thorough is None else thorough
+        bad_imports: dict[str, Finding] = {}
+        # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
+        settings = ProcessState("cpu")
+
+        def check_import(module: str) -> None:
+            if (changed := settings.changed()) is not None:
+                bad_imports[module] = Finding(
+                    status=Status.MISMATCH, place=Place.IMPORT, name="import", check="process_state", message=changed
+                )
+            settings.restore()
+
+        self.catalog = discover(job.variant_files, check_import)
+        self._states = {v.id: _VariantState(bad_import=bad_imports.get(v.origin)) for v in self.catalog.variants}
+        interpreter.quicken()
+        self._interpreter = interpreter.launch_counter()
+        self.timer: CudaTimer | None = None
+        self._clocks = self._loops = None
+        self._idle_since = math.inf
+        #: Operator -> batches of its hard points, only of the one whose variants are being verified.
+        self._known: dict[str, dict[Any, Batch]] = {}
+        self._compiled: dict[str, dict[str, str]] = {}
+
+    def bring_up(self) -> None:
+        """Bring the device up and ramp the clocks, or compile CUDA sources where there is no GPU."""
+        if self._job.device == "cuda":
+            from harness.timing.clocks import Clocks
+            from harness.timing.cuda_timer import CudaTimer
+
+            self.timer = CudaTimer(
+                self._job.measure.graph_copies, self._job.measure.cache, lock_of(self._job.host_lock)
+            )
+            self._clocks = Clocks()
+            if self._job.timed:
+                with nvtx_range("ramp", "ramp"):
+                    self.timer.ramp(RAMP_S)
+        elif self._job.compiled:
+            self._compiled = compile_all(self._job.compiled)
+
+    def ready(self) -> Ready:
+        """Describe the device, and on a GPU calibrate."""
+        calibration = None
+        if self._job.device == "cuda":
+            from harness.timing.calibrate import VERIFIED_ROUNDS, calibrate
+
+            if self._job.timed:
+                self.timer.ramp(RAMP_AGAIN_S)
+                self._clocks.set_run_clock()
+                calibration = calibrate(self.timer, self._clocks, VERIFIED_ROUNDS if self._job.verified else None)
+            torch.cuda.profiler.start()
+        needs = [need for variant in self.catalog.variants for need in variant.requires if need not in (GPU, COMPILER)]
+        return Ready(describe(self._job.device, self._clocks, versions(needs)), calibration, self._compiled)
+
+    def close(self) -> None:
+        if self._job.device == "cuda":
+            torch.cuda.profiler.stop()
+
+    # --- the variants of a point --------------------------------------------------------------------------------------
+
+    def cells(self, item: Cells) -> Iterator[Heartbeat | Outputs | Cell]:
+        """All variants of an item: check each, then time those that passed. Raises ContextLost; the session asks
+        another process for the variants whose cells it did not get.
+        """
+        if time.perf_counter() - self._idle_since > IDLE_S:
+            self.ramp(RAMP_AGAIN_S)
+        operator, point = self.catalog.operators[item.operator], Point(item.axes)
+        try:
+            at = _At(item, operator, point, reason_to_skip(operator, point))
+        except Exception as error:  # the operator's own code
+            found = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
+            yield from (item.failed(name, **found) for name in item.variants)
+            return
+        for name in item.variants:
+            yield Heartbeat(name, "verify")
+            yield from self._check(at, self.catalog.find(item.operator, name))
+        if at.verified:
+            measuring = Measuring(self._job, self.catalog, self.timer, self._clocks)
+            yield from measuring.time(item, at.fixture, at.verified)
+        self._idle_since = time.perf_counter()
+
+    def _check(self, at: _At, variant: Variant) -> Iterator[Heartbeat | Cell]:
+        """Yields the variant's cell, or puts its launch into ``at.verified``."""
+        item, name, state = at.item, variant.name, self._states[variant.id]
+
+        if reason := unavailable(variant, self._job.device):
+            yield item.cell(name, Status.UNAVAILABLE, reason=reason)
+            return
+        try:
+            reason = at.redundant or reason_to_skip(variant, at.point)
+        except Exception as error:  # a variant may raise anything
+            yield item.failed(name, **wrong(error) | {"message": f"its skip= raised {first_line(error)}"})
+            return
+        if reason:
+            yield item.cell(name, Status.SKIPPED, reason=reason)
+            return
+
+        if not (state.hard_points_done or self._job.verified):
+            yield from self._check_hard_points(variant)
+        if state.rejection is not None:
+            yield item.cell(name, state.rejection.status, finding=state.rejection)
+            check_context(self._job.device)
+            return
+        if reason := self._out_of_time(variant, at.kind):
+            yield item.cell(name, Status.SKIPPED, reason=reason)
+            return
+        try:
+            launch = self._check_point(at, variant)
+        except LeftOut as left_out:
+            yield item.cell(name, Status.SKIPPED, reason=left_out.reason)
+        except _NoInputs as error:
+            yield item.failed(name, error=type(error.__cause__).__name__, message=str(error))
+            check_context(self._job.device)
+        except Exception as error:  # a variant may raise anything
+            yield item.failed(name, **wrong(error))
+            check_context(self._job.device)
+        else:
+            if self._job.timed and not state.interpreted and not item.at_capacity:
+                at.verified[name] = launch
+            else:
+                remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
+                metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
+                yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
+
+    def _check_hard_points(self, variant: Variant) -> Iterator[Heartbeat]:
+        """Up to the first hard point or sequence that the variant does not pass."""
+        state = self._states[variant.id]
+        state.hard_points_done = True
+        findings: list[Finding] = []
+        for finding in self._findings(variant):
+            yield Heartbeat(variant.name, "verify")
+            findings.append(finding)
+            if finding.status.is_bad:
+                state.rejection = finding
+                return
+        if is_unverified(findings):
+            left_out_by = "skip= and limits= leave" if variant.limits else "skip= leaves"
+            message = f"unverified: its {left_out_by} out every hard point"
+            state.rejection = Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
+
+    def _check_point(self, at: _At, variant: Variant) -> Callable[[], Any]:
+        """The variant's launch, set up on the fixture of the point and verified there. Raises LeftOut, _NoInputs, and
+        whatever the variant does.
+        """
+        item, state = at.item, self._states[variant.id]
+        with nvtx_range(item.key(variant.name), "verify", at.values):
+            try:
+                at.fixture = at.fixture or Fixture(
+                    at.operator,
+                    at.point,
+                    self._job.device,
+                    self._job.seed,
+                    batches=2 if item.at_capacity else 3,
+                    placement=0 if self.timer and at.kind == SWEEP else None,
+                )
+                _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
+            except Exception as error:  # the operator's own code, or memory
+                raise _NoInputs(f"no inputs at this point: {first_line(error)}") from error
+            if item.at_capacity and is_beyond(variant, at.fixture):
+                raise LeftOut(Reason(code=Code.BEYOND_LIMITS))
+            with self._counting(variant, at.kind):
+                once = state.interpreted or item.at_capacity or self._job.verified
+                return verify_cell(at.fixture, variant, once=once)
+
+    @contextmanager
+    def _counting(self, variant: Variant, kind: str) -> Iterator[None]:
+        """Count the seconds against the variant's budget if Triton's interpreter runs meanwhile; so does torch.compile,
+        which compiles again for other sizes, beside the points of a sweep. A point at capacity and a random batch may
+        take a share of it.
+        """
+        state, budget_s = self._states[variant.id], self._job.measure.interpreter_budget_s
+        began, launches_before = time.perf_counter(), self._interpreter.launches
+        try:
+            with self._interpreter.limited(math.inf if kind == SWEEP else budget_s / SHARES):
+                yield
+        except Exception:
+            if self._interpreter.ran_out:
+                raise LeftOut(self._budget_spent) from None
+            raise
+        finally:
+            interpreted = self._interpreter.launches > launches_before
+            state.interpreted = state.interpreted or interpreted
+            compiled = COMPILER in variant.requires and kind != SWEEP
+            if interpreted or compiled:
+                state.slow_s[kind] += time.perf_counter() - began
+
+    @property
+    def _budget_spent(self) -> Reason:
+        return Reason(code=Code.INTERPRETER_BUDGET, seconds=self._job.measure.interpreter_budget_s)
+
+    def _out_of_time(self, variant: Variant, kind: str) -> Reason | None:
+        """Why a variant is not run at another point, or on another batch."""
+        spent = self._states[variant.id].slow_s[kind] > self._job.measure.interpreter_budget_s
+        return self._budget_spent if spent else None
+
+    # --- decode loops -------------------------------------------------------------------------------------------------
+
+    def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
+        """All stacks of a decode loop. Raises ContextLost."""
+        from harness.session.loop_evaluator import LoopEvaluator
+
+        self._loops = self._loops or LoopEvaluator(self, self._job.seed, self._job.device)
+        return self._loops.loop(item)
+
+    def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Cell]:
+        """Check a variant at its hard points and at an item's point. Yields its cell only if it must not be timed."""
+        return self._check(_At(item, self.catalog.operators[item.operator], point, redundant=None), variant)
+
+    def ramp(self, seconds: float) -> None:
+        """Bring the clock of a GPU up."""
+        if self.timer is not None:
+            self.timer.ramp(seconds)
+
+    # --- hard points, sequences, random batches -----------------------------------------------------------------------
+
+    def verify(self, item: Verify) -> Iterator[Checked]:
+        """What one variant, healthy or defective, does at its hard points and in its sequences, or at one place. Raises
+        ContextLost.
+        """
+        variant = self.catalog.find(item.operator, item.variant)
+        if item.limited:
+            found = map(judged_limit, self._findings(variant, only=(item.name, item.buffers)))
+        elif item.axes is not None or item.name is not None:
+            found = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
+        else:
+            found = self._findings(variant)
+        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in found)
+
+    def _findings(
+        self, variant: Variant, restricted: Operator | None = None, only: Limited | None = None
+    ) -> Iterator[Finding]:
+        """At all hard points and sequences of the operator, but those at which the variant declares a limit.
+
+        restricted: the operator with some of them. only: exactly this one, even where a limit is declared.
+        """
+        operator, state = restricted or self.catalog.operators[variant.operator], self._states[variant.id]
+        if state.bad_import is not None:
+            yield state.bad_import
+            return
+        whole = restricted is None and only is None
+        if whole and state.findings is not None:
+            yield from state.findings
+            return
+        findings: list[Finding] = []
+        with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
+            if operator.name not in self._known:
+                self._known = {operator.name: {}}
+            of = operator, variant, self._job.device, self._job.seed, self._thorough
+            known = self._known[operator.name]
+            announce = lambda place, name: self.announce(Heartbeat(variant.name, "verify", place, name))  # noqa: E731
+            for finding in check_variant(*of, only=only, known=known, announce=announce):
+                findings.append(finding)
+                yield finding
+                if finding.status.is_bad:
+                    check_context(self._job.device)
+        if whole:
+            state.findings = findings
+
+    def random_batches(self, item: RandomBatches) -> Iterator[Checked]:
+        """What one variant does on random batches. Raises ContextLost."""
+        from harness.verify.random_batches import check_random
+
+        operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)
+        state = self._states[variant.id]
+        if state.bad_import is not None:
+            yield Checked(operator=item.operator, variant=item.variant, finding=state.bad_import)
+            return
+        with nvtx_range(cell_key(operator.name, variant.name, "random batches"), "verify"):
+            for finding in check_random(
+                operator,
+                variant,
+                self._job.device,
+                self._job.seed,
+                item.count,
+                counting=lambda: self._counting(variant, RANDOM),
+                out_of_time=lambda: self._out_of_time(variant, RANDOM),
+                lost=lambda: is_context_lost(self._job.device),
+            ):
+                yield Checked(operator=item.operator, variant=item.variant, finding=finding)
+        check_context(self._job.device)
+
+
+def _restricted(operator: Operator, item: Verify) -> Operator:
+    """The operator with one of its hard points or sequences, or with a point of these axes as its only hard point."""
+    if item.axes is not None:
+        hard_points, sequences = [HardPoint(operator.label(item.axes), item.axes)], {}
+    else:
+        hard_points = [hard for hard in operator.hard_points if hard.name == item.name]
+        sequences = {name: steps for name, steps in operator.sequences.items() if name == item.name}
+    return replace(operator, hard_points=hard_points, sequences=sequences)

@@ -1,0 +1,103 @@
+"""Imports the files of --variants in a separate process, before the parent does: an import may end, hang or break its
+process, and then the parent can still say so in a sentence. Never imports torch itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from harness import interpreter
+from harness.discover import DiscoveryError, import_file
+from harness.session import fork_server
+from harness.session.worker import EXIT_LIMIT_S, RunError, how_it_ended, kill_group
+from harness.wording import first_line
+
+
+class ImportProbe:
+    """The process, which starts at once. device: "cuda" or "cpu". Raises RunError where the system starts none."""
+
+    def __init__(self, files: Sequence[str], device: str) -> None:
+        self._files = files
+        try:
+            self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+            self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
+        except (OSError, EOFError) as error:
+            raise RunError(
+                f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
+            ) from None
+        theirs.close()
+
+    def wait(self, limit_s: float) -> None:
+        """Raises DiscoveryError for a file that cannot be imported, or not within ``limit_s`` seconds."""
+        file = self._files[0]  # before it says which one it imports, it loads torch
+        try:
+            while self._connection.poll(limit_s):
+                file, problem = self._connection.recv()
+                if problem is not None:
+                    raise DiscoveryError(f"--variants {file}: {problem}")
+                if not file:
+                    return
+        except (EOFError, OSError):
+            self._process.join(EXIT_LIMIT_S)
+            code = self._process.exitcode
+            how = "closed all its files" if code is None else how_it_ended(code)
+            raise DiscoveryError(f"--variants {file}: the process that imported it {how}") from None
+        raise DiscoveryError(f"--variants {file}: its import has not ended after {limit_s:g} s")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join(EXIT_LIMIT_S)
+        kill_group(self._process.pid)
+        self._connection.close()
+
+
+@contextmanager
+def probing(files: Sequence[str], device: str) -> Iterator[ImportProbe | None]:
+    """A probe of some files that ends with the context; None where there is no file."""
+    if not files:
+        yield None
+        return
+    probe = ImportProbe(files, device)
+    try:
+        yield probe
+    finally:
+        probe.close()
+
+
+def _import_all(connection: Connection, files: Sequence[str], device: str) -> None:
+    """Body of the process. Sends (file, None) before each import, (file, problem) for one that fails, and ("", None) at
+    the end. What it prints is dropped, as the parent imports the same files again.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    interpreter.choose(device)
+    for file in files:
+        connection.send((file, None))
+        problem = None
+        try:
+            import_file(Path(file))
+        except DiscoveryError as error:
+            problem = str(error).removeprefix(f"--variants {file}: ")
+        except BaseException as error:
+            problem = f"cannot be imported: {first_line(error)}"
+        if problem is None and _closed_a_stream():
+            problem = "its import closes standard output or standard error"
+        if problem is not None:
+            connection.send((file, problem))
+    connection.send(("", None))
+    connection.close()
+    os._exit(0)
+
+
+def _closed_a_stream() -> bool:
+    with suppress(OSError):
+        for descriptor in (1, 2):
+            os.fstat(descriptor)
+        return any(stream is not None and stream.closed for stream in (sys.stdout, sys.stderr))
+    return True

@@ -1,0 +1,62 @@
+"""Keeps the workers of one run for the next run of the same command. They are calibrated already, and know which
+variants passed their hard points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from msgspec import structs
+
+from harness.session.messages import Job
+from harness.session.worker import Worker
+
+
+class KeptWorkers:
+    """``start`` makes the workers of a Session, as Worker does. ``close`` ends those that no run uses."""
+
+    def __init__(self) -> None:
+        self._idle: list[_KeptWorker] = []
+
+    def start(self, job: Job) -> Worker:
+        """The worker of an earlier run with the same job, or a new one instead of it."""
+        for worker in [one for one in self._idle if (one.job.role, one.job.gpu) == (job.role, job.gpu)]:
+            self._idle.remove(worker)
+            if _same(worker.job, job):
+                return worker
+            worker.end()
+        return _KeptWorker(job, self._idle.append)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().end()
+
+
+class _KeptWorker(Worker):
+    """A worker that goes on when its run closes it, unless ``wait_s`` is 0, as after an error."""
+
+    def __init__(self, job: Job, keep: Callable[[_KeptWorker], None]) -> None:
+        super().__init__(job)
+        self.job, self._keep = job, keep
+
+    def request_exit(self) -> None:
+        pass
+
+    def close(self, wait_s: float = 30.0) -> None:
+        if wait_s and self._process.is_alive():
+            self._keep(self)
+        else:
+            super().close(0)
+
+    def end(self) -> None:
+        super().request_exit()
+        super().close()
+
+
+def _same(one: Job, other: Job) -> bool:
+    """Whether two jobs differ only in what a worker on a GPU does not use: time budget and sources to compile."""
+    ours, theirs = (
+        replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (one, other)
+    )
+    return ours == theirs

@@ -1,0 +1,178 @@
+"""The worker's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
+
+A stack that fails in verification, in set-up or in a block is left out; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from msgspec import structs
+
+from harness.config.sweep import cells
+from harness.config.work_items import LoopItem, PlannedStack
+from harness.decode_loop.expected import ExpectedBlock, expect
+from harness.decode_loop.loop import DecodeLoop, LoopMismatch, Settings, tables_of
+from harness.decode_loop.state import Part
+from harness.decode_loop.workload import Workload, make_workload
+from harness.records.decode_loop import Loop, LoopBlock
+from harness.records.schema import Cell, Metrics, Status
+from harness.session.measure import check_context
+from harness.session.messages import Heartbeat
+from harness.timing.rounds import CellTimings, Placed
+from harness.verify.hard_points import wrong
+from harness.wording import printable
+
+if TYPE_CHECKING:
+    from harness.session.evaluator import Evaluator
+
+#: Samples of the operators of a step outside of the loop.
+ALONE_ROUNDS = 8
+#: Seconds of full load before a loop.
+RAMP_S = 0.2
+
+
+class LoopEvaluator:
+    """Owned by the evaluator of its process, whose catalogue, checks and timer it uses."""
+
+    def __init__(self, evaluator: Evaluator, seed: int, device: str) -> None:
+        self._evaluator, self._seed, self._device = evaluator, seed, device
+        self._outcomes: dict[tuple[str, str, str], dict[str, Any] | None] = {}
+        self._expected: dict[tuple, tuple[Workload, list[ExpectedBlock]]] = {}
+        self._alone: dict[tuple[int, int, PlannedStack], Metrics | None] = {}
+
+    def loop(self, item: LoopItem) -> Iterator[Heartbeat | Loop]:
+        """All stacks of a loop. Raises ContextLost; the session asks again for those without a line."""
+        rejected, parts = {}, {}
+        for stack in item.stacks:
+            yield Heartbeat(stack.name, "verify")
+            parts[stack.name] = self._parts(item, stack)
+            rejected[stack.name] = yield from self._verify(stack, parts[stack.name])
+        yield Heartbeat(item.stacks[0].name, "verify")
+        running = [stack for stack in item.stacks if rejected[stack.name] is None]
+        for stack in item.stacks:
+            if (problem := rejected[stack.name]) is not None:
+                yield item.line(stack.name, **problem)
+        if running:
+            yield from self._run(item, running, parts)
+
+    def _parts(self, item: LoopItem, stack: PlannedStack) -> list[Part]:
+        found = []
+        for operator_name, variant in stack.parts:
+            catalog = self._evaluator.catalog
+            operator, binding = catalog.operators[operator_name], catalog.bindings[operator_name]
+            point = operator.complete(binding.axes(item.shape))
+            found.append(Part(operator, catalog.find(operator_name, variant), binding, point))
+        return found
+
+    def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
+        """Returns why the stack cannot run, as fields of its line; None where every variant passed its hard points and
+        the loop's shape.
+        """
+        for part in parts:
+            at = cells(part.operator, part.point, [part.variant])
+            key = (part.operator.name, part.variant.name, at.point)
+            if key not in self._outcomes:
+                self._outcomes[key] = None
+                for event in self._evaluator.check_at(at, part.point, part.variant):
+                    if isinstance(event, Cell):
+                        self._outcomes[key] = _left_out(event)
+                    else:
+                        yield Heartbeat(stack.name, "verify")
+            if (problem := self._outcomes[key]) is not None:
+                return problem
+        return None
+
+    def _run(
+        self, item: LoopItem, running: Sequence[PlannedStack], parts: dict[str, list[Part]]
+    ) -> Iterator[Heartbeat | Loop]:
+        config, point = item.config, item.at
+        key = (point.concurrency, point.next_n, point.scheduling)
+        if key not in self._expected:
+            workload, blocks = make_workload(item, self._seed), []
+            for block in expect(workload, parts[running[0].name]):
+                yield Heartbeat(running[0].name, "verify")  # the references are slow
+                blocks.append(block)
+            self._expected = {key: (workload, blocks)}
+        workload, blocks = self._expected[key]
+        settings = Settings(
+            device=self._device,
+            model_step_us=point.model_step_us,
+            host_step_us=config.host_step_us,
+            is_async=point.scheduling == "async",
+            full_graph=point.graph == "full",
+        )
+        loop = DecodeLoop(workload, blocks, settings, tuple(tables_of(parts[running[0].name], workload)))
+        waits = self._device == "cuda" and not settings.is_async and not settings.full_graph
+        found: dict[str, list[LoopBlock]] = {}
+        waited: dict[str, list[float]] = {stack.name: [] for stack in running}
+        ended: dict[str, Loop] = {}
+        for stack in running:
+            yield Heartbeat(stack.name, "verify")
+            try:
+                loop.set_up(stack.name, parts[stack.name])
+                found[stack.name] = []
+            except Exception as error:  # a variant may raise anything
+                ended[stack.name] = self._ended(item, loop, stack, error)
+        self._evaluator.ramp(RAMP_S)
+        # Turn -1 warms up: it is checked as the others are, and not recorded.
+        for number in range(-1, config.blocks):
+            for stack in running if number % 2 == 0 else running[::-1]:
+                if stack.name in ended:
+                    continue
+                yield Heartbeat(stack.name, "block")
+                try:
+                    block = loop.block(stack.name, max(number, 0), item.key(stack.name), vars(point))
+                    if number >= 0:
+                        found[stack.name].append(block)
+                        waited[stack.name] += loop.waited_us(stack.name) if waits else []
+                except Exception as error:  # a variant may raise anything
+                    ended[stack.name] = self._ended(item, loop, stack, error)
+        for stack in running:
+            yield Heartbeat(stack.name, "block")
+            if stack.name not in ended:
+                try:
+                    more = {
+                        "alone": self._timed_alone(loop, item, stack),
+                        "waited_us": waited[stack.name],
+                        "trace": loop.trace(stack.name),
+                    }
+                    yield item.line(stack.name, Status.PASSED, blocks=found[stack.name], **more)
+                    continue
+                except Exception as error:
+                    ended[stack.name] = self._ended(item, loop, stack, error)
+            yield ended[stack.name]
+
+    def _ended(self, item: LoopItem, loop: DecodeLoop, stack: PlannedStack, error: Exception) -> Loop:
+        """The line of a stack that failed. Raises ContextLost where the error took the context with it."""
+        loop.drop(stack.name)
+        check_context(self._device)
+        if isinstance(error, LoopMismatch):
+            return item.failed(stack.name, status=Status.MISMATCH, message=printable(str(error)))
+        return item.failed(stack.name, **wrong(error))
+
+    def _timed_alone(self, loop: DecodeLoop, item: LoopItem, stack: PlannedStack) -> Metrics | None:
+        """The operators of a step timed outside of the loop, as cells of a sweep are, once for all loops of a shape;
+        None on a CPU.
+        """
+        timer, key = self._evaluator.timer, (item.at.concurrency, item.at.next_n, stack)
+        if timer is None:
+            return None
+        if key not in self._alone:
+            alone = Placed(loop.launch_alone(stack.name))
+            timings = CellTimings(timer.stopwatch(alone, stream_rounds=ALONE_ROUNDS))
+            for _ in range(ALONE_ROUNDS):
+                timings.add_sample()
+            torch.cuda.synchronize()
+            self._alone[key] = timings.metrics(bytes_moved=0)
+        return self._alone[key]
+
+
+def _left_out(cell: Cell) -> dict[str, Any]:
+    """Why a variant that has a cell instead of a launch does not take part, as fields of its stack's line."""
+    if cell.finding is not None:
+        return {"status": cell.status, "finding": structs.replace(cell.finding, variant=cell.variant_id)}
+    status = Status.SKIPPED if cell.status is Status.PASSED else cell.status
+    return {"status": status, "reason": structs.replace(cell.reason, variant=cell.variant_id)}

@@ -1,0 +1,216 @@
+"""Times the variants of one point in turns, watches the process around every sample, and hands on what was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from harness.checks import Mismatch
+from harness.config.work_items import Cells
+from harness.contract import Variant
+from harness.discover import Catalog
+from harness.nvtx_ranges import nvtx_range
+from harness.records.schema import Cell, Status
+from harness.session.messages import Heartbeat, Job, Outputs
+from harness.timing.cpu_stopwatch import CpuStopwatch
+from harness.timing.host_lock import lock_of
+from harness.timing.rounds import PLACEMENTS, CellTimings, Placed, Stopwatch, interleave
+from harness.verify.buffers import POISONS
+from harness.verify.fixture import Fixture, synchronize
+from harness.verify.hard_points import wrong
+from harness.verify.output_probe import OutputProbe
+from harness.verify.process_state import unchanged_process
+from harness.wording import first_line
+
+if TYPE_CHECKING:
+    from harness.timing.clocks import Clocks, Reading
+    from harness.timing.cuda_timer import CudaTimer
+
+#: Seconds of full load before each point, and before a sample is taken again.
+RAMP_S = 0.02
+
+
+class ContextLost(Exception):
+    """A variant destroyed the CUDA context; only a new process can go on."""
+
+
+def check_context(device: str) -> None:
+    """Raises ContextLost."""
+    if device == "cuda":
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:  # whatever CUDA raises, the context is gone
+            raise ContextLost(first_line(error)) from error
+
+
+def is_context_lost(device: str) -> bool:
+    try:
+        check_context(device)
+    except ContextLost:
+        return True
+    return False
+
+
+def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
+    """The launch of a verified variant on other buffers. Raises Mismatch if it is wrong there."""
+    launch = place.setup(variant)
+    place.outputs.poison(POISONS[0])
+    before = place.outputs.snapshot()
+    launch()
+    synchronize(place.device)
+    try:
+        place.compare(0, before, place.outputs.buffers)
+    except Mismatch as mismatch:
+        raise mismatch.within("set up again on other buffers") from None
+    return launch
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """An item while it is timed. values: of its axes, for NVTX. places: sets of buffers that its launches work on."""
+
+    item: Cells
+    values: Mapping[str, int | float | str]
+    places: Sequence[Fixture]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What one process times with; timer and clocks are None on a CPU."""
+
+    job: Job
+    catalog: Catalog
+    timer: CudaTimer | None
+    clocks: Clocks | None
+
+    def time(
+        self, item: Cells, fixture: Fixture, launches: Mapping[str, Callable[[], Any]]
+    ) -> Iterator[Heartbeat | Outputs | Cell]:
+        """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take samples in
+        turns, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
+
+        launches: variant -> its launch, set up on ``fixture``. Raises ContextLost.
+        """
+        at = _Timed(item, fixture.operator.values(fixture.point), fixture.places(PLACEMENTS if self.timer else 1))
+        if self.timer:
+            with nvtx_range("ramp", "ramp"):
+                self.timer.ramp(RAMP_S)
+        readings = self._read_clocks()
+        variants = {name: self.catalog.find(item.operator, name) for name in launches}
+        stopwatches = yield from self._warm_up(at, variants, launches)
+        if not stopwatches:
+            return
+        timings = yield from self._take_samples(at, stopwatches)
+        if len(timings) > 1 and any(timing.error for timing in timings.values()):
+            # Before any cell is yielded: if one lost the context, all are asked for again, one by one.
+            check_context(self.job.device)
+        readings += self._read_clocks()
+        new_inputs = fixture.add_batch(item.check_seed)
+        for name, timing in timings.items():
+            error, when, outputs = timing.error, "timing", []
+            if error is None:
+                try:
+                    with self._watched(at, name, "verify"):
+                        outputs = self._outputs(at, name, new_inputs, timing.stopwatch)
+                except Exception as raised:  # a variant may raise anything
+                    error, when = raised, "after_timing"
+            if error is None:
+                yield from outputs
+                yield self._cell(at, name, timing, readings)
+            else:
+                yield item.failed(name, when=when, **wrong(error))
+                check_context(self.job.device)
+
+    def _read_clocks(self) -> list[Reading]:
+        reading = self.clocks.read() if self.clocks else None
+        return [reading] if reading else []
+
+    def _warm_up(
+        self, at: _Timed, variants: Mapping[str, Variant], launches: Mapping[str, Callable[[], Any]]
+    ) -> Generator[Heartbeat | Cell, None, dict[str, Stopwatch]]:
+        """A stopwatch for each variant; one that cannot be prepared gets its cell here."""
+        output_probes = [OutputProbe(place) for place in at.places]
+        # The cross-check of the estimators is part of the proof.
+        rounds = {"stream_rounds": 0} if self.job.verified else {}
+        stopwatches: dict[str, Stopwatch] = {}
+        for name, launch in launches.items():
+            yield Heartbeat(name, "measure")
+            try:
+                with self._watched(at, name, "warmup"):
+                    launches_there = [launch, *(_set_up(place, variants[name]) for place in at.places[1:])]
+                    placed = [
+                        Placed(one, output_probe, place.rewrite_inputs)
+                        for one, output_probe, place in zip(launches_there, output_probes, at.places, strict=True)
+                    ]
+                    stopwatches[name] = (
+                        self.timer.stopwatch(*placed, **rounds)
+                        if self.timer
+                        else CpuStopwatch(launch, output_probes[0], lock_of(self.job.host_lock))
+                    )
+            except Exception as error:  # a variant may raise anything
+                yield at.item.failed(name, **wrong(error))
+                check_context(self.job.device)
+        return stopwatches
+
+    def _take_samples(
+        self, at: _Timed, stopwatches: Mapping[str, Stopwatch]
+    ) -> Generator[Heartbeat, None, dict[str, CellTimings]]:
+        """Samples of all variants, in interleaved rounds with a heartbeat each."""
+
+        def throttle_reason() -> str | None:
+            reason = self.clocks.throttle_reason(self.clocks.read(power=False)) if self.clocks else None
+            if reason:
+                self.timer.ramp(RAMP_S)
+            return reason
+
+        timings: dict[str, CellTimings] = {}
+        for timings in interleave(
+            stopwatches,
+            min_rounds=self.job.measure.min_rounds,
+            max_rounds=self.job.measure.max_rounds,
+            budget_s=at.item.budget_s or 0.0,
+            now_s=time.perf_counter,
+            around=lambda name: self._watched(at, name, "measure"),
+            throttle_reason=throttle_reason,
+        ):
+            yield Heartbeat(next(iter(timings)), "measure")
+        return timings
+
+    def _outputs(self, at: _Timed, name: str, batch: int, stopwatch: Stopwatch) -> list[Outputs]:
+        """What the timed closure, and its largest graph, write for inputs that neither was timed on. Raises Mismatch
+        where they write anywhere else.
+        """
+        item, place = at.item, at.places[stopwatch.place]
+        replay, outputs = stopwatch.replay, []
+        for what, run, poison in (
+            ("a call", stopwatch.launch, POISONS[0]),
+            ("a replay of its graph", replay, POISONS[1]),
+        ):
+            if run is not None:
+                place.run(run, batch, poison)
+                contents = place.contents(replayed=run is replay)
+                made = {"what": what, "poison": poison, "contents": contents, "check_seed": item.check_seed}
+                outputs.append(Outputs(operator=item.operator, variant=name, axes=item.axes, point=item.point, **made))
+        place.fill(0)
+        return outputs
+
+    def _cell(self, at: _Timed, name: str, timing: CellTimings, readings: Sequence[Reading]) -> Cell:
+        """The samples of one variant."""
+        metrics = timing.metrics(
+            at.places[0].bytes_moved,
+            placements=len(at.places),
+            sm_clock_mhz=[reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None],
+            power_w=[reading.power_w for reading in readings if reading.power_w is not None],
+        )
+        return at.item.cell(name, Status.PASSED, metrics=metrics)
+
+    @contextmanager
+    def _watched(self, at: _Timed, variant: str, phase: str) -> Iterator[None]:
+        """Around everything a variant does here: its NVTX range, and the check that it left the process as it was."""
+        with unchanged_process(self.job.device), nvtx_range(at.item.key(variant), phase, at.values):
+            yield

@@ -1,0 +1,156 @@
+"""The messages between a session and its worker processes: plain data, as MessagePack. Never imports torch.
+
+A worker begins with a Job, and answers Done when its device is up, or Fatal. Then it is sent Calibrate, work items and
+Outputs, at last an empty message. Each is answered with its events as they happen, then Done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness.config.load import Measure
+from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
+from harness.records.decode_loop import Loop
+from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment
+
+Role = Literal["evaluate", "audit"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is started with.
+
+    timed:    whether to time the variants that passed.
+    role:     which process this is: the one that verifies and times, the one that uses CUPTI, or the one that compares
+              the outputs of timed launches and imports no variant.
+    compiled: CUDA sources to compile for every architecture where there is no GPU; none for the replacement of a dead
+              worker.
+    verified: whether another run has verified every cell that will be asked for (harness/session/verified_by.py).
+    gpu:      the GPU that the process may see, as CUDA_VISIBLE_DEVICES has it; None where it takes the first one.
+    host_lock: whether to hold the host's lock while host time is measured (harness/timing/host_lock.py).
+    """
+
+    device: str
+    variant_files: tuple[str, ...]
+    seed: int
+    measure: Measure
+    timed: bool
+    role: Role = "evaluate"
+    compiled: tuple[Path, ...] = ()
+    verified: bool = False
+    gpu: str | None = None
+    host_lock: bool = False
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="line"):
+    pass
+
+
+class Calibrate(_Message):
+    """Measure what the times of this run are judged by. No other process uses the device meanwhile."""
+
+
+class Outputs(_Message, kw_only=True):
+    """What a timed variant wrote for the inputs of ``check_seed``: sent by the evaluator, and passed on to the process
+    that compares.
+
+    what:     in words: a call, or a replay of the largest graph that was timed.
+    poison:   the pattern that the outputs held before.
+    contents: output -> all of its elements, as bytes.
+    """
+
+    operator: str
+    variant: str
+    axes: dict[str, Any]
+    point: str
+    check_seed: int
+    what: str
+    poison: int
+    contents: dict[str, bytes]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return (self.variant,)
+
+    def id_of(self, variant: str) -> str:
+        return f"{self.operator}/{variant}"
+
+    def of(self, variants: Sequence[str]) -> Outputs:
+        return self
+
+
+class Heartbeat(_Message):
+    """Sent before a variant, or a stack of a decode loop, gets control, so that the session knows whom to blame if the
+    process dies or hangs.
+
+    In the phase "measure" the variants of an item take turns, with one heartbeat a round; in "block" one has control.
+    place, name: what it is verified on, of Verify and RandomBatches.
+    """
+
+    variant: str
+    phase: Literal["verify", "measure", "block", "audit"]
+    place: Place | None = None
+    name: str = ""
+
+
+class Ready(_Message):
+    """An evaluator's answer to Calibrate. compiled: CUDA source -> architecture -> "ok" or NVRTC's error (without a GPU
+    only).
+    """
+
+    environment: Environment
+    calibration: Calibration | None
+    compiled: dict[str, dict[str, str]]
+
+
+class AuditReady(_Message):
+    """An auditor's answer to Calibrate: CUPTI's samples of each calibration kernel, as fields of KernelTimes.
+
+    own:     kernel name -> samples by field.
+    spins:   nanoseconds asked for -> samples by field.
+    blocked: why CUPTI delivers nothing; None where it does.
+    """
+
+    own: dict[str, dict[str, list[float]]]
+    spins: dict[int, dict[str, list[float]]]
+    blocked: str | None
+
+
+class Compared(_Message):
+    """Whether outputs equal the reference: what is wrong with them, or None."""
+
+    variant: str
+    finding: Finding | None
+
+
+class Audited(_Message):
+    """What the auditor found for one variant. counts: counts and CUPTI times, as fields of Metrics."""
+
+    variant: str
+    counts: dict[str, Any] = {}
+    finding: Finding | None = None
+
+
+class Fatal(_Message):
+    """The process cannot go on and ends. As the answer to a Job: the device could not be brought up. To Calibrate: it
+    could not be calibrated.
+    """
+
+    reason: str
+
+
+class Done(_Message):
+    """All events of the last message have been sent."""
+
+
+#: What is sent to a worker, and what a worker sends; Segments come from the session of another node.
+Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
+Event = Heartbeat | Ready | AuditReady | Cell | Loop | Segment | Checked | Outputs | Compared | Audited | Fatal | Done
+encode = msgspec.msgpack.Encoder().encode
+message_of = msgspec.msgpack.Decoder(Message).decode
+event_of = msgspec.msgpack.Decoder(Event).decode

@@ -1,0 +1,13 @@
+"""What the fork server imports: what every worker needs, whatever its role and device. No variant, as the comparing
+process must not have seen one, and no Triton, as each worker chooses whether to interpret.
+"""
+
+import os
+from contextlib import suppress
+from importlib import import_module
+
+os.setpgid(0, 0)  # a signal to the command's group must not look like the death of a variant
+with suppress(Exception):  # a worker meets it again, and reports it
+    for _name in ("auditor", "evaluator", "comparer"):
+        import_module(f"harness.session.{_name}")
+    import_module("harness.discover").discover_operators()

@@ -1,0 +1,393 @@
+"""A session: the worker processes of one GPU, or of the CPU, which run work items and yield their outcomes.
+
+It lives in the parent process, which never touches the device. Cells that were timed are compared and audited by two
+further processes before they are yielded.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import structs
+
+from harness.analysis import estimators
+from harness.config.work_items import Cells, Checked, RandomBatches, Verify, WorkItem
+from harness.records.decode_loop import Loop
+from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Finding, Header, Place, Segment, Status
+from harness.session.attribution import FaultAttribution, on_death
+from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
+from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
+from harness.session.worker import RunError, Worker, WorkerDied
+
+#: After so many deaths while no variant had control the audit is given up for the rest of the run.
+MAX_UNATTRIBUTED_DEATHS = 3
+
+
+@dataclass(frozen=True)
+class Progress:
+    """For the console: outcomes so far of all that were asked for, and what is being done."""
+
+    done: int
+    total: int
+    doing: str
+
+
+@dataclass
+class WallTime:
+    """Seconds of a run by activity. verifying includes compilation; auditing is None where nothing is audited."""
+
+    starting: float = 0.0
+    verifying: float = 0.0
+    timing: float = 0.0
+    auditing: float | None = None
+
+    @property
+    def total(self) -> float:
+        return sum(self.by_activity().values())
+
+    def by_activity(self) -> dict[str, float]:
+        return {activity: seconds for activity, seconds in vars(self).items() if seconds is not None}
+
+
+@dataclass(frozen=True)
+class _Died:
+    """A variant ended the process, or may not run again because it did so too often."""
+
+    variant: str
+    found: dict[str, Any]
+
+
+#: What a session yields.
+Outcome = Cell | Loop | Checked | Segment | Progress
+
+
+class Session:
+    """A context manager: entering it starts the processes, leaving it ends them.
+
+    start: makes a process for a job.
+    ready: what the first process says of the device, with the auditor's times joined to its calibration.
+    """
+
+    ready: Ready
+
+    def __init__(self, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
+        self._job, self._start = job, start
+        self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
+        self._compares = job.timed
+        self.wall_time = WallTime(auditing=0.0 if self._audits else None)
+        self._workers: list[SupervisedWorker] = []
+        self._auditor: SupervisedWorker | None = None
+        self._comparer: SupervisedWorker | None = None
+        self._cupti: AuditReady | None = None
+        self._no_audit: str | None = None
+        self._begun: set[str] = set()
+        self._process = 0
+
+    def __enter__(self) -> Session:
+        """Raises RunError."""
+        try:
+            # They bring the device up at the same time, and calibrate one after the other.
+            self._evaluator = self._started("evaluate")
+            self._auditor = self._started("audit") if self._audits else None
+            self._comparer = self._started("compare") if self._compares else None
+            self.ready = self._wait_until_ready()
+        except BaseException:
+            self.close(0)
+            raise
+        return self
+
+    def __exit__(self, error: type | None, *_: Any) -> None:
+        self.close(30.0 if error is None else 0)
+
+    def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
+        """The outcomes of all items, in order. The time budget is divided among the cells that are left. A variant that
+        ends its process fails alone: the process is replaced, and asked for the others again. Raises RunError.
+        """
+        total = left = sum(len(item.variants) for item in items)
+        for item in items:
+            if isinstance(item, Cells) and item.budget_s is None:
+                budget_left_s = max(self._job.measure.time_budget_s - self.wall_time.timing, 0.0)
+                item = structs.replace(item, budget_s=budget_left_s * len(item.variants) / left)
+            left -= len(item.variants)
+            began, before = time.monotonic(), self.wall_time.total
+            done = total - left - len(item.variants)
+            for outcome in self._cells(item) if isinstance(item, Cells) else self._others(item):
+                if isinstance(outcome, Cell | Loop):
+                    done += 1
+                elif isinstance(outcome, Heartbeat):
+                    outcome = Progress(done, total, f"{item.id_of(outcome.variant)} {item.label}".rstrip())
+                yield outcome
+            self.wall_time.verifying += time.monotonic() - began - (self.wall_time.total - before)
+        yield Progress(total, total, "")
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """End all processes; they get ``wait_s`` seconds to finish by themselves."""
+        if wait_s:
+            for worker in self._workers:
+                worker.request_exit()
+        for worker in self._workers:
+            worker.close(wait_s)
+
+    # --- items --------------------------------------------------------------------------------------------------------
+
+    def _cells(self, item: Cells) -> Iterator[Cell | Segment | Heartbeat]:
+        """Verify and time the variants of a point, compare what they wrote, audit those that were timed."""
+        item = structs.replace(item, check_seed=secrets.randbelow(2**31))
+        if self._comparer:
+            self._comparer.prepare(item)
+        wrong: dict[str, Finding] = {}
+        for batch in self._batches(item):
+            to_audit: list[Cell] = []
+            for event in self._settled(self._evaluator, item, batch):
+                if isinstance(event, Outputs):
+                    if event.variant not in wrong and (finding := self._compared(event)):
+                        wrong[event.variant] = finding
+                elif isinstance(event, Cell):
+                    event = structs.replace(event, process=self._process)
+                    if finding := wrong.get(event.variant):
+                        event = structs.replace(event, status=finding.status, finding=finding, metrics=None)
+                    if self._audits and event.was_timed:
+                        to_audit.append(event)
+                    else:
+                        yield event
+                elif isinstance(event, _Died):
+                    yield structs.replace(item.failed(event.variant, **event.found), process=self._process)
+                else:
+                    yield event
+            yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
+
+    def _batches(self, item: Cells) -> list[list[str]]:
+        """At the first point of an operator the variants that take long to verify come behind the others, whose times
+        need not wait for them. From the second one on, and where another run has verified them, all take turns.
+        """
+        first = item.operator not in self._begun
+        self._begun.add(item.operator)
+        slow = item.slow if first and self._job.timed and not self._job.verified else ()
+        parts = [one for one in item.variants if one not in slow], [one for one in item.variants if one in slow]
+        return [part for part in parts if part]
+
+    def _others(self, item: WorkItem) -> Iterator[Checked | Loop | Segment | Heartbeat]:
+        for event in self._settled(self._evaluator, item, item.variants):
+            if isinstance(event, _Died):
+                event = item.failed(event.variant, **event.found)
+            yield structs.replace(event, process=self._process) if isinstance(event, Loop) else event
+
+    def _compared(self, outputs: Outputs) -> Finding | None:
+        """What is wrong with the outputs of a timed launch."""
+        finding = None
+        for event in self._settled(self._comparer, outputs, outputs.variants):
+            if isinstance(event, Compared):
+                finding = event.finding
+            elif isinstance(event, _Died):
+                message = f"{outputs.what} could not be checked: {event.found['message']}"
+                found = {"status": Status.FAILED, "when": "after_timing", "message": message}
+                finding = Finding(place=Place.POINT, name=outputs.point, **found)
+        return finding
+
+    def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
+        """The cells with the auditor's findings. One that cannot be audited is kept and says why."""
+        if not cells:
+            return
+        began, pending = time.monotonic(), {cell.variant: cell for cell in cells}
+        if self._no_audit is None:
+            try:
+                for event in self._settled(self._auditor, item, list(pending)):
+                    if isinstance(event, Audited):
+                        yield _with_audit(pending.pop(event.variant), event)
+                    elif isinstance(event, _Died):
+                        yield _unaudited(pending.pop(event.variant), event.found["message"])
+            except RunError as error:
+                if self._no_audit is None:
+                    self._give_up_audit(str(error))
+        for cell in pending.values():
+            yield _unaudited(cell, self._no_audit or "the second process did not answer")
+        self.wall_time.auditing += time.monotonic() - began
+
+    def _settled(self, worker: SupervisedWorker, item: Any, batch: Collection[str]) -> Iterator[Any]:
+        """The events of some variants of an item, and a _Died for each that ended the process. Raises RunError where
+        the process cannot be replaced.
+        """
+        pending, died_before, batches = list(batch), False, [list(batch)]
+        for name in batch:
+            if deaths := worker.excluded(item.id_of(name)):
+                text = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
+                pending.remove(name)
+                yield _Died(name, {"check": "no_crash", "message": text, "deaths": deaths.count})
+        while batches:
+            asked = [name for name in batches.pop(0) if name in pending]
+            if not asked:
+                continue
+            death = None
+            try:
+                for event in worker.ask(item.of(asked)):
+                    if isinstance(event, Cell | Loop | Audited | Compared):
+                        if event.variant not in pending:
+                            raise WorkerDied(f"the worker process sent {event.variant}, which it was not asked for")
+                        pending.remove(event.variant)
+                    yield event
+                lost = [name for name in asked if name in pending]
+                if lost and not isinstance(item, Verify | RandomBatches):  # of which any number of findings may come
+                    raise WorkerDied(f"the worker process finished without an outcome of {', '.join(lost)}")
+            except WorkerDied as error:
+                death = error
+            if worker is self._evaluator:
+                self.wall_time.timing += worker.attribution.timing_s
+            if death is None:
+                continue
+            attribution = worker.attribution
+            failed, again = on_death(asked, attribution, died_before)
+            batches[:0] = again
+            if attribution.culprit is None:
+                died_before = True
+                worker.unattributed_deaths += 1
+            if failed is not None:
+                worker.blame(item.id_of(failed), death)
+                if failed in pending:
+                    pending.remove(failed)
+                    yield _Died(failed, _found(item, attribution, death))
+            yield from self._replaced(worker, death)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _started(self, role: str) -> SupervisedWorker:
+        worker = SupervisedWorker(replace(self._job, role=role), self._start)
+        self._workers.append(worker)
+        return worker
+
+    def _wait_until_ready(self) -> Ready:
+        """Raises RunError."""
+        began = time.monotonic()
+        self._evaluator.started(self._evaluator.wait_until_up)
+        if self._auditor and self._no_audit is None:
+            try:  # nothing that it does to the device from here on is unsolicited
+                self._auditor.started(self._auditor.wait_until_up)
+            except RunError as error:
+                self._give_up_audit(str(error))
+        ready = self._evaluator.started()
+        if self._auditor:
+            if self._cupti is None and self._no_audit is None:
+                self._calibrate_auditor()
+            ready = self._joined(ready)
+        self.wall_time.starting += time.monotonic() - began
+        return ready
+
+    def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
+        """Start a process anew. Raises RunError."""
+        if worker is self._auditor:
+            if worker.unattributed_deaths >= MAX_UNATTRIBUTED_DEATHS:
+                raise RunError(f"the second process died although no variant had control: {death}")
+            worker.restart()
+            self._calibrate_auditor()
+            if self._no_audit is not None:
+                raise RunError(self._no_audit)
+            return
+        worker.restart()
+        if worker is self._evaluator:
+            self._process += 1
+            yield segment(self._wait_until_ready(), str(death), self._job.measure.cache, self._process)
+        else:
+            worker.started(worker.wait_until_up)
+
+    def _calibrate_auditor(self) -> None:
+        """Where it cannot be, nothing is audited any more."""
+        try:
+            answer = self._auditor.started()
+        except RunError as error:
+            self._give_up_audit(str(error))
+            return
+        if answer.blocked is not None:
+            self._give_up_audit(answer.blocked)
+        else:
+            self._cupti = answer
+
+    def _give_up_audit(self, reason: str) -> None:
+        self._no_audit = reason
+        self._auditor.close(wait_s=0)
+
+    def _joined(self, ready: Ready) -> Ready:
+        """The evaluator's answer with CUPTI's times of the calibration kernels, or with a note why there are none."""
+        if self._no_audit is not None:
+            notes = (*ready.environment.notes, f"not audited: {self._no_audit}")
+            return structs.replace(ready, environment=structs.replace(ready.environment, notes=notes))
+        return structs.replace(ready, calibration=_with_cupti(ready.calibration, self._cupti))
+
+
+def _found(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[str, Any]:
+    """Fields of the Finding of a death."""
+    culprit = attribution.culprit
+    found = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
+    if attribution.place is not None:
+        found |= {"place": attribution.place, "name": attribution.name}
+    return found
+
+
+# --- calibration and audit --------------------------------------------------------------------------------------------
+
+
+def _with_cupti(calibration: Calibration | None, answer: AuditReady) -> Calibration | None:
+    if calibration is None:
+        return None
+    spins = {ns: structs.replace(times, **answer.spins.get(ns, {})) for ns, times in calibration.spins.items()}
+    own = {name: structs.replace(times, **answer.own.get(name, {})) for name, times in calibration.own.items()}
+    return structs.replace(calibration, spins=spins, own=own)
+
+
+def _with_audit(cell: Cell, audit: Audited) -> Cell:
+    finding = audit.finding
+    if finding is None:
+        launches = (cell.metrics.launches, audit.counts["cupti_launches"])
+        if None in launches or launches[0] == launches[1]:
+            return structs.replace(cell, metrics=structs.replace(cell.metrics, **audit.counts))
+        message = f"its graph holds {launches[0]} operations, CUPTI saw {launches[1]}"
+        found = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
+        finding = Finding(place=Place.POINT, name=cell.point, **found)
+    return structs.replace(cell, status=finding.status, finding=finding, metrics=None)
+
+
+def _unaudited(cell: Cell, reason: str) -> Cell:
+    return structs.replace(cell, metrics=structs.replace(cell.metrics, no_audit=reason))
+
+
+# --- lines of the record ----------------------------------------------------------------------------------------------
+
+
+def utc_now() -> datetime.datetime:
+    """To the second, as records have it."""
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+def header(ready: Ready, config: dict[str, Any], **plan: Any) -> Header:
+    """The first line of a record. config: as plain values. plan: the other fields of Header."""
+    return Header(
+        schema=SCHEMA_VERSION,
+        name=config["name"],
+        config=config,
+        started=utc_now().isoformat(),
+        environment=ready.environment,
+        calibration=ready.calibration,
+        uncalibrated=calibration_errors(ready, config["measure"]["cache"]),
+        compiled=ready.compiled,
+        **plan,
+    )
+
+
+def segment(ready: Ready, why: str, cache: str, process: int) -> Segment:
+    """The line of a further process."""
+    return Segment(
+        process=process,
+        started=utc_now().isoformat(),
+        why=why,
+        environment=ready.environment,
+        calibration=ready.calibration,
+        uncalibrated=calibration_errors(ready, cache),
+    )
+
+
+def calibration_errors(ready: Ready, cache: str) -> tuple[str, ...]:
+    """Why the timer of a worker is not calibrated; empty where it is, and on a CPU."""
+    return estimators.calibration_errors(ready.calibration, cache) if ready.calibration else ()

@@ -1,0 +1,129 @@
+"""A worker process that can be replaced after it died, and the record of which variant ended it how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.session.attribution import FaultAttribution
+from harness.session.messages import AuditReady, Done, Event, Fatal, Job, Message, Ready
+from harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
+
+#: A variant that ended its process this often is not run at further points.
+MAX_DEATHS = 2
+#: How often a process that dies during start-up is started. The cause, such as the kernel's OOM killer, may be
+#: gone by then.
+MAX_STARTS = 3
+
+
+@dataclass
+class Deaths:
+    """How often a variant ended its process, and how it ended the last time."""
+
+    count: int = 0
+    last_reason: str = ""
+
+
+class SupervisedWorker:
+    """Owns one worker process at a time.
+
+    start:               makes a process for a job; it begins at once.
+    attribution:         who had control in the latest item.
+    unattributed_deaths: how often the process died while no variant had control.
+    """
+
+    def __init__(self, job: Job, start: Callable[[Job], Worker]) -> None:
+        self._job, self._start = job, start
+        self._worker = start(job)
+        self._closed = False
+        self._deaths: dict[str, Deaths] = {}
+        self._preparing: Iterator[Event] = iter(())
+        self.attribution = FaultAttribution()
+        self.unattributed_deaths = 0
+
+    def wait_until_up(self) -> Done | Fatal:
+        """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
+        return self._survived(lambda worker: worker.up)
+
+    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
+        """What the process says of its calibration. Raises WorkerDied, and is closed then."""
+        return self._survived(lambda worker: worker.ready)
+
+    def _survived(self, answer: Callable[[Worker], Any]) -> Any:
+        """A process that dies first is started MAX_STARTS times in all, one that hangs only once."""
+        starts = 1
+        while True:
+            try:
+                return answer(self._worker)
+            except WorkerDied as death:
+                if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
+                    self.close(wait_s=0)
+                    raise
+                self._worker.close(wait_s=0)
+                self._worker = self._start(self._job)
+                starts += 1
+
+    def started(self, wait: Callable[[], Any] | None = None) -> Any:
+        """The answer of a process that a run cannot do without, by default of ``wait_until_ready``. Raises RunError."""
+        try:
+            answer = (wait or self.wait_until_ready)()
+        except WorkerDied as death:
+            raise RunError(f"the worker could not start: {death}") from None
+        if isinstance(answer, Fatal):
+            raise RunError(f"the device cannot be used: {answer.reason}")
+        return answer
+
+    def prepare(self, message: Message) -> None:
+        """Sends a message without waiting for its events; a death shows at the next one."""
+        with suppress(WorkerDied):
+            self._finish_preparing()
+            if not isinstance(self.wait_until_up(), Fatal):
+                self._preparing = self._worker.ask(message)
+
+    def _finish_preparing(self) -> None:
+        for _ in self._preparing:
+            pass
+
+    def ask(self, message: Message) -> Iterator[Event]:
+        """Sends a message and yields its events. Raises WorkerDied; ``attribution`` then says who is to blame; call
+        ``restart`` before the next message.
+        """
+        self.attribution = FaultAttribution()
+        self._finish_preparing()
+        for event in self._worker.ask(message):
+            self.attribution.observe(event, time.monotonic())
+            yield event
+
+    def blame(self, variant_id: str, death: WorkerDied) -> None:
+        """Count a death against ``operator/variant``."""
+        deaths = self._deaths.setdefault(variant_id, Deaths())
+        deaths.count += 1
+        deaths.last_reason = str(death)
+
+    def excluded(self, variant_id: str) -> Deaths | None:
+        """The deaths of a variant that has too many of them to be run again; None for any other."""
+        deaths = self._deaths.get(variant_id)
+        return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
+
+    def restart(self) -> None:
+        """Replace the process, which need not compile the CUDA sources again; then ``started``."""
+        self._worker.close(wait_s=0)
+        self._preparing = iter(())
+        self._job = replace(self._job, compiled=())
+        self._worker = self._start(self._job)
+
+    def request_exit(self) -> None:
+        """Let the process finish without waiting for it."""
+        if not self._closed:
+            with suppress(WorkerDied):
+                self._finish_preparing()
+            self._worker.request_exit()
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """Let the process finish for ``wait_s`` seconds, then kill it. Closing twice is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._worker.close(wait_s)

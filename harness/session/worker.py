@@ -1,0 +1,259 @@
+"""A worker process, and the parent's handle on it. A variant can do anything to its process, so only workers touch the
+device.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from multiprocessing.connection import Connection
+from typing import Any
+
+from harness import interpreter
+from harness.config.work_items import Cells, LoopItem, RandomBatches, Verify
+from harness.session import fork_server
+from harness.session.messages import (
+    AuditReady,
+    Calibrate,
+    Done,
+    Event,
+    Fatal,
+    Job,
+    Message,
+    Outputs,
+    Ready,
+    encode,
+    event_of,
+    message_of,
+)
+from harness.session.worker_output import WorkerOutput, redirect_output
+from harness.wording import first_line
+
+#: Exit status of a worker whose CUDA context a variant has destroyed.
+CONTEXT_LOST = 70
+#: Seconds a worker may take to bring the device up, or to calibrate.
+START_LIMIT_S = 600.0
+#: Seconds that a process which closed its pipe may take to end.
+EXIT_LIMIT_S = 10.0
+#: Seconds that a killed process may take to vanish; the driver may have to wait for a kernel first.
+GONE_LIMIT_S = 60.0
+
+
+class RunError(Exception):
+    """No worker is available: the run cannot start, or cannot go on after a worker died. The message says why."""
+
+
+class WorkerDied(Exception):
+    """The process ended, or had to be ended, without finishing its message."""
+
+
+class WorkerSilent(WorkerDied):
+    """The process sent nothing for so long that it was killed."""
+
+
+def _serve(connection: Connection, output: Connection, job: Job) -> None:
+    """Body of the process. It ignores Ctrl-C: the parent stops asking and ends it."""
+    redirect_output(output)
+    interpreter.choose(job.device)
+    if job.gpu is not None:  # the driver looks at it when it is brought up, which no import does
+        os.environ["CUDA_VISIBLE_DEVICES"] = job.gpu
+    if job.role == "audit":
+        from harness.session.auditor import Auditor as Owner
+    elif job.role == "compare":
+        from harness.session.comparer import OutputComparer as Owner
+    else:
+        from harness.session.evaluator import Evaluator as Owner
+    import torch
+
+    from harness.session.measure import ContextLost
+
+    # The tensors on the host are small: threads would only spin, on cores that other workers need. Engines set it, too.
+    torch.set_num_threads(1)
+    process_id = os.getpid()
+
+    def send(event: Event) -> None:
+        if os.getpid() != process_id:  # a variant forked: the copy went on as a second worker
+            os._exit(1)
+        connection.send_bytes(encode(event))
+
+    try:
+        try:
+            owner = Owner(job)
+            owner.bring_up()
+        except Exception as error:  # there is nothing to clean up yet
+            send(Fatal(first_line(error)))
+            return
+        owner.announce = send
+        send(Done())
+        while received := connection.recv_bytes():
+            for event in _events(owner, message_of(received)):
+                send(event)
+            send(Done())
+        owner.close()
+    except ContextLost:
+        connection.close()
+        os._exit(CONTEXT_LOST)
+    except (EOFError, BrokenPipeError):  # the parent is gone
+        os._exit(1)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a variant raised no Exception, or an event cannot be encoded
+        with suppress(OSError):
+            send(Fatal(first_line(error)))
+        connection.close()
+        os._exit(1)
+
+
+def _events(owner: Any, message: Message) -> Iterator[Event]:
+    match message:
+        case Calibrate():
+            return iter([owner.ready()])
+        case Cells():
+            return owner.cells(message)
+        case Verify():
+            return owner.verify(message)
+        case RandomBatches():
+            return owner.random_batches(message)
+        case LoopItem():
+            return owner.loop(message)
+        case Outputs():
+            return owner.compare(message)
+
+
+class Worker:
+    """The parent's handle on one worker process, which begins its job at once.
+
+    Raises RunError where the system starts no process or thread.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        process = None
+        try:
+            self._connection, theirs = fork_server.CONTEXT.Pipe()
+            self._worker_output = WorkerOutput(fork_server.CONTEXT)
+            process = fork_server.started(_serve, (theirs, self._worker_output.writer, job), "device worker")
+            theirs.close()
+            self._worker_output.listen()
+        except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
+            if process is not None:
+                process.kill()
+            raise RunError(
+                f"could not start a worker process: {first_line(error)}; see the system's limits with ulimit -a"
+            ) from None
+        self._process = process
+
+    @cached_property
+    def up(self) -> Done | Fatal:
+        """Waits until the process has brought the device up. Raises WorkerDied."""
+        return self._receive(START_LIMIT_S, "it should have been ready by then")
+
+    @cached_property
+    def ready(self) -> Ready | AuditReady | Fatal:
+        """Has the process calibrate, and waits for it. Raises WorkerDied."""
+        if isinstance(self.up, Fatal):
+            return self.up
+        self._send(Calibrate())
+        answer = self._receive(START_LIMIT_S, "it should have been ready by then")
+        if not isinstance(answer, Fatal):
+            self._receive(START_LIMIT_S, "it should have been ready by then")  # Done
+        return answer
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.pid
+
+    def ask(self, message: Message) -> Iterator[Event]:
+        """Sends a message and returns its events. Raises WorkerDied, at once or from the iterator, if the process ends,
+        or sends nothing for too long, before Done.
+        """
+        self._send(message)
+        return self._events()
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._connection.send_bytes(encode(message))
+        except OSError:
+            raise WorkerDied(self._exit_reason()) from None
+
+    def _events(self) -> Iterator[Event]:
+        while not isinstance(event := self._receive(self._job.measure.timeout_s, "measure.timeout_s"), Done):
+            if isinstance(event, Fatal):
+                raise WorkerDied(f"the worker process could not go on: {event.reason}")
+            yield event
+
+    def _receive(self, limit_s: float, limit: str) -> Event:
+        try:
+            if self._connection.poll(limit_s):
+                return event_of(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            raise WorkerDied(self._exit_reason()) from None
+        except Exception as error:  # a variant wrote into the pipe
+            self._process.kill()
+            text = f"unreadable message from the worker process ({first_line(error)}), which was ended"
+            raise WorkerDied(text) from None
+        self._process.kill()
+        raise WorkerSilent(f"the worker process did not respond for {limit_s:g} s ({limit}) and was ended")
+
+    def kill(self) -> None:
+        """End the process at once, from any thread; what waits for it gets WorkerDied."""
+        self._process.kill()
+
+    def _exit_reason(self) -> str:
+        code = self._exit_code(EXIT_LIMIT_S)
+        if code is None:
+            self._process.kill()
+            return "the worker process closed its pipe without ending, and was ended"
+        if code == CONTEXT_LOST:
+            return "the CUDA context was lost"
+        return f"the worker process {how_it_ended(code)}"
+
+    def request_exit(self) -> None:
+        """Send that no more messages come; does not wait for the process to end."""
+        if self._process.is_alive():
+            with suppress(OSError):  # it ended on its own a moment ago
+                self._connection.send_bytes(b"")
+
+    def close(self, wait_s: float = 30.0) -> None:
+        """Let the process finish for ``wait_s`` seconds, then kill it and wait until it is gone."""
+        if wait_s:
+            self.request_exit()
+            self._exit_code(wait_s)
+        if self._process.is_alive():
+            self._process.kill()
+            self._exit_code(GONE_LIMIT_S)
+        kill_group(self._process.pid)
+        self._connection.close()
+        self._worker_output.close()
+
+    def _exit_code(self, wait_s: float) -> int | None:
+        """None if the process has not ended by then. Not Process.join: it waits without limit for a process that closed
+        all its files but did not end.
+        """
+        end = time.monotonic() + wait_s
+        while (code := self._process.exitcode) is None and time.monotonic() < end:
+            time.sleep(0.005)
+        return code
+
+
+def kill_group(leader: int) -> None:
+    """End what a process, which has ended itself, has left behind in its group."""
+    with suppress(OSError):  # nothing
+        os.killpg(leader, signal.SIGKILL)
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code as multiprocessing has it, in words."""
+    return f"ended with exit code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+
+
+def _signal_name(number: int) -> str:
+    """The signal's name; real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,61 @@
+"""Globs over the cells of a record, and what filtering keeps."""
+
+import pytest
+from msgspec import structs
+
+from harness.records.schema import Segment
+from harness.records.select import chosen, is_chosen
+from tests import factory
+from tests.harness.cli.test_cli import call
+
+CELL = structs.replace(
+    factory.cell("decode_native", "flat_view", {"batch_size": 8}, gpu=5.0), axes={"batch_size": 8, "padding": 0.0}
+)
+
+
+@pytest.mark.parametrize(
+    ("only", "expected"),
+    [
+        ([], True),
+        (["flat_view"], True),
+        (["decode_native/*"], True),
+        (["*batch_size=8"], True),
+        (["*batch_size=8,padding=0"], True),
+        (["*batch_size=1*"], False),
+        (["flat"], False),
+        (["!*/cuda*"], True),
+        (["!flat*"], False),
+        (["decode_native/*", "!flat*"], False),
+        (["cuda*", "!triton*"], False),
+    ],
+)
+def test_globs(only, expected):
+    assert is_chosen(CELL, only) is expected
+
+
+def test_a_filtered_run_keeps_the_calibration_of_every_cell():
+    run = factory.sweep_run(batch_sizes=(1, 8))
+    other = factory.calibration(factory.np.random.default_rng(7))
+    more = {"environment": run.header.environment, "calibration": other}
+    late = Segment(process=1, started="later", why="resumed", **more)
+    cells = [structs.replace(cell, process=int(i >= len(run.cells) // 2)) for i, cell in enumerate(run.cells)]
+    run = structs.replace(run, cells=cells, segments=[late])
+    kept = chosen(run, ["*/cuda_fused"])
+    assert {cell.variant for cell in kept.cells} == {"cuda_fused"}
+    assert [kept.calibration_of(cell) for cell in kept.cells] == [run.calibration_of(cell) for cell in kept.cells]
+    assert {id(kept.calibration_of(cell)) for cell in kept.cells} == {id(other), id(run.header.calibration)}
+
+
+def test_plots_of_some_cells(tmp_path):
+    record = factory.write(factory.sweep_run(batch_sizes=(1, 8)), tmp_path / "run.jsonl")
+
+    def plot(glob: str) -> tuple[int, str, str]:
+        return call("plot", record, "--only", glob, "--out", tmp_path / "plots")
+
+    assert plot("decode_native/*_fused")[0] == 0
+    drawing = (tmp_path / "plots" / "latency.svg").read_text(encoding="utf-8")
+    assert "decode_native" in drawing
+    assert "decode_flatten" not in drawing
+    code, out, err = plot("none/*")
+    assert (code, out) == (2, "")
+    assert "matches no cell" in err

@@ -1,0 +1,191 @@
+"""A Ray cluster of several nodes on this machine, whose GPUs are made up: their workers run on the CPU."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install -r requirements-cluster.txt")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from harness.config.load import Measure  # noqa: E402
+from harness.config.sweep import cells  # noqa: E402
+from harness.config.work_items import keys_of  # noqa: E402
+from harness.discover import discover  # noqa: E402
+from harness.records.file import read_run  # noqa: E402
+from harness.records.schema import Cell, Segment  # noqa: E402
+from harness.session.cluster import ClusterError, cluster_gpus, connected  # noqa: E402
+from harness.session.gpus import SeveralGpus  # noqa: E402
+from harness.session.messages import Job  # noqa: E402
+from tests.harness.cli.test_cli import TINY, call  # noqa: E402
+from tests.processes import has_ended, run_python  # noqa: E402
+from tests.tier import full  # noqa: E402
+
+pytestmark = full
+
+#: A variant that notes its process and waits before it is set up; then it is chain_clamp.
+WAITS = """
+import os, time
+from pathlib import Path
+from baselines.decode_native.chains import chain_clamp
+from harness.contract import variant
+
+FOLDER = Path({folder!r})
+
+@variant("decode_native", skip=lambda p: "front" if p.row_alignment == "front" else None, waives="no_alloc")
+def waits(point, x, out):
+    if not (FOLDER / "go").exists():
+        (FOLDER / f"{{os.getppid()}}-{{os.getpid()}}").touch()
+    while not (FOLDER / "go").exists():
+        time.sleep(0.02)
+    return chain_clamp(point, x, out)
+"""
+
+
+def node(cluster, model):
+    return cluster.add_node(num_cpus=2, num_gpus=1, resources={f"accelerator_type:{model}": 1})
+
+
+@pytest.fixture
+def cluster():
+    """Two nodes with an H100, one with an H200."""
+    one = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    one.nodes = {node(one, model): model for model in ("H100", "H100", "H200")}
+    yield one
+    one.shutdown()
+
+
+def plan(variants, sizes):
+    operator = discover().operators["decode_native"]
+    return [cells(operator, operator.complete({"batch_size": size}), variants) for size in sizes]
+
+
+def shared_run(cluster, folder, harm):
+    """Four points on the two H100, all of which wait for ``harm``, a function of the waiting processes: the lines, the
+    warnings and how many points were measured twice.
+    """
+    file = folder / "waits.py"
+    file.write_text(WAITS.format(folder=str(folder)))
+    catalog = discover([str(file)])
+    items = plan([catalog.find("decode_native", name) for name in ("chain_clamp", "waits")], (1, 2, 3, 4))
+    job = Job("cpu", (str(file),), 3, Measure(time_budget_s=0.2, min_rounds=3, max_rounds=3), timed=True)
+    warnings = []
+
+    def disturb():
+        end = time.monotonic() + 60
+        while len(waiting := [one.name for one in folder.glob("*-*")]) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        try:
+            harm([tuple(map(int, one.split("-"))) for one in waiting])
+        finally:
+            (folder / "go").touch()
+
+    with ThreadPoolExecutor(1) as thread, connected(cluster.address, job.variant_files) as found:
+        assert dict(found.gpus) == {"H100": 2, "H200": 1}
+        with SeveralGpus(cluster_gpus(job, "H100", 2), job.measure, warnings.append) as session:
+            disturbed = thread.submit(disturb)
+            assert warnings == []
+            lines = list(session.run(items))
+            disturbed.result()
+            assert ray.available_resources()["accelerator_type:H200"] == 1  # no retry on another model
+    found = [line for line in lines if isinstance(line, Cell)]
+    assert sorted(one.key for one in found) == sorted(keys_of(items))
+    return found, [line for line in lines if isinstance(line, Segment)], warnings
+
+
+def test_a_killed_worker_process_is_replaced_on_its_node(cluster, tmp_path):
+    found, segments, warnings = shared_run(cluster, tmp_path, lambda waiting: os.kill(waiting[0][1], signal.SIGKILL))
+    failed = [one for one in found if one.status != "passed"]
+    assert [(one.variant, one.finding.check) for one in failed] == [("waits", "no_crash")]
+    assert warnings == []
+    assert "the worker process was killed by SIGKILL" in [segment.why for segment in segments]
+
+
+@pytest.mark.parametrize("victim", ["actor", "node"])
+def test_what_a_dead_node_was_measuring_is_measured_on_another_of_its_model(victim, cluster, tmp_path):
+    killed = []
+
+    def harm(waiting):
+        killed.append(waiting[0])
+        if victim == "actor":
+            os.kill(parent_of(waiting[0][0]), signal.SIGKILL)  # of the server that its workers are forked from
+        else:
+            cluster.remove_node(next(one for one in cluster.nodes if holds(one, waiting[0][0])), allow_graceful=False)
+        assert has_ended(waiting[0][0], 60)  # else it may finish its point first
+
+    found, segments, warnings = shared_run(cluster, tmp_path, harm)
+    assert {one.status for one in found} == {"passed"}
+    assert len({one.process for one in found}) == 1
+    (warning,) = warnings
+    assert "gives its points back: its node or its process died" in warning
+    assert segments[-1].why == warning
+    assert all(has_ended(pid) for pid in killed[0])
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def holds(node, pid):
+    """Whether a node's raylet is an ancestor of a process."""
+    raylets = {info.process.pid for infos in node.all_processes.values() for info in infos}
+    while pid > 1:
+        if pid in raylets:
+            return True
+        pid = parent_of(pid)
+    return False
+
+
+def test_a_record_for_each_model_and_one_sentence_for_what_the_cluster_lacks(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    command = (
+        "tiny.yaml",
+        "--cluster",
+        cluster.address,
+        "--device",
+        "cpu",
+        "--seed",
+        "3",
+        "--no-plots",
+        "--out",
+        "out",
+    )
+    for more, sentence in {
+        (): "--cluster: the cluster has H100, H200; choose with --accelerators, for a record each",
+        ("--accelerators", "B200"): "--accelerators B200: the cluster has H100, H200, no B200; did you mean H200?",
+        ("--accelerators", "H100", "--gpus", "3"): "--gpus 3: the cluster has 2 GPUs of model H100",
+    }.items():
+        code, _, err = call(*command, *more)
+        assert (code, " ".join(err.split())) == (2, f"error: {sentence}")
+    code, _, err = call(*command, "--accelerators", "H100,H200")
+    assert (code, err) == (0, "")
+    runs = [read_run(f"out/{model}/run.jsonl") for model in ("H100", "H200")]
+    assert [len(run.cells) for run in runs] == [4, 4]
+    assert [run.header.environment.notes[-1].split(";")[0] for run in runs] == [
+        "measured by 2 workers (0: H100 0, 1: H100 1)",
+        "measured by 1 worker (0: H200 0)",
+    ]
+
+
+def test_a_cluster_that_cannot_be_reached_is_one_sentence():
+    with pytest.raises(ClusterError, match=r"--cluster 127\.0\.0\.1:1: the cluster cannot be reached: "):  # noqa: SIM117
+        with connected("127.0.0.1:1", ()):
+            pass
+
+
+def test_a_call_without_a_connection_starts_no_cluster():
+    """As of a thread that is still starting a GPU when a run is interrupted."""
+    code = (
+        "from harness.session.cluster import ClusterError, connected\n"
+        "try: connected('127.0.0.1:1', ()).__enter__()\n"
+        "except ClusterError: import ray\n"
+        "ray.put(1)"
+    )
+    done = run_python(code)
+    assert done.returncode == 1
+    assert "Started a local Ray instance" not in done.stderr
+    assert "RaySystemError" in done.stderr

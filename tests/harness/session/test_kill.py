@@ -1,0 +1,226 @@
+"""The kill test: SIGKILL of a run or of its worker costs at most the current point, and --resume completes the run.
+
+A sweep is killed and resumed until it is complete, then the next one begins, so that both fresh and resumed runs are
+killed. ``KILLS=50 python -m pytest tests/harness/session/test_kill.py -s`` kills at moments uniform over the time of an
+undisturbed run, start-up included, and prints what was lost. The suite itself kills twice, while cells are written.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from harness.records.endings import ending
+from harness.records.file import read_run
+
+ROOT = Path(__file__).parents[3]
+KILLS = int(os.environ.get("KILLS", "2"))
+SIZES = tuple(range(301, 313))
+CONFIG = f"""\
+name: kills
+operators: [decode_native]
+sweep:
+  - batch_size: {list(SIZES)}
+    context_len: 1000
+measure: {{time_budget_s: 3, min_rounds: 200, max_rounds: 200, seed: 5}}
+"""
+#: Correct variants that log when they are set up at a point of the sweep: which cells had begun when the kill came.
+VARIANTS = """\
+import os
+from baselines.decode_native.chains import chain_clamp, flat_view
+from harness.contract import variant
+
+def noted(name, work):
+    def setup(point, x, out):
+        if point.batch_size > 300:
+            with open(os.environ["KILL_TEST_LOG"], "a") as log:
+                log.write(f"decode_native/{name}/batch_size={point.batch_size},context_len=1000\\n")
+        return work(point, x, out)
+    setup.__name__ = name
+    skip = lambda p: "front" if p.row_alignment == "front" else None
+    return variant("decode_native", skip=skip, waives="no_alloc")(setup)
+
+first = noted("first", chain_clamp)
+second = noted("second", flat_view)
+"""
+
+WHOLE = {f"decode_native/{name}/batch_size={size},context_len=1000" for name in ("first", "second") for size in SIZES}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@dataclass
+class Sweep:
+    """One run folder that is killed and resumed until complete. lines: of its record, as last seen."""
+
+    folder: Path
+    lines: list[bytes] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "out" / "run.jsonl"
+
+    def start(self) -> subprocess.Popen:
+        where = ["--resume", "out"] if self.record.exists() else ["--out", "out"]
+        command = [
+            sys.executable,
+            str(ROOT / "bench.py"),
+            "kills.yaml",
+            "--device",
+            "cpu",
+            "--no-plots",
+            "--variants",
+            "noted.py",
+        ]
+        command += ["--only", "decode_native/first", "--only", "decode_native/second", *where]
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=os.environ | {"KILL_TEST_LOG": str(self.log)},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def begun(self) -> Counter[str]:
+        """How often each cell has been begun."""
+        return Counter(self.log.read_text().split()) if self.log.exists() else Counter()
+
+    def check_lines(self) -> list[str]:
+        """Every whole line that was there before is still there, byte by byte; keys of the cells."""
+        content = self.record.read_bytes() if self.record.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1].splitlines()
+        assert whole[: len(self.lines)] == self.lines
+        self.lines = whole
+        keys = [cell.key for cell in read_run(self.record).cells] if whole else []
+        assert len(keys) == len(set(keys)), "a cell stands twice in the record"
+        return keys
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory):
+    def sweep() -> Sweep:
+        folder = tmp_path_factory.mktemp("kills")
+        (folder / "kills.yaml").write_text(CONFIG)
+        (folder / "noted.py").write_text(VARIANTS)
+        return Sweep(folder)
+
+    return sweep
+
+
+@pytest.fixture(scope="module")
+def seconds(make) -> float:
+    """How long a run takes that nobody kills."""
+    sweep, start = make(), time.monotonic()
+    out, _ = (process := sweep.start()).communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert set(sweep.check_lines()) == WHOLE
+    return time.monotonic() - start
+
+
+def children(pid: int) -> list[int]:
+    """Workers of a run: the children of its fork server."""
+    try:
+        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        servers = [child for child in found if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return [int(child) for one in servers for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+    except OSError:  # ended while we looked
+        return []
+
+
+def alive(group: int) -> list[str]:
+    """Command lines of the processes of a group that still run; a zombie only waits for init to notice it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, its_group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # ended while we looked
+            pass
+    return found
+
+
+def check_no_orphan(group: int) -> None:
+    """Worker and resource tracker must be gone within a second of the parent."""
+    end = time.monotonic() + 1.0
+    while left := alive(group):
+        assert time.monotonic() < end, f"outlived its parent by a second: {left}"
+        time.sleep(0.01)
+
+
+def wait(sweep: Sweep, process: subprocess.Popen, request: pytest.FixtureRequest, rng: random.Random) -> None:
+    """Until a random moment of the run, or its end."""
+    if KILLS >= 10:
+        end, lines = time.monotonic() + rng.uniform(0.0, request.getfixturevalue("seconds")), 0
+    else:
+        end, lines = (
+            time.monotonic() + 60,
+            len(sweep.lines) + rng.randint(1, max(1, (len(WHOLE) - len(sweep.lines)) // 2)),
+        )
+    while process.poll() is None and time.monotonic() < end:
+        if lines and sweep.record.exists() and sweep.record.read_bytes().count(b"\n") >= lines:
+            time.sleep(rng.uniform(0.0, 0.2))
+            return
+        time.sleep(0.01)
+
+
+def test_a_kill_costs_at_most_the_current_point(make, request):
+    rng, sweep, killed = random.Random(), make(), Counter()
+    lost: list[int] = []
+    failed = 0
+    while killed.total() < KILLS:
+        victim = "worker" if killed.total() % 2 else "run"
+        before = sweep.begun()
+        process = sweep.start()
+        wait(sweep, process, request, rng)
+        if victim == "run":
+            process.kill()
+            process.communicate()
+        else:
+            for worker in children(process.pid):
+                os.kill(worker, signal.SIGKILL)
+                killed["worker"] += 1
+            out, _ = process.communicate(timeout=120)
+        check_no_orphan(process.pid)
+        killed["run"] += process.returncode == -signal.SIGKILL
+        keys = set(sweep.check_lines())
+        begun = sweep.begun() - before
+        again = {key for key in begun if key not in keys} | {key for key, times in begun.items() if times > 1}
+        assert len({point_of(key) for key in again}) <= 1, again
+        lost.append(len(again))
+        if victim == "worker":
+            assert keys == WHOLE, out
+            bad = [cell for cell in read_run(sweep.record).cells if cell.status != "passed"]
+            assert all(
+                (cell.status, ending(cell)) == ("failed", "the worker process was killed by SIGKILL") for cell in bad
+            )
+            assert len(bad) <= 1
+            assert process.returncode == len(bad), out
+            failed += len(bad)
+        if keys == WHOLE:
+            sweep = make()
+    if sweep.record.exists():
+        out, _ = (process := sweep.start()).communicate(timeout=120)
+        assert process.returncode == 0, out
+        assert set(sweep.check_lines()) == WHOLE
+    again = f"begun and measured again {sum(lost)}, at most {max(lost)} a kill: {lost}"
+    print(f"\n{dict(killed)} killed: {failed} cells failed; {again}")
+
+
+def point_of(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -1,0 +1,381 @@
+"""Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.cli import commands
+from harness.config.sweep import cells
+from harness.discover import discover
+from harness.records.file import Writer, read_run, write_run
+from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
+from harness.session.messages import Ready
+from harness.session.session import Session
+from harness.session.sources import source_hashes
+from tests import factory
+from tests.fake_worker import FakeWorkers
+from tests.harness.cli.test_cli import TINY, call
+
+POINTS = [f"batch_size={size},context_len=uniform(1000;100000)" for size in (3, 4)]
+KEYS = [f"decode_native/{name}/{point}" for point in POINTS for name in ("chain_clamp", "flat_view")]
+
+
+def says(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """bench(*arguments, dies_after=cells): bench.py on two points of two variants; the run stops dead after some
+    cells.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+
+    def command(*arguments, dies_after=99, environment=None, configs=("tiny.yaml",)):
+        cells_left = iter(range(dies_after))
+
+        def script(item):
+            for name in item.variants:
+                if next(cells_left, None) is None:
+                    raise KeyboardInterrupt
+                metrics = Metrics(bytes_moved=1, cpu_us=[1.0, 1.1, 1.2, 1.1, 1.0], rounds=5)
+                yield item.cell(name, Status.PASSED, metrics=metrics)
+
+        workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
+        monkeypatch.setattr("harness.cli.run.Worker", workers)
+        code, out, err = call(*configs, "--device", "cpu", "--no-plots", *arguments)
+        return code, out, says(err), workers
+
+    return command
+
+
+def keys(path="out/run.jsonl"):
+    return [cell.key for cell in read_run(path).cells]
+
+
+def test_an_interrupted_run_is_completed_with_the_same_seed(bench):
+    assert bench("--out", "out", dies_after=1)[0] == 130
+    seed, before = read_run("out/run.jsonl").header.seed, Path("out/run.jsonl").read_bytes()
+    code, out, err, workers = bench("--resume", "out")
+    assert (code, err) == (0, "")
+    assert keys() == KEYS
+    assert Path("out/run.jsonl").read_bytes().startswith(before)
+    assert [job.seed for job in workers.started["evaluate"]] == [seed]
+    assert workers.asked["evaluate"] == [("flat_view",), ("chain_clamp", "flat_view")]
+    resumed = read_run("out/run.jsonl")
+    (segment,) = resumed.segments
+    assert (segment.process, segment.why) == (1, "resumed")
+    assert [cell.process for cell in resumed.cells] == [0, 1, 1, 1]
+    assert "4 passed" in out
+
+
+def test_resumed_twice(bench):
+    bench("--out", "out", dies_after=1)
+    assert bench("--resume", "out", dies_after=2)[0] == 130
+    assert bench("--resume", "out/run.jsonl")[0] == 0
+    assert keys() == KEYS
+    assert [cell.process for cell in read_run("out/run.jsonl").cells] == [0, 1, 1, 2]
+
+
+def test_a_complete_run_starts_no_worker(bench):
+    bench("--out", "out")
+    before = Path("out/run.jsonl").read_bytes()
+    code, out, _, workers = bench("--resume", "out")
+    assert (code, workers.started["evaluate"]) == (0, [])
+    assert "4 passed" in out
+    assert Path("out/run.jsonl").read_bytes() == before
+
+
+def test_plan_of_a_resumed_run_lists_the_missing_cells(bench):
+    bench("--out", "out", dies_after=3)
+    assert bench("--resume", "out", "--plan")[1].split() == KEYS[3:]
+
+
+def test_a_torn_last_line_is_measured_again_and_a_whole_one_without_its_newline_is_kept(bench, tmp_path):
+    bench("--out", "out", dies_after=2)
+    path, whole = tmp_path / "out" / "run.jsonl", (tmp_path / "out" / "run.jsonl").read_bytes()
+    for content, asked in ((whole[:-9], ("flat_view",)), (whole[:-1], ("chain_clamp", "flat_view"))):
+        path.write_bytes(content)
+        code, _, _, workers = bench("--resume", "out")
+        assert code == 0
+        assert keys(path) == KEYS
+        assert workers.asked["evaluate"][0] == asked
+
+
+@pytest.mark.parametrize("content", [b"", b'{"line":"header","schema":3,"na'], ids=["empty", "torn header"])
+def test_a_run_killed_before_its_first_line_begins_anew(content, bench, tmp_path):
+    (tmp_path / "out").mkdir()
+    for option in ("--resume", "--out"):
+        (tmp_path / "out" / "run.jsonl").write_bytes(content)
+        assert bench(option, "out")[0] == 0
+        assert keys() == KEYS
+        assert read_run("out/run.jsonl").segments == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--set", "measure.timeout_s=7"],
+            "it was recorded with another configuration, measure.timeout_s 120.0 (now 7.0); give the same one",
+        ),
+        (
+            ["--set", "batch_size=[3, 5]"],
+            "it was recorded with another configuration, sweep.0.batch_size [3, 4] (now [3, 5]); give the same one",
+        ),
+        (["--only", "*/flat_view"], "it was recorded with other cells; give the same --only, --shard and --variants"),
+        (["--seed", "6"], "it was recorded with seed 5, not 6; leave the seed out"),
+    ],
+)
+def test_another_sweep_is_refused(arguments, sentence, bench):
+    bench("--out", "out", "--seed", "5", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", *arguments)
+    assert (code, err, workers.started["evaluate"]) == (2, f"error: --resume out/run.jsonl: {sentence}", [])
+
+
+def test_the_seed_may_be_given_again(bench):
+    bench("--out", "out", "--seed", "5", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", "--seed", "5")
+    assert (code, err) == (0, "")
+    assert workers.started["evaluate"][0].seed == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "before", "now"),
+    [
+        ({"torch": "2.14.0"}, "torch 2.13.0+cpu", "2.14.0"),
+        ({"commit": "fffaaa"}, "commit None", "fffaaa"),
+    ],
+    ids=["torch", "commit"],
+)
+def test_another_machine_or_code_is_refused(changed, before, now, bench):
+    bench("--out", "out", dies_after=1)
+    code, _, err, workers = bench("--resume", "out", environment=factory.cpu_environment(**changed))
+    assert code == 2
+    assert f"recorded with {before}, this is {now}" in err
+    assert workers.closed["evaluate"]
+    assert keys() == KEYS[:1]
+
+
+def test_out_and_resume_exclude_each_other_and_a_missing_record_is_named(bench):
+    assert "drop --out" in bench("--resume", "out", "--out", "other")[2]
+    code, _, err, _ = bench("--resume", "nowhere")
+    assert (code, err) == (2, "error: cannot read nowhere: No such file or directory")
+
+
+def test_a_full_disk_is_one_sentence(bench, monkeypatch):
+    """What was written before is kept, and nothing is raised once more when the file is closed."""
+
+    def full(self, line):
+        real(self, line)
+        if isinstance(line, Cell):
+            self._file.close()
+            self._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+
+    real = Writer.write
+    monkeypatch.setattr(Writer, "write", full)
+    code, _, err, _ = bench("--out", "out")
+    assert code == 2
+    assert err.startswith(
+        "error: cannot write out/run.jsonl: No space left on device; what was written before is kept;"
+    )
+    assert err.endswith("complete it with --resume")
+    assert keys() == KEYS[:1]
+
+
+@pytest.mark.parametrize("how", ["unlinked", "replaced", "folder deleted"])
+def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench, tmp_path, monkeypatch):
+    def write(self, line):
+        if isinstance(line, Cell) and line.key == KEYS[2]:
+            if how == "folder deleted":
+                shutil.rmtree("out")
+            else:
+                os.unlink("out/run.jsonl")
+            if how == "replaced":
+                Path("out/run.jsonl").write_text("another file")
+        real(self, line)
+
+    real = Writer.write
+    monkeypatch.setattr(Writer, "write", write)
+    code, out, err, workers = bench("--out", "out")
+    assert code == 2
+    assert err == (
+        "error: out/run.jsonl was deleted or replaced while it was written; the measured times are only in the "
+        "tables above"
+    )
+    assert "3 passed" in out
+    assert "decode_native: CPU wall time" in out
+    assert workers.closed["evaluate"]
+    assert how != "replaced" or Path("out/run.jsonl").read_text() == "another file"
+
+
+def test_a_record_deleted_after_its_last_line_still_shows_its_table(bench, monkeypatch):
+    def close(self, wait_s=30):
+        os.unlink("out/run.jsonl")
+
+    monkeypatch.setattr(Session, "close", close)
+    code, out, err, _ = bench("--out", "out")
+    assert (code, "4 passed" in out) == (2, True)
+    assert "was deleted or replaced" in err
+
+
+def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
+    """Whatever loses it: here a writer that forgets one."""
+    real = Writer.write
+    forget = lambda self, line: None if isinstance(line, Cell) and line.key == KEYS[1] else real(self, line)  # noqa: E731
+    monkeypatch.setattr(Writer, "write", forget)
+    code, _, err, _ = bench("--out", "out")
+    assert code == 1
+    assert err == (
+        f"stopped: 1 planned cell not measured, the first is {KEYS[1]}: 3 of 4 cells are kept in out/run.jsonl; "
+        "complete them with --resume out/run.jsonl"
+    )
+
+
+def test_a_table_of_somebody_else_is_not_overwritten(bench, tmp_path):
+    table = tmp_path / "out" / "table.md"
+    table.parent.mkdir()
+    table.write_text("# my notes\n")
+    code, _, err, workers = bench("--out", "out")
+    assert (code, workers.started["evaluate"], table.read_text()) == (2, [], "# my notes\n")
+    assert err == (
+        "error: out/table.md was not written by a run and would be overwritten; choose another folder with --out"
+    )
+    assert list(table.parent.iterdir()) == [table]
+    table.unlink()
+    for _ in range(2):  # the table of an earlier run, whose record was removed
+        assert bench("--out", "out")[0] == 0
+        (tmp_path / "out" / "run.jsonl").unlink()
+
+
+def test_an_incomplete_record_is_not_drawn_silently(bench, capsys):
+    bench("--out", "out", dies_after=3)
+    capsys.readouterr()
+    assert len(commands._chosen_runs(["out"], [])) == 1
+    assert says(capsys.readouterr().err) == (
+        "warning: out/run.jsonl lacks 1 of 4 planned cells; complete it with --resume out/run.jsonl"
+    )
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def segment(why: str, process: int = 1, **more) -> Segment:
+    of = {"started": "2026-01-01T00:00:00+00:00", "environment": factory.cpu_environment()}
+    return Segment(process=process, why=why, **of | more)
+
+
+def test_segments_and_the_processes_of_cells_come_back(tmp_path):
+    run = factory.sweep_run(batch_sizes=(1,))
+    cells = [msgspec.structs.replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
+    run = msgspec.structs.replace(run, cells=cells, segments=[segment("a", 1), segment("b", 2)])
+    write_run(run, tmp_path / "run.jsonl")
+    again = read_run(tmp_path / "run.jsonl")
+    assert again.segments == run.segments
+    assert again.cells == run.cells
+    assert [again.process_of(cell) for cell in again.cells[:3]] == [again.header, *again.segments]
+
+
+def test_two_processes_never_write_one_record(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    for resume in (True, False):
+        with pytest.raises(RecordError, match="is being written by another run"):
+            Writer(tmp_path / "run.jsonl", resume=resume)
+    writer.write(segment("kept"))
+    writer.close()
+    Writer(tmp_path / "run.jsonl", resume=True).close()
+    assert (tmp_path / "run.jsonl").read_bytes().count(b"\n") == 1
+
+
+def test_a_record_that_went_away_is_no_crash_when_it_is_closed(tmp_path):
+    writer = Writer(tmp_path / "run.jsonl")
+    writer.path.unlink()
+    writer.close()
+
+
+def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
+    import numpy as np
+
+    one, two, three = (factory.calibration(np.random.default_rng(i)) for i in range(3))
+    run = factory.sweep_run(batch_sizes=(1,))
+    header = msgspec.structs.replace(run.header, calibration=one)
+    segments = [segment("b", 1, calibration=two), segment("c", 2, calibration=three)]
+    of = [msgspec.structs.replace(cell, process=i % 3) for i, cell in enumerate(run.cells)]
+    run = msgspec.structs.replace(run, header=header, cells=of, segments=segments)
+    assert [[one, two, three].index(run.calibration_of(cell)) for cell in run.cells[:4]] == [0, 1, 2, 0]
+
+
+# --- what the cells depend on -----------------------------------------------------------------------------------------
+
+GUEST = """
+from harness.contract import variant
+
+
+@variant("decode_native")
+def mine(point, x, out):
+    return lambda: None
+"""
+TRACE = "ContextTokens,GeneratedTokens\n{},20\n"
+
+
+@pytest.fixture
+def depends(bench, tmp_path):
+    """depends(*arguments, **more): the bench on a trace, with a variant of a file; and that file and the trace."""
+    guest, trace = tmp_path / "mine.py", tmp_path / "lengths.csv"
+    guest.write_text(GUEST)
+    trace.write_text(TRACE.format(100))
+    traced = TINY.replace("{uniform: [1000, 100000]}", "{trace: lengths.csv}").replace("flat_view", "mine")
+    (tmp_path / "tiny.yaml").write_text(traced)
+    return lambda *arguments, **more: bench(*arguments, "--variants", "mine.py", **more)
+
+
+@pytest.mark.parametrize("name", ["mine.py", "lengths.csv"])
+def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
+    assert depends("--out", "out", dies_after=1)[0] == 130
+    assert "mine.py" in read_run("out/run.jsonl").header.sources
+    before = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(before + "\n# slower\n" if name == "mine.py" else TRACE.format(200))
+    code, _, err, workers = depends("--resume", "out")
+    assert (code, workers.started["evaluate"]) == (2, [])
+    assert err == (
+        f"error: out/run.jsonl: {name} has changed since, so new cells would have other code or inputs; "
+        "put it back, or record the run again"
+    )
+    (tmp_path / name).write_text(before)
+    assert depends("--resume", "out")[0] == 0
+
+
+def test_the_same_file_under_another_path_is_no_change(bench, depends, tmp_path):
+    depends("--out", "out", dies_after=1)
+    code, _, err, _ = bench("--resume", "out", "--variants", tmp_path / "mine.py")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("path", ["kernels/decode_native/decode_native.cuh", "harness/"])
+def test_a_changed_kernel_or_engine_is_refused(path, bench, tmp_path):
+    """As it would be with an untracked kernel or outside of git: the commit is the same."""
+    bench("--out", "out", dies_after=1)
+    record = tmp_path / "out" / "run.jsonl"
+    digest = read_run(record).header.sources[path]
+    record.write_bytes(factory.resealed(record.read_bytes().replace(digest.encode(), b"0" * 16)))
+    code, _, err, _ = bench("--resume", "out")
+    assert code == 2
+    assert err.startswith(f"error: out/run.jsonl: {path} has changed since")
+
+
+def test_sources_are_those_of_the_operators_and_of_what_they_are_made_of():
+    catalog = discover()
+
+    def hashed(name):
+        operator = catalog.operators[name]
+        return source_hashes([cells(operator, operator.complete({}), catalog.of(name))], catalog, ())
+
+    native, step = hashed("decode_native"), hashed("decode_step")
+    assert {"kernels/decode_native/decode_native.cu", "baselines/workloads/axes.py"} <= set(native)
+    assert not any("decode_step/" in name or "decode_flatten/" in name for name in native)
+    parts = ("decode_flatten", "decode_native", "mla_tile_schedule", "paged_mqa_schedule", "workloads")
+    assert all(any(f"/{part}/" in name for name in step) for part in parts)
