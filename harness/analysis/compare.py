@@ -29,7 +29,7 @@ from harness.analysis.warnings import (
 from harness.exit_codes import BAD, OK, UNSURE
 from harness.records.differences import differences
 from harness.records.endings import ending
-from harness.records.schema import Cell, Run, Status
+from harness.records.schema import Cell, Run, Status, cell_key
 from harness.records.select import chosen
 from harness.wording import counted, did_you_mean, significant
 
@@ -135,8 +135,12 @@ class CellComparison:
     below_floor: bool = False
 
     @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
+
+    @property
     def key(self) -> str:
-        return f"{self.operator}/{self.variant}/{self.point}"
+        return cell_key(self.operator, self.variant, self.point)
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -520,7 +524,7 @@ def _pairs(result: Comparison) -> list[_Row]:
     found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
     for run in result.base:
         variants = [
-            {cell.point_key: cell for cell in run.in_order if name in (cell.variant, f"{cell.operator}/{cell.variant}")}
+            {cell.point_key: cell for cell in run.in_order if name in (cell.variant, cell.variant_id)}
             for name in result.pair
         ]
         for point, cell in variants[1].items():

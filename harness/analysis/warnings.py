@@ -67,7 +67,7 @@ def audit_warnings(cells: Sequence[Cell]) -> list[str]:
 
 def limit_warnings(cells: Sequence[Cell]) -> list[str]:
     """The declared limits of variants with a time, a sentence for each variant."""
-    limited = {f"{cell.operator}/{cell.variant}": cell.limits for cell in cells if cell.limits and cell.metrics}
+    limited = {cell.variant_id: cell.limits for cell in cells if cell.limits and cell.metrics}
     return [
         f"{LIMITED} {variant} does not support " + "; ".join(f"{glob!r} ({reason})" for glob, reason in limits.items())
         for variant, limits in limited.items()

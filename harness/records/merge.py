@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from harness.records.differences import differences
-from harness.records.schema import Cell, RecordError, Run, Segment
+from harness.records.schema import Cell, RecordError, Run, Segment, split_key
 
 
 def merge(runs: Sequence[Run]) -> Run:
@@ -99,7 +99,7 @@ def _points(keys: Sequence[str]) -> list[list[str]]:
     """Keys of cells, point by point."""
 
     def point(key: str) -> tuple[str, str]:
-        operator, _, rest = key.partition("/")
-        return operator, rest.partition("/")[2]
+        operator, _, label = split_key(key)
+        return operator, label
 
     return [list(same) for _, same in itertools.groupby(keys, point)]

@@ -429,8 +429,9 @@ def cell_key(operator: str, variant: str, point: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, str, str]:
-    """(operator, variant, point) of a cell's key."""
-    operator, variant, point = key.split("/", 2)
+    """(operator, variant, point) of a cell's key; empty where it lacks them."""
+    operator, _, rest = key.partition("/")
+    variant, _, point = rest.partition("/")
     return operator, variant, point
 
 

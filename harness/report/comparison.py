@@ -154,7 +154,7 @@ def notes(comparison: Comparison) -> list[str]:
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
         where = points(comparison)
-        named = "; ".join(f"{cell.operator}/{cell.variant} {where[cell.key]}" for cell in worst[:3])
+        named = "; ".join(f"{cell.variant_id} {where[cell.key]}" for cell in worst[:3])
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
         found.append(
             f"Processes differ more in {counted(len(blind), 'cell')} than in others of their time, and a slow-down of "
@@ -289,7 +289,7 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
     rows = []
     for cell in cells:
         parts = [cell.operator, cell.variant, where[cell.key]]
-        texts = [f"{cell.operator}/{cell.variant} {where[cell.key]}"] if joined else parts
+        texts = [f"{cell.variant_id} {where[cell.key]}"] if joined else parts
         texts += [cell.figure] if several else []
         texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [f"{cell.change_us.median:+.3f}"])]
         rows.append((*map(Entry, texts), Entry(label(cell, comparison), style=cell.verdict)))

@@ -236,7 +236,7 @@ def print_counts(console: Console, cells: Sequence[Cell], reasons: bool = True) 
     shown: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells if reasons else ():
         if cell.status.is_bad:
-            shown.setdefault((f"{cell.operator}/{cell.variant}", f"{cell.status}: {ending(cell)}"), []).append(cell)
+            shown.setdefault((cell.variant_id, f"{cell.status}: {ending(cell)}"), []).append(cell)
     for (variant, text), same in shown.items():
         more = f" and {len(same) - 1} more point{'s' * (len(same) > 2)}" if len(same) > 1 else ""
         console.print(Text(f"{variant} at {same[0].point}{more}: {text}", style="red"))

@@ -49,7 +49,7 @@ def rows(history: History) -> list[Row]:
     changes: dict[tuple[int, str], list[float]] = {}
     cells: dict[str, int] = {}
     for series in history.series:
-        name = f"{series.cell.operator}/{series.cell.variant}"
+        name = series.cell.variant_id
         cells[name] = cells.get(name, 0) + 1
         for change in series.changes:
             changes.setdefault((change.at, name), []).append(change.ratio)

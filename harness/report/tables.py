@@ -102,7 +102,7 @@ def _grid(header: Header, cells: Sequence[Cell]) -> tuple[list[str], dict[str, d
     grid: dict[str, dict[str, Cell]] = {}
     for cell in cells:
         grid.setdefault(cell.point, {})[cell.variant] = cell
-    present = dict.fromkeys(f"{cell.operator}/{cell.variant}" for cell in cells)
+    present = dict.fromkeys(cell.variant_id for cell in cells)
     ordered = [name for name in header.variants if name in present] or list(present)
     return [name.partition("/")[2] for name in ordered], grid
 
