@@ -40,7 +40,7 @@ class SupervisedWorker:
         self._worker = start(job)
         self._closed = False
         self._deaths: dict[str, Deaths] = {}
-        self._preparing: Iterator[Event] = iter(())
+        self._preparing: Iterator[Event] | None = None
         self.attribution = FaultAttribution()
         self.unattributed_deaths = 0
 
@@ -84,8 +84,9 @@ class SupervisedWorker:
                 self._preparing = self._worker.ask(message)
 
     def _finish_preparing(self) -> None:
-        for _ in self._preparing:
+        for _ in self._preparing or ():
             pass
+        self._preparing = None
 
     def ask(self, message: Message) -> Iterator[Event]:
         """Sends a message and yields its events. Raises WorkerDied; ``attribution`` then says who is to blame; call
@@ -111,19 +112,19 @@ class SupervisedWorker:
     def restart(self) -> None:
         """Replace the process, which need not compile the CUDA sources again; then ``started``."""
         self._worker.close(wait_s=0)
-        self._preparing = iter(())
+        self._preparing = None
         self._job = replace(self._job, compiled=())
         self._worker = self._start(self._job)
 
     def request_exit(self) -> None:
         """Let the process finish without waiting for it."""
-        if not self._closed:
-            with suppress(WorkerDied):
-                self._finish_preparing()
+        if not self._closed and self._preparing is None:
             self._worker.request_exit()
 
     def close(self, wait_s: float = 30.0) -> None:
-        """Let the process finish for ``wait_s`` seconds, then kill it. Closing twice is harmless."""
+        """Let the process finish for ``wait_s`` seconds, then kill it; at once where it is preparing what nobody needs
+        any more. Closing twice is harmless.
+        """
         if not self._closed:
             self._closed = True
-            self._worker.close(wait_s)
+            self._worker.close(wait_s if self._preparing is None else 0)
