@@ -29,7 +29,7 @@ from harness.analysis.warnings import (
 from harness.exit_codes import BAD, OK, UNSURE
 from harness.records.differences import differences
 from harness.records.endings import ending
-from harness.records.schema import Cell, Run, Status, cell_key
+from harness.records.schema import Cell, Finding, Run, Status, cell_key
 from harness.records.select import chosen
 from harness.wording import counted, did_you_mean, significant
 
@@ -94,12 +94,15 @@ class Changed:
 
 @dataclass(frozen=True)
 class Transition:
-    """A cell that cannot be compared, with its state on both sides in words. timed: base holds a gating figure."""
+    """A cell that cannot be compared, with its state on both sides in words. timed: base holds a gating figure.
+    finding: what is wrong with it in head.
+    """
 
     key: str
     base: str
     head: str
     timed: bool
+    finding: Finding | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,7 +501,8 @@ def _join(result: Comparison) -> list[_Row]:
         base, head = base_cells.get(key, []), head_cells.get(key, [])
         base_times, head_times = _times(base), _times(head)
         wanted = [figure for figure in result.gating if figure in base_times]
-        transition = Transition(key, _state(base), _state(head), timed=bool(wanted))
+        finding = next((cell.finding for cell in head if cell.finding is not None), None)
+        transition = Transition(key, _state(base), _state(head), timed=bool(wanted), finding=finding)
         was_bad, is_bad = (any(cell.status.is_bad for cell in cells) for cells in (base, head))
         if not base or not head:
             (result.head_only if not base else result.base_only).append(transition)

@@ -446,6 +446,10 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
+def _transition(one: Transition) -> dict[str, Any]:
+    return asdict(one) | {"finding": msgspec.to_builtins(one.finding)}
+
+
 def comparison_json(comparison: Comparison) -> str:
     """Everything, for programs. Times in microseconds, changes as ratios head / base; null where there is no number."""
     rule = asdict(comparison.rule) | {"gating": comparison.gating}
@@ -481,7 +485,7 @@ def comparison_json(comparison: Comparison) -> str:
             asdict(cell) | {"key": cell.key, "gating": cell.figure in comparison.gating, "fails": cell.fails}
             for cell in comparison.cells
         ],
-        **{name: [asdict(one) for one in getattr(comparison, name)] for name in TRANSITIONS},
+        **{name: [_transition(one) for one in getattr(comparison, name)] for name in TRANSITIONS},
     }
     return json.dumps(_finite(document), indent=1, ensure_ascii=False, default=str) + "\n"
 

@@ -14,7 +14,20 @@ from harness.wording import printable
 #: Columns before and after those of the axes.
 OF_RUN = ("record", "name", "started", "commit", "dirty", "device", "gpu", "cache", "seed")
 OF_CELL = ("operator", "variant", "baseline", "point")
-OUTCOME = ("status", "reason", "launches", "bytes_moved", "figure", "median_us", "low_us", "high_us", "samples")
+OUTCOME = (
+    "status",
+    "reason",
+    "check",
+    "tensor",
+    "index",
+    "launches",
+    "bytes_moved",
+    "figure",
+    "median_us",
+    "low_us",
+    "high_us",
+    "samples",
+)
 
 
 def table(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -49,6 +62,9 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
     )
     left = dict(zip(OF_RUN, of_run, strict=True)) | {name: getattr(cell, name) for name in OF_CELL}
     outcome: dict[str, Any] = {"status": str(cell.status), "reason": ending(cell)}
+    if cell.finding:
+        index = " ".join(map(str, cell.finding.index or ()))
+        outcome |= {"check": cell.finding.check, "tensor": cell.finding.tensor, "index": index or None}
     if cell.metrics:
         outcome |= {"launches": cell.metrics.launches, "bytes_moved": cell.metrics.bytes_moved}
     texts = axis_texts(cell.point, cell.axes)

@@ -510,7 +510,9 @@ def test_json_holds_everything():
     first = document["cells"][0]
     assert first["head_us"] / first["base_us"] == pytest.approx(first["ratio"]["median"])
     assert len(first["base_medians"]) == 3
-    assert [one["key"] for one in document["broken"]] == [one.key for one in comparison.broken]
+    (broken,) = document["broken"]
+    assert broken["key"] == comparison.broken[0].key
+    assert (broken["finding"]["place"], broken["finding"]["status"]) == ("point", "mismatch")
     assert len(document["sides"]["head"]) == 3
 
 

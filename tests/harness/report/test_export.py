@@ -45,6 +45,7 @@ def test_axes_are_columns_of_one_type():
     assert columns["axis_status"] == [None] * 4 + [2] * 3  # its name is that of another column
     assert set(columns["status"]) == {"passed", "mismatch"}
     assert list(columns)[-len(OUTCOME) :] == list(OUTCOME)
+    assert {"exact", None} >= set(columns["check"])
 
 
 def test_csv_is_read_back_as_it_was(tmp_path):
