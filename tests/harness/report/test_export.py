@@ -3,6 +3,8 @@
 import csv
 import io
 
+from msgspec import structs
+
 from harness.analysis.stats import interval
 from harness.report.export import OUTCOME, table, write_csv
 from tests import factory
@@ -45,7 +47,13 @@ def test_axes_are_columns_of_one_type():
     assert columns["axis_status"] == [None] * 4 + [2] * 3  # its name is that of another column
     assert set(columns["status"]) == {"passed", "mismatch"}
     assert list(columns)[-len(OUTCOME) :] == list(OUTCOME)
-    assert {"exact", None} >= set(columns["check"])
+
+
+def test_a_failure_has_check_tensor_and_index():
+    wrong = factory.cell("decode_native", "wrong", {"batch_size": 8}, status="mismatch", reason="differs")
+    finding = structs.replace(wrong.finding, check="exact", tensor="buffer", index=(2, 1))
+    columns = table([factory.run(factory.gpu_environment(), [structs.replace(wrong, finding=finding)])])
+    assert [columns[name] for name in ("check", "tensor", "index")] == [["exact"], ["buffer"], ["2 1"]]
 
 
 def test_csv_is_read_back_as_it_was(tmp_path):
