@@ -3,8 +3,12 @@
 import pytest
 
 import bench
+from harness.config.load import Measure
+from harness.config.work_items import Verify
 from harness.discover import discover
 from harness.records.file import read_run
+from harness.session import evaluator
+from harness.session.messages import Job
 from plots import latency
 from tests.harness.cli.test_verification import call
 
@@ -141,3 +145,11 @@ def test_nothing_of_the_project_carries_limits():
     ours = [v for v in discover().variants if v.origin.partition(".")[0] in ("baselines", "kernels", "examples")]
     assert ours
     assert not [v.id for v in ours if v.limits]
+
+
+def test_a_limit_in_far_rows_is_skipped_where_memory_is_short(monkeypatch):
+    monkeypatch.setattr(evaluator, "check_variant", lambda *arguments, **options: iter(()))
+    owner = evaluator.Evaluator(Job("cpu", (), 0, Measure(), timed=False))
+    item = Verify(operator="decode_native", variant="flat_view", name="B=1", buffers="far", limited=True)
+    (checked,) = owner.verify(item)
+    assert (checked.finding.status, checked.finding.reason.code) == ("skipped", "memory")
