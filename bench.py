@@ -256,7 +256,7 @@ def _history_options(history: argparse.ArgumentParser) -> None:
 
 def _list_options(listing: argparse.ArgumentParser) -> None:
     listing.add_argument(
-        "operator", metavar="OPERATOR", nargs="?", help="show its variants, axes, rules, hard points and checks"
+        "operator", metavar="OPERATOR", nargs="?", help="show its variants, axes, rules, edge cases and checks"
     )
     listing.add_argument("--json", action="store_true", help="print everything as JSON")
     _add_variants(listing)

@@ -14,7 +14,7 @@ import torch
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths
 from baselines.workloads.decode_batch import int32
-from harness.contract import Axis, Expected, HardPoint, Operator, Point, Rule, variant
+from harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule, variant
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=lambda p, x: 4 * (2 * p.batch_size + 1),  # every length read once, every prefix written once
     baseline="padded_cumsum",
-    hard_points=[HardPoint("B = 1", {"batch_size": 1}), HardPoint("B = capacity", {"batch_size": 256})],
+    edge_cases=[EdgeCase("B = 1", {"batch_size": 1}), EdgeCase("B = capacity", {"batch_size": 256})],
 )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: one (``vllm:v1/worker/mamba_utils.py``), that must be installed; ``|`` separates alternatives.
 GPU, COMPILER = "cuda", "compiler"
 
-#: How else a hard point runs -> suffix of its name: in buffers that start one element past an aligned address; with
+#: How else an edge case runs -> suffix of its name: in buffers that start one element past an aligned address; with
 #: rows of an input so far apart that offsets do not fit 32 bits.
 BUFFERS = MappingProxyType({"unaligned": ", unaligned buffers", "far": ", rows beyond 2^31"})
 Buffers = Literal["unaligned", "far"]
@@ -35,7 +35,7 @@ HOST = MappingProxyType({"host": True})
 
 
 def in_buffers(name: str, buffers: Buffers | None) -> str:
-    """The name of a hard point with its suffix."""
+    """The name of an edge case with its suffix."""
     return name + (BUFFERS[buffers] if buffers else "")
 
 
@@ -136,7 +136,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class HardPoint:
+class EdgeCase:
     """A named case that breaks implementations. ``edit`` changes the generated inputs (CPU tensors) in place."""
 
     name: str
@@ -173,7 +173,7 @@ class Operator:
     reference: Callable[[Point, Any], Mapping[str, Expected]]
     bytes_moved: Callable[[Point, Any], int]
     baseline: str
-    hard_points: Sequence[HardPoint] = ()
+    edge_cases: Sequence[EdgeCase] = ()
     sequences: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
     redundant: Callable[[Point], str | None] = lambda point: None
@@ -225,13 +225,13 @@ class Variant:
     doc:      the docstring of ``setup`` in one line. origin: the module it was defined in.
     requires: GPU, COMPILER, modules or files of packages without which it is listed as unavailable.
     sources:  CUDA C++ files it is built from. Without a GPU they are compiled for every supported architecture.
-    skip:     (point) -> why this variant does not apply, else None. A variant that skips every hard point is unverified
+    skip:     (point) -> why this variant does not apply, else None. A variant that skips every edge case is unverified
               and not measured.
     waives:   names of WAIVABLE checks that do not apply to it.
     sizes:    axis -> sizes, other than powers of two, at which its code takes another path, such as the largest grid.
               ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
-    limits:   for an engine's kernel: glob of names of hard points and sequences that it does not support -> why.
+    limits:   for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
     beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
@@ -262,13 +262,13 @@ class Variant:
         return f"{self.operator}/{self.name}"
 
     def limit_at(self, name: str, buffers: Buffers | None = None) -> str | None:
-        """Why the variant does not support a hard point or a sequence; None where it must."""
+        """Why the variant does not support an edge case or a sequence; None where it must."""
         name = in_buffers(name, buffers)
         return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
 
     @property
     def is_slow_to_verify(self) -> bool:
-        """Whether torch.compile, or on a CPU Triton's interpreter, needs seconds for its hard points."""
+        """Whether torch.compile, or on a CPU Triton's interpreter, needs seconds for its edge cases."""
         return COMPILER in self.requires or self.is_interpreted
 
     @property

@@ -130,13 +130,13 @@ def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     catalog.operators |= {operator.name: operator for operator in found}
     bindings = [value for value in vars(module).values() if isinstance(value, LoopBinding)]
     catalog.bindings |= {binding.operator: binding for binding in bindings}
-    return [problem for operator in found if (problem := _unknown_axis(operator) or _without_hard_points(operator))]
+    return [problem for operator in found if (problem := _unknown_axis(operator) or _without_edge_cases(operator))]
 
 
-def _without_hard_points(operator: Operator) -> str | None:
-    if operator.hard_points:
+def _without_edge_cases(operator: Operator) -> str | None:
+    if operator.edge_cases:
         return None
-    return f"{_near(operator.defined)}: {operator.name} has no hard_points, so none of its variants could be verified"
+    return f"{_near(operator.defined)}: {operator.name} has no edge_cases, so none of its variants could be verified"
 
 
 def _near(place: str) -> str:
@@ -150,15 +150,15 @@ def wrong_with(operator: Operator, variants: Sequence[Variant]) -> str | None:
     if operator.baseline not in names:
         hint = did_you_mean(operator.baseline, names)
         return f"{_near(operator.defined)}: the baseline of {operator.name}, {operator.baseline!r}, is no variant{hint}"
-    return _unknown_axis(operator) or _without_hard_points(operator)
+    return _unknown_axis(operator) or _without_edge_cases(operator)
 
 
 def _unknown_axis(operator: Operator) -> str | None:
-    """The first hard point or sequence that sets an axis the operator lacks.
+    """The first edge case or sequence that sets an axis the operator lacks.
 
     The value would be ignored, so the point would be another one and check nothing.
     """
-    points = [(f"hard point {hard.name!r}", hard.point) for hard in operator.hard_points]
+    points = [(f"edge case {case.name!r}", case.point) for case in operator.edge_cases]
     points += [(f"sequence {name!r}", point) for name, steps in operator.sequences.items() for point in steps]
     axes = _axis_names(operator)
     for where, point in points:
@@ -203,12 +203,12 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
 
 def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
     """A limit that names nothing would excuse nothing, and stand in tables all the same."""
-    hard = [one.name for one in operator.hard_points]
-    names = [*hard, *operator.sequences, *(f"{name}{more}" for name in hard for more in BUFFERS.values())]
+    case = [one.name for one in operator.edge_cases]
+    names = [*case, *operator.sequences, *(f"{name}{more}" for name in case for more in BUFFERS.values())]
     for glob in variant.limits:
         if not any(fnmatchcase(name, glob) for name in names):
             hint = did_you_mean(glob, names)
-            return f"limits= names {glob!r}, which is no hard point or sequence of {operator.name}{hint}"
+            return f"limits= names {glob!r}, which is no edge case or sequence of {operator.name}{hint}"
     return "a defect has no limits=; verify must reject it anyway" if variant.limits and variant.defect else None
 
 

@@ -1,10 +1,10 @@
 """Compiles every Triton kernel for some architectures, without a GPU.
 
-    python -m tools.compile_triton 90                  # sm_90, all hard points
-    python -m tools.compile_triton 90 80 120 --most 3  # only the first three hard points of each variant for the others
+    python -m tools.compile_triton 90                  # sm_90, all edge cases
+    python -m tools.compile_triton 90 80 120 --most 3  # only the first three edge cases of each variant for the others
 
 Triton's interpreter accepts code that its compiler rejects, such as one name for tiles of two shapes in the branches of
-an ``if``. Here the launches of every variant's hard points are compiled to a cubin and not run. Prints the number of
+an ``if``. Here the launches of every variant's edge cases are compiled to a cubin and not run. Prints the number of
 launches of each variant and architecture, or the compiler's error; exit code 1 where there is one.
 """
 
@@ -42,7 +42,7 @@ class AbsentGpu:
 
 
 def main(architectures: Sequence[int], most: int | None) -> int:
-    """most: hard points for architectures other than the first."""
+    """most: edge cases for architectures other than the first."""
     run, launches, refused = JITFunction.run, 0, False
 
     def compiled(self, *arguments, grid, warmup, **keywords):
@@ -56,20 +56,20 @@ def main(architectures: Sequence[int], most: int | None) -> int:
         if not variant.origin.startswith("kernels.") or variant.requires:
             continue
         operator = catalog.operators[variant.operator]
-        taken = [h for h in operator.hard_points if not variant.skip(operator.complete(h.point))]
+        taken = [h for h in operator.edge_cases if not variant.skip(operator.complete(h.point))]
         for arch in architectures:
             driver.set_active(AbsentGpu(arch))
             launches = 0
-            for hard in taken if arch == architectures[0] else taken[:most]:
-                point = operator.complete(hard.point)
+            for case in taken if arch == architectures[0] else taken[:most]:
+                point = operator.complete(case.point)
                 x, out = operator.make_inputs(point, 0), operator.make_outputs(point)
-                if hard.edit is not None:
-                    hard.edit(x)
+                if case.edit is not None:
+                    case.edit(x)
                 try:
                     variant.setup(point, x, out)()
                 except Exception as error:  # the compiler raises many types
                     refused = True
-                    print(f"{variant.id} at {hard.name!r} for sm_{arch}: {type(error).__name__}: {error}")
+                    print(f"{variant.id} at {case.name!r} for sm_{arch}: {type(error).__name__}: {error}")
                     break
             print(f"{variant.id}: {launches} launches for sm_{arch}")
     return int(refused)

@@ -8,7 +8,7 @@
 
 A mutant is a line of ``tools/mutants/<operator>.toml``: a file, its text and what stands there instead, what that
 breaks, and the first part of ``verify`` that should reject it. It is applied to a copy of the operators' files, and a
-process of its own runs there what ``verify`` runs for one variant: hard points and sequences, points at capacity,
+process of its own runs there what ``verify`` runs for one variant: edge cases and sequences, points at capacity,
 random batches, then the points of a sweep. A process that crashes or hangs has rejected its mutant, too. Every variant
 must also pass as it is.
 
@@ -81,11 +81,11 @@ SHORT = 100
 #: Exceptions of NVRTC and Triton. What does not compile proves nothing.
 COMPILE_ERRORS = ("CompileError", "CompilationError")
 
-#: The part of ``verify`` that rejects a mutant; "hard point" includes sequences. Of a process that died: "no_crash".
-Killer = Literal["hard point", "capacity", "random", "sweep"]
-KILLERS: tuple[Killer, ...] = ("hard point", "capacity", "random", "sweep")
+#: The part of ``verify`` that rejects a mutant; "edge case" includes sequences. Of a process that died: "no_crash".
+Killer = Literal["edge case", "capacity", "random", "sweep"]
+KILLERS: tuple[Killer, ...] = ("edge case", "capacity", "random", "sweep")
 #: What takes longest comes first, so that the processes end together. Healthy variants come before all of them.
-LONGEST_FIRST = ("equivalent", "sweep", "random", "capacity", "hard point")
+LONGEST_FIRST = ("equivalent", "sweep", "random", "capacity", "edge case")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -302,7 +302,7 @@ def mutated_tree(case: Case, folder: Path) -> Path:
 def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, sweep: bool) -> Result:
     """What ``verify`` does for one variant, up to the first rejection. For a process of its own.
 
-    Replays of graphs at every hard point come last, as they take long and reject few mutants.
+    Replays of graphs at every edge case come last, as they take long and reject few mutants.
     """
     module = case.path.removesuffix(".py").replace("/", ".")
     shared = case.mutant is None or module not in prepared.kept
@@ -314,7 +314,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     from harness.session.evaluator import Evaluator
     from harness.session.messages import Job
     from harness.verify import random_batches
-    from harness.verify.hard_points import check_variant, far_rows
+    from harness.verify.edge_cases import check_variant, far_rows
 
     random_batches.SHRINK_S = 0.0  # a small failing batch is of no use here
     evaluator = Evaluator(Job(device, (), seed, Measure(), timed=False), thorough=False)
@@ -338,7 +338,7 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
                 return Result(killer, finding.name, finding.check or finding.error, finding.message)
         return None
 
-    if result := rejected("hard point", evaluator.verify(Verify(operator=case.operator, variant=case.variant))):
+    if result := rejected("edge case", evaluator.verify(Verify(operator=case.operator, variant=case.variant))):
         return result
     plain = catalog.operators[case.operator]
     if shared:
@@ -360,14 +360,14 @@ def verify(case: Case, prepared: Prepared, tree: Path, device: str, seed: int, s
     random = RandomBatches(operator=case.operator, variant=case.variant, count=RANDOM_BATCHES)
     if result := rejected("random", evaluator.random_batches(random)):
         return result
-    if result := rejected("hard point", far_rows(plain, variant, device, seed)):
+    if result := rejected("edge case", far_rows(plain, variant, device, seed)):
         return result
     if not sweep:
         return Result(None, left_out=left_out)
     if result := rejected_at("sweep", prepared.sweep):
         return result
     thorough = check_variant(plain, variant, device, seed) if device == "cuda" else ()
-    return rejected("hard point", thorough) or Result(None, left_out=left_out)
+    return rejected("edge case", thorough) or Result(None, left_out=left_out)
 
 
 def _case_process(
@@ -622,7 +622,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default 1)")
     parser.add_argument(
-        "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every hard point"
+        "--no-sweep", action="store_true", help="leave out the sweep's points and replays at every edge case"
     )
     parser.add_argument(
         "--timeout",

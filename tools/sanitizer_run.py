@@ -1,4 +1,4 @@
-"""Runs the kernels over their hard points in one process, for compute-sanitizer:
+"""Runs the kernels over their edge cases in one process, for compute-sanitizer:
 
     compute-sanitizer --tool memcheck   python -m tools.sanitizer_run
     compute-sanitizer --tool initcheck  python -m tools.sanitizer_run
@@ -14,7 +14,7 @@ be written by a kernel, after which initcheck takes the memory for initialised. 
 be written are read, so a missing write is a finding of initcheck as well as a wrong result here. Only
 ``bench.py verify`` checks elements that must stay untouched.
 
-Each hard point runs twice, the second time with tensors that start one element past an aligned address, where other
+Each edge case runs twice, the second time with tensors that start one element past an aligned address, where other
 code paths are chosen.
 
 What the tools do not see:
@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from harness import interpreter
-from harness.contract import Expected, HardPoint, Operator, Variant
+from harness.contract import EdgeCase, Expected, Operator, Variant
 from harness.discover import Catalog, DiscoveryError, discover, unavailable
 from harness.session.measure import ContextLost, check_context
 from harness.verify.equality import required
@@ -87,16 +87,16 @@ def wrong(got: Tensor, expected: Expected) -> str | None:
 
 
 def run_point(
-    operator: Operator, variants: list[Variant], hard: HardPoint, device: str, shift: int
+    operator: Operator, variants: list[Variant], case: EdgeCase, device: str, shift: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """Run one hard point with all variants that take it: (variant name, problems)."""
-    point = operator.complete(hard.point)
+    """Run one edge case with all variants that take it: (variant name, problems)."""
+    point = operator.complete(case.point)
     taking = [variant for variant in variants if not variant.skip(point)]
     if not taking:
         return
     made = operator.make_inputs(point, SEED)
-    if hard.edit is not None:
-        hard.edit(made)
+    if case.edit is not None:
+        case.edit(made)
     reference, shapes = operator.reference(point, made), operator.make_outputs(point)
     for variant in taking:
         problems = []
@@ -137,7 +137,7 @@ def _matches(variant: Variant, pattern: str) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        "python -m tools.sanitizer_run", description="The hard points of the kernels, for compute-sanitizer."
+        "python -m tools.sanitizer_run", description="The edge cases of the kernels, for compute-sanitizer."
     )
     parser.add_argument("pattern", nargs="*", help="globs over operator/variant or variant (default: every kernel)")
     parser.add_argument(
@@ -161,20 +161,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(operator: Operator, variants: list[Variant], device: str) -> bool:
-    """Run and print all hard points of an operator; whether something was wrong. Raises ContextLost."""
+    """Run and print all edge cases of an operator; whether something was wrong. Raises ContextLost."""
     launches, failed = dict.fromkeys((v.name for v in variants), 0), False
-    for hard in operator.hard_points:
+    for case in operator.edge_cases:
         for shift in (0, 1):
-            for variant, problems in run_point(operator, variants, hard, device, shift):
+            for variant, problems in run_point(operator, variants, case, device, shift):
                 launches[variant] += 1
                 for problem in problems:
-                    where = f"{hard.name!r}{', unaligned' if shift else ''}"
+                    where = f"{case.name!r}{', unaligned' if shift else ''}"
                     print(f"{operator.name}/{variant}: WRONG at {where}: {problem}", flush=True)
                 if problems:
                     failed = True
                     check_context(device)
     for variant, count in launches.items():
-        print(f"{operator.name}/{variant}: {count} launches over the hard points on {device}", flush=True)
+        print(f"{operator.name}/{variant}: {count} launches over the edge cases on {device}", flush=True)
     return failed
 
 

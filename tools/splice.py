@@ -441,7 +441,7 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
-    parts = ("hard point", "capacity", "random", "sweep", "no_crash")
+    parts = ("edge case", "capacity", "random", "sweep", "no_crash")
 
     def row(name: str, mine: list[dict]) -> list[str]:
         killers = Counter(mutant.get("killer") for mutant in mine)
@@ -453,7 +453,7 @@ def mutants() -> list[str]:
     rows = [
         row(f"`{name}`", [one for one in found["mutants"] if one["operator"] == name]) for name in sorted(operators)
     ]
-    head = ["operator", "mutants", "hard points", "capacity", "random", "sweep", "crash", "survived", "equivalent"]
+    head = ["operator", "mutants", "edge cases", "capacity", "random", "sweep", "crash", "survived", "equivalent"]
     survivors = [
         f"* `{one['operator']}/{one['variant']}`: {as_text(one['breaks'])}"
         for one in found["mutants"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from baselines.workloads.request_slots import UNUSED
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.compute_slot_mappings.operator import Inputs
@@ -74,39 +74,39 @@ _GROUPS = _BATCH | {"num_groups": 3, "group_blocks": "mixed"}
 _CP = {"block_size": 4, "max_model_len": 200, "context_len": {"uniform": [4, 200]}, "max_num_batched_tokens": 128}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1, one token", _TINY | {"batch_size": 1, "max_decode_len": 1}),
-    HardPoint("no token at all", _TINY | {"batch_size": 5, "padding": 1.0}),
-    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
-    HardPoint("rows without tokens between others", _BATCH | {"batch_size": 6}, _empty_rows),
-    HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("tail of 40", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 72}),
-    HardPoint("tail of 1025", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32 + 1025}),
-    HardPoint("tail of 9000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 9008}),
-    HardPoint("dummy rows between real ones", _BATCH, _dummy_rows),
-    HardPoint("every row a dummy", _BATCH, _all_dummy),
-    HardPoint("a chunk of 2050 tokens beside decodes", {"batch_size": 5, "max_num_seqs": 7, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 3000}),  # noqa: E501
-    HardPoint("chunks only", _BATCH | {"batch_size": 3, "prefills": 3, "prefill_len": 40}),
-    HardPoint("block size 1", _BATCH | {"block_size": 1}),
-    HardPoint("last block, last offset", _BATCH | {"context_len": 400}),
-    HardPoint("a row crosses into the next block", _BATCH | {"context_len": 34}),
-    HardPoint("positions in any order", _BATCH | {"prefills": 1, "prefill_len": 40}, _reversed_positions),
-    HardPoint("ragged, k = 6", _BATCH | {"next_n": 7, "decode_len": "ragged"}),
-    HardPoint("every slot in use", _BATCH | {"batch_size": 20}),
-    HardPoint("three groups of different blocks", _GROUPS),
-    HardPoint("five groups", _BATCH | {"num_groups": 5}),
-    HardPoint("a group without generic mapping has a narrower table", _GROUPS, _disabled),
-    HardPoint("no group is enabled", _GROUPS, _all_disabled),
-    HardPoint("null blocks", _BATCH, _null_blocks),
-    HardPoint("slots up to 2^31", _BATCH, _large_ids),
-    HardPoint("CP = 2, rank 0", _CP | {"batch_size": 7, "cp_size": 2}),
-    HardPoint("CP = 2, rank 1", _CP | {"batch_size": 7, "cp_size": 2, "cp_rank": "last"}),
-    HardPoint("CP = 4, interleave 4", _CP | {"batch_size": 7, "cp_size": 4, "cp_interleave": 4, "cp_rank": "last"}),
-    HardPoint("CP = 8, block size 3 x 4", _CP | {"batch_size": 7, "block_size": 12, "cp_size": 8, "cp_interleave": 4}),
-    HardPoint("sharded and replicated groups", _GROUPS | {"cp_size": 2, "cp_rank": "last"}),
-    HardPoint("all groups sharded", _GROUPS | {"cp_size": 4, "cp_interleave": 4}, _all_sharded),
-    HardPoint("capacity not a multiple of 4", _BATCH | {"max_num_batched_tokens": 1027, "num_groups": 2}),
-    HardPoint("B = 300", {"batch_size": 300, "max_decode_len": 2, "max_model_len": 2000, "context_len": {"uniform": [2, 2000]}, "max_num_batched_tokens": 700}),  # noqa: E501
+EDGE_CASES = [
+    EdgeCase("B = 1, one token", _TINY | {"batch_size": 1, "max_decode_len": 1}),
+    EdgeCase("no token at all", _TINY | {"batch_size": 5, "padding": 1.0}),
+    EdgeCase("padding rows", _BATCH | {"padding": 0.4}),
+    EdgeCase("rows without tokens between others", _BATCH | {"batch_size": 6}, _empty_rows),
+    EdgeCase("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("tail of 40", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 72}),
+    EdgeCase("tail of 1025", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32 + 1025}),
+    EdgeCase("tail of 9000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 9008}),
+    EdgeCase("dummy rows between real ones", _BATCH, _dummy_rows),
+    EdgeCase("every row a dummy", _BATCH, _all_dummy),
+    EdgeCase("a chunk of 2050 tokens beside decodes", {"batch_size": 5, "max_num_seqs": 7, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 3000}),  # noqa: E501
+    EdgeCase("chunks only", _BATCH | {"batch_size": 3, "prefills": 3, "prefill_len": 40}),
+    EdgeCase("block size 1", _BATCH | {"block_size": 1}),
+    EdgeCase("last block, last offset", _BATCH | {"context_len": 400}),
+    EdgeCase("a row crosses into the next block", _BATCH | {"context_len": 34}),
+    EdgeCase("positions in any order", _BATCH | {"prefills": 1, "prefill_len": 40}, _reversed_positions),
+    EdgeCase("ragged, k = 6", _BATCH | {"next_n": 7, "decode_len": "ragged"}),
+    EdgeCase("every slot in use", _BATCH | {"batch_size": 20}),
+    EdgeCase("three groups of different blocks", _GROUPS),
+    EdgeCase("five groups", _BATCH | {"num_groups": 5}),
+    EdgeCase("a group without generic mapping has a narrower table", _GROUPS, _disabled),
+    EdgeCase("no group is enabled", _GROUPS, _all_disabled),
+    EdgeCase("null blocks", _BATCH, _null_blocks),
+    EdgeCase("slots up to 2^31", _BATCH, _large_ids),
+    EdgeCase("CP = 2, rank 0", _CP | {"batch_size": 7, "cp_size": 2}),
+    EdgeCase("CP = 2, rank 1", _CP | {"batch_size": 7, "cp_size": 2, "cp_rank": "last"}),
+    EdgeCase("CP = 4, interleave 4", _CP | {"batch_size": 7, "cp_size": 4, "cp_interleave": 4, "cp_rank": "last"}),
+    EdgeCase("CP = 8, block size 3 x 4", _CP | {"batch_size": 7, "block_size": 12, "cp_size": 8, "cp_interleave": 4}),
+    EdgeCase("sharded and replicated groups", _GROUPS | {"cp_size": 2, "cp_rank": "last"}),
+    EdgeCase("all groups sharded", _GROUPS | {"cp_size": 4, "cp_interleave": 4}, _all_sharded),
+    EdgeCase("capacity not a multiple of 4", _BATCH | {"max_num_batched_tokens": 1027, "num_groups": 2}),
+    EdgeCase("B = 300", {"batch_size": 300, "max_decode_len": 2, "max_model_len": 2000, "context_len": {"uniform": [2, 2000]}, "max_num_batched_tokens": 700}),  # noqa: E501
 ]
 # fmt: on
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.compute_slot_mappings.cases import HARD_POINTS, SEQUENCES
+from baselines.compute_slot_mappings.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -152,7 +152,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=redundant,

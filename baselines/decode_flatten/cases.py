@@ -1,4 +1,4 @@
-"""Hard points of decode_flatten, and sequences of steps through the same buffers.
+"""Edge cases of decode_flatten, and sequences of steps through the same buffers.
 
 An edit changes the contents of the inputs (CPU tensors) in place.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.decode_flatten.operator import Inputs
@@ -43,82 +43,78 @@ def drafts_overhang(x: Inputs) -> None:
     x.seq_lens.add_(3)
 
 
-HARD_POINTS = [
-    HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
-    HardPoint("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
-    HardPoint("all requests are padding", {"batch_size": 4, "context_len": 200}, all_padding),
-    HardPoint("padding rows last", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
-    HardPoint(
-        "padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle
-    ),
-    HardPoint("padding rows hold -1", {"batch_size": 6, "padding": 0.3, "context_len": 900}, minus_one_padding_rows),
-    HardPoint("ragged", {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [4, 5000]}}),
-    HardPoint(
+EDGE_CASES = [
+    EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),
+    EdgeCase("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
+    EdgeCase("all requests are padding", {"batch_size": 4, "context_len": 200}, all_padding),
+    EdgeCase("padding rows last", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
+    EdgeCase("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),
+    EdgeCase("padding rows hold -1", {"batch_size": 6, "padding": 0.3, "context_len": 900}, minus_one_padding_rows),
+    EdgeCase("ragged", {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [4, 5000]}}),
+    EdgeCase(
         "ragged and padded",
         {"batch_size": 9, "decode_len": "ragged", "padding": 0.3, "context_len": {"uniform": [4, 900]}},
     ),
-    HardPoint("short step, L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
-    HardPoint("L = 1", {"batch_size": 5, "max_decode_len": 1, "context_len": 900}),
-    HardPoint(
+    EdgeCase("short step, L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
+    EdgeCase("L = 1", {"batch_size": 5, "max_decode_len": 1, "context_len": 900}),
+    EdgeCase(
         "long rows, L = 33",
         {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged", "context_len": 900},
     ),
-    HardPoint("token padding, T > A", {"batch_size": 5, "token_padding": 3, "context_len": 900}),
-    HardPoint(
+    EdgeCase("token padding, T > A", {"batch_size": 5, "token_padding": 3, "context_len": 900}),
+    EdgeCase(
         "ragged with token padding", {"batch_size": 5, "decode_len": "ragged", "token_padding": 17, "context_len": 900}
     ),
-    HardPoint("T = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
-    HardPoint(
+    EdgeCase("T = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
+    EdgeCase(
         "T = capacity through padding",
         {"batch_size": 3, "token_padding": 20, "max_num_batched_tokens": 32, "context_len": 300},
     ),
-    HardPoint("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1027, "context_len": 300}),
-    HardPoint("W = 1", {"batch_size": 4, "max_model_len": 64, "context_len": {"uniform": [4, 64]}}),
-    HardPoint("W not a multiple of 4", {"batch_size": 4, "max_model_len": 64 * 17, "context_len": 64 * 17}),
-    HardPoint("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
-    HardPoint(
+    EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_batched_tokens": 1027, "context_len": 300}),
+    EdgeCase("W = 1", {"batch_size": 4, "max_model_len": 64, "context_len": {"uniform": [4, 64]}}),
+    EdgeCase("W not a multiple of 4", {"batch_size": 4, "max_model_len": 64 * 17, "context_len": 64 * 17}),
+    EdgeCase("source stride > W", {"batch_size": 4, "table_padding": 10, "context_len": {"uniform": [4, 20000]}}),
+    EdgeCase(
         "source narrower than destination",
         {"batch_size": 4, "max_model_len": 4096, "table_columns": 61, "context_len": 3904},
     ),
-    HardPoint(
+    EdgeCase(
         "source wider than destination",
         {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096},
     ),
-    HardPoint(
+    EdgeCase(
         "drafts overhang max_model_len", {"batch_size": 3, "max_model_len": 4096, "context_len": 4096}, drafts_overhang
     ),
-    HardPoint("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
-    HardPoint("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
-    HardPoint("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
-    HardPoint(
+    EdgeCase("length exactly k * 64", {"batch_size": 4, "context_len": 640}),
+    EdgeCase("length k * 64 + 1", {"batch_size": 4, "context_len": 641}),
+    EdgeCase("length 1", {"batch_size": 4, "max_decode_len": 1, "context_len": 1}),
+    EdgeCase(
         "lengths of 2^31 - 1",
         {"batch_size": 2, "block_size": 2**16, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1},
     ),
-    HardPoint("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, seq_len_below_decode_len),
-    HardPoint(
-        "stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900}
-    ),
-    HardPoint("whole table used", {"batch_size": 2, "max_model_len": 163840, "context_len": 163840}),
-    HardPoint(
+    EdgeCase("seq_len < decode_len", {"batch_size": 4, "context_len": 900}, seq_len_below_decode_len),
+    EdgeCase("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900}),
+    EdgeCase("whole table used", {"batch_size": 2, "max_model_len": 163840, "context_len": 163840}),
+    EdgeCase(
         "block size 1", {"batch_size": 3, "block_size": 1, "max_model_len": 700, "context_len": {"uniform": [4, 700]}}
     ),
-    HardPoint(
+    EdgeCase(
         "B = 65",
         {"batch_size": 65, "decode_len": "ragged", "max_model_len": 8192, "context_len": {"uniform": [4, 2000]}},
     ),
-    HardPoint("indices", {"batch_size": 5, "context_len": 900, "indices": "yes"}),
-    HardPoint("indices, B = 1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1, "indices": "yes"}),
-    HardPoint(
+    EdgeCase("indices", {"batch_size": 5, "context_len": 900, "indices": "yes"}),
+    EdgeCase("indices, B = 1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1, "indices": "yes"}),
+    EdgeCase(
         "indices, ragged, padding row in the middle, token padding",
         {"batch_size": 6, "decode_len": "ragged", "padding": 0.1, "token_padding": 300, "indices": "yes"},
         padding_in_the_middle,
     ),
-    HardPoint("indices, all requests are padding", {"batch_size": 4, "indices": "yes"}, all_padding),
-    HardPoint(
+    EdgeCase("indices, all requests are padding", {"batch_size": 4, "indices": "yes"}, all_padding),
+    EdgeCase(
         "indices, rows longer than a block, capacity not a multiple of 4",
         {"batch_size": 2, "next_n": 600, "context_len": 900, "max_num_batched_tokens": 1203, "indices": "yes"},
     ),
-    HardPoint(
+    EdgeCase(
         "indices, stale host lengths",
         {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale", "context_len": 900, "indices": "yes"},
     ),

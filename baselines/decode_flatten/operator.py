@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.decode_flatten.cases import HARD_POINTS, SEQUENCES
+from baselines.decode_flatten.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, make_batch, make_block_table, max_tokens
 from baselines.workloads.integers import cdiv
@@ -191,7 +191,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,

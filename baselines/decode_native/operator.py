@@ -22,7 +22,7 @@ import torch
 
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
-from harness.contract import Axis, Expected, HardPoint, Operator, Point, Rule
+from harness.contract import Axis, EdgeCase, Expected, Operator, Point, Rule
 
 ROW_ALIGNMENT = Axis(
     "row_alignment", axes.choice("end", "front"), "end", "which end of a ragged row its tokens are packed at"
@@ -73,7 +73,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (point.batch_size * per_request + point.batch_size * point.max_decode_len)
 
 
-# --- hard points and sequences ----------------------------------------------------------------------------------------
+# --- edge cases and sequences ----------------------------------------------------------------------------------------
 
 
 def _seq_len_below_row(x: Inputs) -> None:
@@ -85,27 +85,27 @@ def _all_padding(x: Inputs) -> None:
     x.decode_lens.zero_()
 
 
-HARD_POINTS = [
-    HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
-    HardPoint("L = 1", {"batch_size": 5, "max_decode_len": 1, "context_len": 900}),
-    HardPoint("L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
-    HardPoint("L = next_n, not a power of two", {"batch_size": 5, "next_n": 6, "context_len": 900}),
-    HardPoint("B * L = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
-    HardPoint("seq_len = L", {"batch_size": 4, "context_len": 4}),
-    HardPoint("seq_len < L", {"batch_size": 4, "context_len": 900, "padding": 0.2}, _seq_len_below_row),
-    HardPoint("padding rows", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
-    HardPoint("all rows padding", {"batch_size": 4, "context_len": 200, "padding": 0.5}, _all_padding),
-    HardPoint(
+EDGE_CASES = [
+    EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),
+    EdgeCase("L = 1", {"batch_size": 5, "max_decode_len": 1, "context_len": 900}),
+    EdgeCase("L < next_n", {"batch_size": 5, "max_decode_len": 3, "context_len": 900}),
+    EdgeCase("L = next_n, not a power of two", {"batch_size": 5, "next_n": 6, "context_len": 900}),
+    EdgeCase("B * L = capacity", {"batch_size": 8, "max_num_batched_tokens": 32, "context_len": 300}),
+    EdgeCase("seq_len = L", {"batch_size": 4, "context_len": 4}),
+    EdgeCase("seq_len < L", {"batch_size": 4, "context_len": 900, "padding": 0.2}, _seq_len_below_row),
+    EdgeCase("padding rows", {"batch_size": 7, "padding": 0.4, "context_len": {"uniform": [4, 3000]}}),
+    EdgeCase("all rows padding", {"batch_size": 4, "context_len": 200, "padding": 0.5}, _all_padding),
+    EdgeCase(
         "compress_ratio 4", {"batch_size": 6, "padding": 0.2, "compress_ratio": 4, "context_len": {"uniform": [1, 20]}}
     ),
-    HardPoint(
+    EdgeCase(
         "compress_ratio 128",
         {"batch_size": 6, "padding": 0.2, "compress_ratio": 128, "context_len": {"uniform": [1, 1000]}},
     ),
-    HardPoint(
+    EdgeCase(
         "ragged rows, end-aligned", {"batch_size": 9, "decode_len": "ragged", "context_len": {"uniform": [4, 900]}}
     ),
-    HardPoint(
+    EdgeCase(
         "ragged rows, front-aligned",
         {
             "batch_size": 9,
@@ -115,7 +115,7 @@ HARD_POINTS = [
             "context_len": {"uniform": [4, 900]},
         },
     ),
-    HardPoint(
+    EdgeCase(
         "B = 257", {"batch_size": 257, "max_decode_len": 3, "padding": 0.1, "context_len": {"uniform": [1, 163840]}}
     ),
 ]
@@ -136,7 +136,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="chain_clamp",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,

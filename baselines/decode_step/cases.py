@@ -1,4 +1,4 @@
-"""Hard points of decode_step, and sequences of steps through the same buffers.
+"""Edge cases of decode_step, and sequences of steps through the same buffers.
 
 An edit changes the contents of the inputs (CPU tensors) in place.
 """
@@ -15,7 +15,7 @@ from baselines.decode_flatten.cases import (
     padding_in_the_middle,
     seq_len_below_decode_len,
 )
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.decode_flatten.operator import Inputs
@@ -36,9 +36,9 @@ _LONGEST = {"max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
 _LARGE = _SMALL | {"max_num_batched_tokens": 4096, "max_model_len": 1024, "context_len": {"uniform": [4, 1024]}}
 
 
-def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[HardPoint]:
-    """The hard point on both paths."""
-    return [HardPoint(name, _SMALL | point, edit), HardPoint(f"{name}, native", _SMALL | _NATIVE | point, edit)]
+def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[EdgeCase]:
+    """The edge case on both paths."""
+    return [EdgeCase(name, _SMALL | point, edit), EdgeCase(f"{name}, native", _SMALL | _NATIVE | point, edit)]
 
 
 def _one_long_row(x: Inputs) -> None:
@@ -65,45 +65,43 @@ def _all_but_the_last_short(x: Inputs) -> None:
     x.seq_lens[:-1].clamp_(max=2)
 
 
-HARD_POINTS = [
+EDGE_CASES = [
     *_both("B=1", {"batch_size": 1, "context_len": 700}),
     *_both("B=1, one token", {"batch_size": 1, "next_n": 1, "context_len": 1}),
-    HardPoint("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
+    EdgeCase("B=1, one request on 132 SMs", {"batch_size": 1, "context_len": 16384, "max_model_len": 16384}),
     *_both("all requests are padding, B=32", {"batch_size": 32, "next_n": 2}, all_padding),
-    HardPoint("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
+    EdgeCase("all requests are padding, old layout", _SMALL | {"batch_size": 5, **_OLD}, all_padding),
     *_both("padding rows last", {"batch_size": 9, "padding": 0.4}),
     *_both("padding row in the middle", {"batch_size": 6, "padding": 0.1, "context_len": 900}, padding_in_the_middle),
-    HardPoint("padding rows hold -1", _SMALL | {"batch_size": 6, "padding": 0.3}, minus_one_padding_rows),
+    EdgeCase("padding rows hold -1", _SMALL | {"batch_size": 6, "padding": 0.3}, minus_one_padding_rows),
     *_both("ragged", {"batch_size": 9, "decode_len": "ragged"}),
     *_both(
         "ragged, padded, old layout, remainder at the back", _RAGGED | {"batch_size": 9, "remainder": "back", **_OLD}
     ),
     *_both("short step, L < next_n", {"batch_size": 7, "max_decode_len": 3}),
     *_both("L = 1", {"batch_size": 7, "max_decode_len": 1}),
-    HardPoint(
+    EdgeCase(
         "L = 33",
         _SMALL | {"batch_size": 3, "next_n": 40, "max_decode_len": 33, "decode_len": "ragged"},
         _rows_over_segments,
     ),
-    HardPoint("a row of 300 tokens", _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600}),
-    HardPoint(
+    EdgeCase("a row of 300 tokens", _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600}),
+    EdgeCase(
         "a row of 300 tokens, seq_len < decode_len",
         _SMALL | {"batch_size": 1, "next_n": 300, "context_len": 600},
         seq_len_below_decode_len,
     ),
-    HardPoint("token padding, T > A", _SMALL | {"batch_size": 5, "token_padding": 3}),
-    HardPoint("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
-    HardPoint("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("B * L = capacity, native", _SMALL | _NATIVE | {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("capacity not a multiple of 4", _SMALL | {"batch_size": 3, "max_num_batched_tokens": 1027}),
-    HardPoint(
+    EdgeCase("token padding, T > A", _SMALL | {"batch_size": 5, "token_padding": 3}),
+    EdgeCase("ragged, padded, T > A", _SMALL | _RAGGED | {"batch_size": 5, "token_padding": 17}),
+    EdgeCase("T = capacity", _SMALL | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("B * L = capacity, native", _SMALL | _NATIVE | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("capacity not a multiple of 4", _SMALL | {"batch_size": 3, "max_num_batched_tokens": 1027}),
+    EdgeCase(
         "source stride > W, W not a multiple of 4",
         _SMALL | {"batch_size": 4, "max_model_len": 9088, "table_padding": 10},
     ),
-    HardPoint(
-        "source narrower than destination", _SMALL | {"batch_size": 4, "table_columns": 141, "context_len": 9000}
-    ),
-    HardPoint(
+    EdgeCase("source narrower than destination", _SMALL | {"batch_size": 4, "table_columns": 141, "context_len": 9000}),
+    EdgeCase(
         "source wider than destination",
         _SMALL | {"batch_size": 4, "max_model_len": 4096, "table_columns": 71, "context_len": 4096},
     ),
@@ -119,21 +117,21 @@ HARD_POINTS = [
     *_both("one long row among short ones", {"batch_size": 17, "next_n": 2}, _one_long_row),
     *_both("stale host lengths", {"batch_size": 6, "decode_len": "ragged", "host_lens": "stale"}),
     *_both("fewer units than SMs", {"batch_size": 1, "num_sms": 23, "context_len": 300}),
-    HardPoint("one SM", _SMALL | {"batch_size": 5, "num_sms": 1}),
-    HardPoint(
+    EdgeCase("one SM", _SMALL | {"batch_size": 5, "num_sms": 1}),
+    EdgeCase(
         "more schedule rows than threads", _SMALL | _NATIVE | {"batch_size": 3, "num_sms": 260, "num_heads_q": 512}
     ),
-    HardPoint("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
-    HardPoint(
+    EdgeCase("one part", _SMALL | {"batch_size": 7, "num_sm_parts": 1}),
+    EdgeCase(
         "lengths of 2^30",
         {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "max_model_len": 2**30, "context_len": 2**30},
     ),
     *_both(
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "block_size": 2**20, "num_heads_q": 128, **_LONGEST}
     ),
-    HardPoint("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
-    HardPoint("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
-    HardPoint("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
+    EdgeCase("B = 257, ragged", _LARGE | {"batch_size": 257, "decode_len": "ragged"}),
+    EdgeCase("B = 257, ragged, native", _LARGE | _NATIVE | {"batch_size": 257, "decode_len": "ragged"}),
+    EdgeCase("B = 1024, native", _LARGE | _NATIVE | {"batch_size": 1024}),
 ]
 
 # Random lengths, and random rows on the native path, so that a graph that keeps those of its capture is wrong.

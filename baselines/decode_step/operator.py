@@ -31,7 +31,7 @@ import torch
 from baselines.decode_flatten import operator as decode_flatten
 from baselines.decode_flatten.operator import Inputs, make_inputs, num_tokens
 from baselines.decode_native import operator as decode_native
-from baselines.decode_step.cases import HARD_POINTS, SEQUENCES
+from baselines.decode_step.cases import EDGE_CASES, SEQUENCES
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
@@ -186,7 +186,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(
         *mla_tile_schedule.operator.rules,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.draft_inputs.operator import Inputs
@@ -45,39 +45,39 @@ _SECOND, _LATER = _BATCH | {"draft_pass": "second"}, _BATCH | {"draft_pass": "la
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
-    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
-    HardPoint("every slot", _BATCH | {"batch_size": 20}),
-    HardPoint("k = 1", _BATCH | {"next_n": 2}),
-    HardPoint("k = 7", _BATCH | {"next_n": 8}),
-    HardPoint("all accepted", _BATCH | {"acceptance": 1}),
-    HardPoint("all rejected: nothing is shifted", _BATCH | {"acceptance": 0}),
-    HardPoint("all rows chunks", _BATCH | {"batch_size": 4, "prefills": 4, "prefill_len": 30}, _chunks),
-    HardPoint("chunks, some the last ones, beside decodes", _BATCH | {"prefills": 4, "prefill_len": 17}),
-    HardPoint("fewer drafts than k", _BATCH | {"decode_len": "ragged"}),
-    HardPoint("a row of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 2060}),  # noqa: E501
-    HardPoint("a row of 37 tokens in a grid for 4", _BATCH | {"batch_size": 12}, _one_long_row),
-    HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500}),
-    HardPoint("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),
-    HardPoint("second", _SECOND),
-    HardPoint("second, B = 1", _SECOND | {"batch_size": 1}),
-    HardPoint("second, every slot", _SECOND | {"batch_size": 20}),
-    HardPoint("second, all rejected", _SECOND | {"acceptance": 0}),
-    HardPoint("second, end of the model's range", _SECOND | _END | {"acceptance": 0.9}),
-    HardPoint("second, positions stay", _SECOND | _END | {"advance": "no"}),
-    HardPoint("second, k = 7 and a row of 600", _SECOND | {"next_n": 8, "prefills": 1, "prefill_len": 60}),
-    HardPoint("second, R = 1500", _SECOND | {"max_num_seqs": 1500}),
-    HardPoint("later", _LATER, _after(1)),
-    HardPoint("later, before the last pass", _LATER, _after(3)),
-    HardPoint("later, after the last pass: drafts only", _LATER, _after(4)),
-    HardPoint("later, k = 2: the last pass", _LATER | {"next_n": 3}),
-    HardPoint("later, any pass", _LATER | {"next_n": 8, "batch_size": 16}),
-    HardPoint("later, end of the model's range", _LATER | _END | {"acceptance": 0.9}, _after(2)),
-    HardPoint("later, positions stay", _LATER | _END | {"advance": "no"}, _after(2)),
-    HardPoint("later, hidden rows of 7168", _LATER | {"batch_size": 3, "hidden_size": 7168}, _after(1)),
-    HardPoint("later, odd hidden rows", _LATER | {"hidden_size": 1027}, _after(1)),
+EDGE_CASES = [
+    EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    EdgeCase("every slot", _BATCH | {"batch_size": 20}),
+    EdgeCase("k = 1", _BATCH | {"next_n": 2}),
+    EdgeCase("k = 7", _BATCH | {"next_n": 8}),
+    EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
+    EdgeCase("all rejected: nothing is shifted", _BATCH | {"acceptance": 0}),
+    EdgeCase("all rows chunks", _BATCH | {"batch_size": 4, "prefills": 4, "prefill_len": 30}, _chunks),
+    EdgeCase("chunks, some the last ones, beside decodes", _BATCH | {"prefills": 4, "prefill_len": 17}),
+    EdgeCase("fewer drafts than k", _BATCH | {"decode_len": "ragged"}),
+    EdgeCase("a row of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "max_num_batched_tokens": 2060}),  # noqa: E501
+    EdgeCase("a row of 37 tokens in a grid for 4", _BATCH | {"batch_size": 12}, _one_long_row),
+    EdgeCase("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500}),
+    EdgeCase("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),
+    EdgeCase("second", _SECOND),
+    EdgeCase("second, B = 1", _SECOND | {"batch_size": 1}),
+    EdgeCase("second, every slot", _SECOND | {"batch_size": 20}),
+    EdgeCase("second, all rejected", _SECOND | {"acceptance": 0}),
+    EdgeCase("second, end of the model's range", _SECOND | _END | {"acceptance": 0.9}),
+    EdgeCase("second, positions stay", _SECOND | _END | {"advance": "no"}),
+    EdgeCase("second, k = 7 and a row of 600", _SECOND | {"next_n": 8, "prefills": 1, "prefill_len": 60}),
+    EdgeCase("second, R = 1500", _SECOND | {"max_num_seqs": 1500}),
+    EdgeCase("later", _LATER, _after(1)),
+    EdgeCase("later, before the last pass", _LATER, _after(3)),
+    EdgeCase("later, after the last pass: drafts only", _LATER, _after(4)),
+    EdgeCase("later, k = 2: the last pass", _LATER | {"next_n": 3}),
+    EdgeCase("later, any pass", _LATER | {"next_n": 8, "batch_size": 16}),
+    EdgeCase("later, end of the model's range", _LATER | _END | {"acceptance": 0.9}, _after(2)),
+    EdgeCase("later, positions stay", _LATER | _END | {"advance": "no"}, _after(2)),
+    EdgeCase("later, hidden rows of 7168", _LATER | {"batch_size": 3, "hidden_size": 7168}, _after(1)),
+    EdgeCase("later, odd hidden rows", _LATER | {"hidden_size": 1027}, _after(1)),
 ]
 # fmt: on
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.draft_passes.operator import Inputs
@@ -34,27 +34,27 @@ _INDEXER = _BATCH | {"indexer": "native"}
 _END = {"max_model_len": 40, "context_len": {"uniform": [36, 40]}, "acceptance": 0.9}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
-    HardPoint("k = 2: one further pass", _BATCH | {"next_n": 3}),
-    HardPoint("k = 7", _BATCH | {"next_n": 8}),
-    HardPoint("every slot", _BATCH | {"batch_size": 12, "decode_len": "ragged"}),
-    HardPoint("all rejected", _BATCH | {"acceptance": 0}),
-    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
-    HardPoint("chunks beside decodes", _BATCH | {"prefills": 3, "prefill_len": 20}),
-    HardPoint("end of the model's range", _BATCH | _END),
-    HardPoint("end of the model's range, k = 7", _BATCH | _END | {"next_n": 8, "context_len": {"uniform": [33, 40]}}),
-    HardPoint("positions stay", _BATCH | _END | {"advance": "no"}),
-    HardPoint("a row crosses into the next block", _BATCH | {"context_len": 31, "acceptance": 1}),
-    HardPoint("block size 1", _BATCH | {"block_size": 1}),
-    HardPoint("three groups, one of them not mapped", _BATCH | {"num_groups": 3, "group_blocks": "mixed"}, _second_group_disabled),  # noqa: E501
-    HardPoint("null blocks", _BATCH, _null_blocks),
-    HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 64]}}),
-    HardPoint("indexer", _INDEXER),
-    HardPoint("indexer, B = 1", _INDEXER | {"batch_size": 1}),
-    HardPoint("indexer, padding rows, two groups", _INDEXER | {"padding": 0.4, "num_groups": 2}),
-    HardPoint("indexer, lengths pass a segment", _INDEXER | {"context_len": 255, "acceptance": 1, "next_n": 6}),
-    HardPoint("indexer, remainder at the back, positions stay", _INDEXER | {"remainder": "back", "advance": "no"}),
+EDGE_CASES = [
+    EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    EdgeCase("k = 2: one further pass", _BATCH | {"next_n": 3}),
+    EdgeCase("k = 7", _BATCH | {"next_n": 8}),
+    EdgeCase("every slot", _BATCH | {"batch_size": 12, "decode_len": "ragged"}),
+    EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
+    EdgeCase("padding rows", _BATCH | {"padding": 0.4}),
+    EdgeCase("chunks beside decodes", _BATCH | {"prefills": 3, "prefill_len": 20}),
+    EdgeCase("end of the model's range", _BATCH | _END),
+    EdgeCase("end of the model's range, k = 7", _BATCH | _END | {"next_n": 8, "context_len": {"uniform": [33, 40]}}),
+    EdgeCase("positions stay", _BATCH | _END | {"advance": "no"}),
+    EdgeCase("a row crosses into the next block", _BATCH | {"context_len": 31, "acceptance": 1}),
+    EdgeCase("block size 1", _BATCH | {"block_size": 1}),
+    EdgeCase("three groups, one of them not mapped", _BATCH | {"num_groups": 3, "group_blocks": "mixed"}, _second_group_disabled),  # noqa: E501
+    EdgeCase("null blocks", _BATCH, _null_blocks),
+    EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500, "max_model_len": 64, "context_len": {"uniform": [8, 64]}}),
+    EdgeCase("indexer", _INDEXER),
+    EdgeCase("indexer, B = 1", _INDEXER | {"batch_size": 1}),
+    EdgeCase("indexer, padding rows, two groups", _INDEXER | {"padding": 0.4, "num_groups": 2}),
+    EdgeCase("indexer, lengths pass a segment", _INDEXER | {"context_len": 255, "acceptance": 1, "next_n": 6}),
+    EdgeCase("indexer, remainder at the back, positions stay", _INDEXER | {"remainder": "back", "advance": "no"}),
 ]
 # fmt: on
 

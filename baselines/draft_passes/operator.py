@@ -30,7 +30,7 @@ import torch
 
 from baselines.compute_slot_mappings import operator as compute_slot_mappings
 from baselines.draft_inputs import operator as draft_inputs
-from baselines.draft_passes.cases import HARD_POINTS, SEQUENCES
+from baselines.draft_passes.cases import EDGE_CASES, SEQUENCES
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
@@ -250,7 +250,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=slots.redundant,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.gather_block_tables.operator import Inputs
@@ -46,37 +46,37 @@ _BATCH = _TINY | {"batch_size": 9, "max_num_seqs": 20}
 _WINDOW = _BATCH | {"window": 31}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _TINY | {"batch_size": 1}),
-    HardPoint("every slot, no padding", _BATCH | {"batch_size": 20}),
-    HardPoint("one padding row", _BATCH | {"padding": 0.1}),
-    HardPoint("padded up to the last slot", _BATCH | {"batch_size": 20, "padding": 0.9}),
-    HardPoint("no real request", _BATCH | {"padding": 1.0, "dirty": 12}),
-    HardPoint("the previous step had more rows", _BATCH | {"dirty": 17}),
-    HardPoint("the previous step had all rows", _BATCH | {"dirty": 20, "padding": 0.5}),
-    HardPoint("the previous step had fewer rows", _BATCH | {"dirty": 2, "padding": 0.5}),
-    HardPoint("no previous step", _BATCH | {"dirty": 0}),
-    HardPoint("some requests own no block", _BATCH, _some_own_nothing),
-    HardPoint("no request owns a block", _BATCH, _none_owns_anything),
-    HardPoint("whole rows", _BATCH, _whole_rows_owned),
-    HardPoint("one column", _BATCH | {"block_size": 400}),
-    HardPoint("1025 columns", {"batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4100, "context_len": 4100}),  # noqa: E501
-    HardPoint("2051 columns cleared", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4}),  # noqa: E501
-    HardPoint("5 groups of one width", _BATCH | {"num_groups": 5}),
-    HardPoint("4 groups of different widths", _BATCH | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.3}),
-    HardPoint("window", _WINDOW),
-    HardPoint("window in every second group", _WINDOW | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.2}),
-    HardPoint("window, nothing computed", _WINDOW, _computed(0)),
-    HardPoint("window, computed = reach", _WINDOW, _computed(31)),
-    HardPoint("window, computed = reach + block", _WINDOW, _computed(47)),
-    HardPoint("window, one less", _WINDOW, _computed(46)),
-    HardPoint("window above all owned blocks", _WINDOW, _window_above_all_blocks),
-    HardPoint("window of one token", _WINDOW | {"window": 1}),
-    HardPoint("window of 1498 blocks", {"batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000, "window": 1498}),  # noqa: E501
-    HardPoint("block size 1", _WINDOW | {"block_size": 1}),
-    HardPoint("width a multiple of 4", _WINDOW | {"max_model_len": 320, "context_len": {"uniform": [4, 320]}}),
-    HardPoint("counts in host memory", _WINDOW | {"memory": "uva", "num_groups": 3}),
-    HardPoint("counts in host memory, 1500 columns", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4, "memory": "uva"}),  # noqa: E501
+EDGE_CASES = [
+    EdgeCase("B = 1", _TINY | {"batch_size": 1}),
+    EdgeCase("every slot, no padding", _BATCH | {"batch_size": 20}),
+    EdgeCase("one padding row", _BATCH | {"padding": 0.1}),
+    EdgeCase("padded up to the last slot", _BATCH | {"batch_size": 20, "padding": 0.9}),
+    EdgeCase("no real request", _BATCH | {"padding": 1.0, "dirty": 12}),
+    EdgeCase("the previous step had more rows", _BATCH | {"dirty": 17}),
+    EdgeCase("the previous step had all rows", _BATCH | {"dirty": 20, "padding": 0.5}),
+    EdgeCase("the previous step had fewer rows", _BATCH | {"dirty": 2, "padding": 0.5}),
+    EdgeCase("no previous step", _BATCH | {"dirty": 0}),
+    EdgeCase("some requests own no block", _BATCH, _some_own_nothing),
+    EdgeCase("no request owns a block", _BATCH, _none_owns_anything),
+    EdgeCase("whole rows", _BATCH, _whole_rows_owned),
+    EdgeCase("one column", _BATCH | {"block_size": 400}),
+    EdgeCase("1025 columns", {"batch_size": 3, "max_num_seqs": 5, "block_size": 4, "max_model_len": 4100, "context_len": 4100}),  # noqa: E501
+    EdgeCase("2051 columns cleared", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4}),  # noqa: E501
+    EdgeCase("5 groups of one width", _BATCH | {"num_groups": 5}),
+    EdgeCase("4 groups of different widths", _BATCH | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.3}),
+    EdgeCase("window", _WINDOW),
+    EdgeCase("window in every second group", _WINDOW | {"num_groups": 4, "group_blocks": "mixed", "padding": 0.2}),
+    EdgeCase("window, nothing computed", _WINDOW, _computed(0)),
+    EdgeCase("window, computed = reach", _WINDOW, _computed(31)),
+    EdgeCase("window, computed = reach + block", _WINDOW, _computed(47)),
+    EdgeCase("window, one less", _WINDOW, _computed(46)),
+    EdgeCase("window above all owned blocks", _WINDOW, _window_above_all_blocks),
+    EdgeCase("window of one token", _WINDOW | {"window": 1}),
+    EdgeCase("window of 1498 blocks", {"batch_size": 3, "max_num_seqs": 4, "block_size": 1, "max_model_len": 3000, "context_len": 3000, "window": 1498}),  # noqa: E501
+    EdgeCase("block size 1", _WINDOW | {"block_size": 1}),
+    EdgeCase("width a multiple of 4", _WINDOW | {"max_model_len": 320, "context_len": {"uniform": [4, 320]}}),
+    EdgeCase("counts in host memory", _WINDOW | {"memory": "uva", "num_groups": 3}),
+    EdgeCase("counts in host memory, 1500 columns", {"batch_size": 2, "max_num_seqs": 5, "block_size": 1, "max_model_len": 2051, "context_len": 1500, "dirty": 4, "memory": "uva"}),  # noqa: E501
 ]
 # fmt: on
 

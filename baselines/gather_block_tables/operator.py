@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baselines.gather_block_tables.cases import HARD_POINTS, SEQUENCES
+from baselines.gather_block_tables.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -161,7 +161,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=slots.redundant,

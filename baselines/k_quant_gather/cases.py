@@ -12,7 +12,7 @@ import torch
 
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID
 from baselines.workloads.integers import cdiv
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.k_quant_gather.operator import Inputs
@@ -63,50 +63,50 @@ _UNIFORM = {"seq_lens": "uniform"}
 _FIVE = _UNIFORM | {"batch_size": 5, "chunk_tokens": 500}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("ragged", {"batch_size": 5, "chunk_tokens": 400}),
-    HardPoint("one token", {"batch_size": 1, "chunk_tokens": 1}),
-    HardPoint("B=1", {"batch_size": 1, "chunk_tokens": 700}),
+EDGE_CASES = [
+    EdgeCase("ragged", {"batch_size": 5, "chunk_tokens": 400}),
+    EdgeCase("one token", {"batch_size": 1, "chunk_tokens": 1}),
+    EdgeCase("B=1", {"batch_size": 1, "chunk_tokens": 700}),
     # Around the 32 candidates of one search step.
-    *(HardPoint(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),
-    HardPoint("B = 1024", {"batch_size": 1024, "chunk_tokens": 1500, "max_model_len": 512}),
-    HardPoint("B > N", {"batch_size": 40, "chunk_tokens": 9}),
-    HardPoint("slack past the last table column", {"batch_size": 2, "chunk_tokens": 96, "slack": 64, "block_size": 4, "table_columns": 12}),  # noqa: E501
-    HardPoint("a token per request", _UNIFORM | {"batch_size": 40, "chunk_tokens": 40}),
+    *(EdgeCase(f"B = {b}", {"batch_size": b, "chunk_tokens": 20 * b}) for b in (7, 8, 9, 31, 32, 33)),
+    EdgeCase("B = 1024", {"batch_size": 1024, "chunk_tokens": 1500, "max_model_len": 512}),
+    EdgeCase("B > N", {"batch_size": 40, "chunk_tokens": 9}),
+    EdgeCase("slack past the last table column", {"batch_size": 2, "chunk_tokens": 96, "slack": 64, "block_size": 4, "table_columns": 12}),  # noqa: E501
+    EdgeCase("a token per request", _UNIFORM | {"batch_size": 40, "chunk_tokens": 40}),
     # Around the token counts at which kernels change their tile size.
     *(
-        HardPoint(f"N = {n}", {"batch_size": 2, "chunk_tokens": n})
+        EdgeCase(f"N = {n}", {"batch_size": 2, "chunk_tokens": n})
         for tile in (32, 64, 128, 256, 512)
         for n in (tile - 1, tile)
     ),
-    *(HardPoint(f"slack of {s}", {"batch_size": 3, "chunk_tokens": 200 + s, "slack": s}) for s in (1, 63, 64, 4096)),
-    HardPoint("slack alone", {"batch_size": 3, "chunk_tokens": 200}, _empty(slice(None))),
-    HardPoint("first request empty", _FIVE, _empty(0)),
-    HardPoint("middle requests empty", _FIVE, _empty(1, 2)),
-    HardPoint("last request empty", _FIVE, _empty(-1)),
-    HardPoint("68 empty requests in a row", _UNIFORM | {"batch_size": 70, "chunk_tokens": 700}, _empty(slice(1, 69))),
-    *(HardPoint(f"length {n}", _UNIFORM | {"batch_size": 3, "chunk_tokens": 3 * n}) for n in (63, 64, 65, 128)),
-    HardPoint("last blocks partly filled", _UNIFORM | {"batch_size": 4, "chunk_tokens": 650}),
-    HardPoint("padded pages", {"batch_size": 3, "chunk_tokens": 400, "page_padding": 256}),
+    *(EdgeCase(f"slack of {s}", {"batch_size": 3, "chunk_tokens": 200 + s, "slack": s}) for s in (1, 63, 64, 4096)),
+    EdgeCase("slack alone", {"batch_size": 3, "chunk_tokens": 200}, _empty(slice(None))),
+    EdgeCase("first request empty", _FIVE, _empty(0)),
+    EdgeCase("middle requests empty", _FIVE, _empty(1, 2)),
+    EdgeCase("last request empty", _FIVE, _empty(-1)),
+    EdgeCase("68 empty requests in a row", _UNIFORM | {"batch_size": 70, "chunk_tokens": 700}, _empty(slice(1, 69))),
+    *(EdgeCase(f"length {n}", _UNIFORM | {"batch_size": 3, "chunk_tokens": 3 * n}) for n in (63, 64, 65, 128)),
+    EdgeCase("last blocks partly filled", _UNIFORM | {"batch_size": 4, "chunk_tokens": 650}),
+    EdgeCase("padded pages", {"batch_size": 3, "chunk_tokens": 400, "page_padding": 256}),
     # Before the next one: far rows are tried at the first two, and only bytes, not words, have offsets past 2^31 then.
-    HardPoint("pages 1 byte apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 1}),
-    HardPoint("pages 4 bytes apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 4}),
-    HardPoint("table stride > W", {"batch_size": 4, "chunk_tokens": 800, "max_model_len": 1024, "table_padding": 3}),
-    HardPoint("W = 1", {"batch_size": 5, "chunk_tokens": 250, "max_model_len": 64}),
-    HardPoint("whole table used", _UNIFORM | {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320}),
-    HardPoint("unused columns hold -1", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(-1)),
-    HardPoint("unused columns hold the null block", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(NULL_BLOCK_ID)),  # noqa: E501
-    HardPoint("requests share a block", _UNIFORM | {"batch_size": 4, "chunk_tokens": 400}, _shared_prefix),
-    HardPoint("the cache's last block", _UNIFORM | {"batch_size": 2, "chunk_tokens": 300}, _highest_block_id),
-    HardPoint("scales are NaN and infinite", {"batch_size": 3, "chunk_tokens": 300}, _special_scales),
-    HardPoint("four scales per token", {"batch_size": 3, "chunk_tokens": 300, "slack": 9, "quant_block_size": 32}),
-    HardPoint("two scales per token, head of 64", {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32}),  # noqa: E501
-    HardPoint("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
-    HardPoint("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
-    HardPoint("head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}),  # noqa: E501
-    HardPoint("block size 1", {"batch_size": 3, "chunk_tokens": 40, "block_size": 1, "max_model_len": 40}),
-    HardPoint("block size 16", {"batch_size": 3, "chunk_tokens": 300, "block_size": 16}),
-    HardPoint("block size 256", {"batch_size": 3, "chunk_tokens": 700, "block_size": 256}),
+    EdgeCase("pages 1 byte apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 1}),
+    EdgeCase("pages 4 bytes apart", {"batch_size": 3, "chunk_tokens": 200, "page_padding": 4}),
+    EdgeCase("table stride > W", {"batch_size": 4, "chunk_tokens": 800, "max_model_len": 1024, "table_padding": 3}),
+    EdgeCase("W = 1", {"batch_size": 5, "chunk_tokens": 250, "max_model_len": 64}),
+    EdgeCase("whole table used", _UNIFORM | {"batch_size": 3, "chunk_tokens": 960, "max_model_len": 320}),
+    EdgeCase("unused columns hold -1", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(-1)),
+    EdgeCase("unused columns hold the null block", {"batch_size": 3, "chunk_tokens": 300, "slack": 70}, _unused_ids(NULL_BLOCK_ID)),  # noqa: E501
+    EdgeCase("requests share a block", _UNIFORM | {"batch_size": 4, "chunk_tokens": 400}, _shared_prefix),
+    EdgeCase("the cache's last block", _UNIFORM | {"batch_size": 2, "chunk_tokens": 300}, _highest_block_id),
+    EdgeCase("scales are NaN and infinite", {"batch_size": 3, "chunk_tokens": 300}, _special_scales),
+    EdgeCase("four scales per token", {"batch_size": 3, "chunk_tokens": 300, "slack": 9, "quant_block_size": 32}),
+    EdgeCase("two scales per token, head of 64", {"batch_size": 3, "chunk_tokens": 300, "head_dim": 64, "quant_block_size": 32}),  # noqa: E501
+    EdgeCase("head of 256", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 256, "quant_block_size": 128}),
+    EdgeCase("head of 1024", {"batch_size": 2, "chunk_tokens": 150, "head_dim": 1024}),
+    EdgeCase("head of 16, a scale per value", {"batch_size": 3, "chunk_tokens": 200, "head_dim": 16, "quant_block_size": 1}),  # noqa: E501
+    EdgeCase("block size 1", {"batch_size": 3, "chunk_tokens": 40, "block_size": 1, "max_model_len": 40}),
+    EdgeCase("block size 16", {"batch_size": 3, "chunk_tokens": 300, "block_size": 16}),
+    EdgeCase("block size 256", {"batch_size": 3, "chunk_tokens": 700, "block_size": 256}),
 ]
 # fmt: on
 

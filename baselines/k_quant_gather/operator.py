@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.k_quant_gather.cases import HARD_POINTS, SEQUENCES
+from baselines.k_quant_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_block_table
 from baselines.workloads.integers import cdiv
@@ -208,7 +208,7 @@ operator = Operator(
     bytes_moved=bytes_moved,
     baseline="op_chain",
     phase="prefill",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.mamba_align_step.operator import Inputs
@@ -42,49 +42,49 @@ _BS1 = _BATCH | {"mamba_block_size": 1, "next_n": 6, "context_len": {"uniform": 
 _AFTER = _BATCH | {"phase": "after_sampling"}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
-    HardPoint("every slot", _BATCH | {"batch_size": 20}),
-    HardPoint("BS = 1, k = 5: a block end with every token", _BS1),
-    HardPoint("BS larger than any request", _BATCH | {"mamba_block_size": 1024}),
-    HardPoint("nc = 0", _BATCH | {"context_len": 4}),
-    HardPoint("nc = BS - 1", _BATCH | {"context_len": 19}),
-    HardPoint("nc = BS", _BATCH | {"context_len": 20}),
-    HardPoint("nc = BS + 1", _BATCH | {"context_len": 21}),
-    HardPoint("the step ends with a block", _BATCH | {"context_len": 32}),
-    HardPoint("the step ends one past a block", _BATCH | {"context_len": 33}),
-    HardPoint("the last column", _BATCH | {"context_len": 256}),
-    HardPoint("all requests fresh", _BATCH | {"fresh": 1}),
-    HardPoint("half of them fresh", _BATCH | {"fresh": 0.5}),
-    HardPoint("slots reused by new requests", _BATCH, _reused_slots),
-    HardPoint("fell back over a block's end", _BATCH, _fell_back),
-    HardPoint("all accepted", _BATCH | {"acceptance": 1}),
-    HardPoint("none accepted", _BATCH | {"acceptance": 0}),
-    HardPoint("a chunk of three blocks", _BATCH | {"prefills": 4, "prefill_len": 40}),
-    HardPoint("k = 0", _BATCH | {"next_n": 1}),
-    HardPoint("k = 7, ragged", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
-    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
-    HardPoint("only padding rows", _BATCH | {"padding": 1.0}),
-    HardPoint("2 groups", _BATCH | {"num_groups": 2}),
-    HardPoint("5 groups, padding rows", _BATCH | {"num_groups": 5, "padding": 0.3}),
-    HardPoint("B = 300, 3 groups", _SMALL | {"batch_size": 300, "num_groups": 3}),
-    HardPoint("after", _AFTER),
-    HardPoint("after, B = 1", _AFTER | {"batch_size": 1}),
-    HardPoint("after, BS = 1, k = 5", _BS1 | {"phase": "after_sampling"}),
-    HardPoint("after, BS larger than any request", _AFTER | {"mamba_block_size": 1024}),
-    HardPoint("after, all accepted", _AFTER | {"acceptance": 1}),
-    HardPoint("after, none accepted", _AFTER | {"acceptance": 0}),
-    HardPoint("after, chunks, some to a block's end", _AFTER | {"prefills": 5, "prefill_len": 32, "context_len": {"uniform": [32, 64]}}),  # noqa: E501
-    HardPoint("after, a block's end reached", _AFTER, _reached(32, 3)),
-    HardPoint("after, a block's end passed by one", _AFTER, _reached(33, 2)),
-    HardPoint("after, a block's end just not reached", _AFTER, _reached(31, 4)),
-    HardPoint("after, a block's end passed before the step", _AFTER, _reached(33, 1)),
-    HardPoint("after, frozen in place: no copy, count 1", _AFTER, _reached(32, 1, 1)),
-    HardPoint("after, shifted inside its slot", _AFTER, _reached(32, 3, 1)),
-    HardPoint("after, from the next column", _AFTER, _reached(34, 3, 2)),
-    HardPoint("after, padding rows", _AFTER | {"padding": 0.4}),
-    HardPoint("after, only padding rows", _AFTER | {"padding": 1.0}),
-    HardPoint("after, B = 300", _SMALL | {"batch_size": 300, "phase": "after_sampling"}),
+EDGE_CASES = [
+    EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    EdgeCase("every slot", _BATCH | {"batch_size": 20}),
+    EdgeCase("BS = 1, k = 5: a block end with every token", _BS1),
+    EdgeCase("BS larger than any request", _BATCH | {"mamba_block_size": 1024}),
+    EdgeCase("nc = 0", _BATCH | {"context_len": 4}),
+    EdgeCase("nc = BS - 1", _BATCH | {"context_len": 19}),
+    EdgeCase("nc = BS", _BATCH | {"context_len": 20}),
+    EdgeCase("nc = BS + 1", _BATCH | {"context_len": 21}),
+    EdgeCase("the step ends with a block", _BATCH | {"context_len": 32}),
+    EdgeCase("the step ends one past a block", _BATCH | {"context_len": 33}),
+    EdgeCase("the last column", _BATCH | {"context_len": 256}),
+    EdgeCase("all requests fresh", _BATCH | {"fresh": 1}),
+    EdgeCase("half of them fresh", _BATCH | {"fresh": 0.5}),
+    EdgeCase("slots reused by new requests", _BATCH, _reused_slots),
+    EdgeCase("fell back over a block's end", _BATCH, _fell_back),
+    EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
+    EdgeCase("none accepted", _BATCH | {"acceptance": 0}),
+    EdgeCase("a chunk of three blocks", _BATCH | {"prefills": 4, "prefill_len": 40}),
+    EdgeCase("k = 0", _BATCH | {"next_n": 1}),
+    EdgeCase("k = 7, ragged", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
+    EdgeCase("padding rows", _BATCH | {"padding": 0.4}),
+    EdgeCase("only padding rows", _BATCH | {"padding": 1.0}),
+    EdgeCase("2 groups", _BATCH | {"num_groups": 2}),
+    EdgeCase("5 groups, padding rows", _BATCH | {"num_groups": 5, "padding": 0.3}),
+    EdgeCase("B = 300, 3 groups", _SMALL | {"batch_size": 300, "num_groups": 3}),
+    EdgeCase("after", _AFTER),
+    EdgeCase("after, B = 1", _AFTER | {"batch_size": 1}),
+    EdgeCase("after, BS = 1, k = 5", _BS1 | {"phase": "after_sampling"}),
+    EdgeCase("after, BS larger than any request", _AFTER | {"mamba_block_size": 1024}),
+    EdgeCase("after, all accepted", _AFTER | {"acceptance": 1}),
+    EdgeCase("after, none accepted", _AFTER | {"acceptance": 0}),
+    EdgeCase("after, chunks, some to a block's end", _AFTER | {"prefills": 5, "prefill_len": 32, "context_len": {"uniform": [32, 64]}}),  # noqa: E501
+    EdgeCase("after, a block's end reached", _AFTER, _reached(32, 3)),
+    EdgeCase("after, a block's end passed by one", _AFTER, _reached(33, 2)),
+    EdgeCase("after, a block's end just not reached", _AFTER, _reached(31, 4)),
+    EdgeCase("after, a block's end passed before the step", _AFTER, _reached(33, 1)),
+    EdgeCase("after, frozen in place: no copy, count 1", _AFTER, _reached(32, 1, 1)),
+    EdgeCase("after, shifted inside its slot", _AFTER, _reached(32, 3, 1)),
+    EdgeCase("after, from the next column", _AFTER, _reached(34, 3, 2)),
+    EdgeCase("after, padding rows", _AFTER | {"padding": 0.4}),
+    EdgeCase("after, only padding rows", _AFTER | {"padding": 1.0}),
+    EdgeCase("after, B = 300", _SMALL | {"batch_size": 300, "phase": "after_sampling"}),
 ]
 # fmt: on
 

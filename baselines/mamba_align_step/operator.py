@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from baselines.mamba_align_step.cases import HARD_POINTS, SEQUENCES
+from baselines.mamba_align_step.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.context_lengths import plain
@@ -223,7 +223,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=slots.redundant,

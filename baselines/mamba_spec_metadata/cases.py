@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from baselines.workloads.decode_batch import UNUSED_BLOCK_ID
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.mamba_spec_metadata.operator import Inputs
@@ -90,57 +90,57 @@ _ANY1 = {"context_len": {"uniform": [6, 64]}}  # up to that of _BS1
 _ALIGN, _NONE = {"cache_mode": "align"}, {"cache_mode": "none"}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B=1", {"batch_size": 1}),
-    HardPoint("B=1, one token", {"batch_size": 1, "max_decode_len": 1, "context_len": 1}),
-    HardPoint("nc = 0", _BS16 | {"context_len": 4}),
-    HardPoint("nc = BS - 1", _BS16 | {"context_len": 19}),
-    HardPoint("nc = BS", _BS16 | {"context_len": 20}),
-    HardPoint("nc = BS + 1", _BS16 | {"context_len": 21}),
-    HardPoint("one token crosses a boundary", _BS16 | {"max_decode_len": 1, "context_len": 17}),
-    HardPoint("1 + k tokens cross a boundary", _BS16 | {"context_len": 18}),
-    HardPoint("nc + q = max_model_len: the last column", _BS16 | {"context_len": 256}),
-    HardPoint("max_model_len not a multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
-    HardPoint("the previous step ran into max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
-    HardPoint("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
-    HardPoint("input and output slots coincide", _BS16 | {"context_len": 28}, _in_place_slots),
-    HardPoint("most drafts rejected", _BS16 | _ANY | {"batch_size": 12, "acceptance": 0.1}),
-    HardPoint("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
-    HardPoint("BS = 1, nothing accepted", _BS1 | {"context_len": 40, "acceptance": 0.0}),
-    HardPoint("BS = 4, k = 5", _BS1 | _ANY1 | {"mamba_block_size": 4, "acceptance": 0.5}),
-    HardPoint("BS = 4, nothing accepted: two columns back", _BS1 | {"mamba_block_size": 4, "context_len": 34, "acceptance": 0.0}),  # noqa: E501
-    HardPoint("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
-    HardPoint("BS = 1056, 1M context", {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576}),  # noqa: E501
-    HardPoint("BS = 1600", {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}}),  # noqa: E501
-    HardPoint("k = 1", {"batch_size": 5, "num_speculative_blocks": 1}),
-    HardPoint("k = 4: 5 slots", {"batch_size": 5, "num_speculative_blocks": 4}),
-    HardPoint("k = 31", {"batch_size": 3, "num_speculative_blocks": 31}),
-    HardPoint("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
-    HardPoint("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
-    HardPoint("all anchors unknown", _BS16 | {"context_len": 36}, _unknown),
-    HardPoint("half of the anchors unknown", _BS16 | _ANY, _minus_one),
-    HardPoint("new and resumed rows between old ones", _BS16 | _ANY | {"batch_size": 12, "churn": 0.5}),
-    HardPoint("resumed with a shorter row, NULL tail", _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9}, _null_tail),  # noqa: E501
-    HardPoint("padding rows", _PADDED),
-    HardPoint("padding rows hold stale inputs", _PADDED, _stale_padding_rows),
-    HardPoint("padding row in the middle", {"batch_size": 6, "padding": 0.1}, _padding_in_the_middle),
-    HardPoint("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
-    HardPoint("no real request", _IDLE),
-    HardPoint("no real request, all rows hold stale inputs", _IDLE, _no_request),
-    HardPoint("BS = 1, no real request, all rows hold stale inputs", _BS1 | _IDLE | {"context_len": 40}, _no_request),
-    HardPoint("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
-    HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
-    HardPoint("align", _ALIGN | _BS16 | _ANY | {"batch_size": 9}),
-    HardPoint("align, the last column", _ALIGN | _BS16 | {"context_len": 256, "table_padding": 3}),
-    HardPoint("align, context = BS", _ALIGN | _BS16 | {"context_len": 16}),
-    HardPoint("align, BS = 1", _ALIGN | _BS1 | _ANY1),
-    HardPoint("align, padding rows hold stale inputs", _ALIGN | _PADDED, _stale_padding_rows),
-    HardPoint("align, all rows padding", _ALIGN | {"batch_size": 4, "padding": 0.5}, _all_padding),
-    HardPoint("align, no real request, all rows hold stale inputs", _ALIGN | _IDLE, _no_request),
-    HardPoint("none", _NONE | {"batch_size": 9, "context_len": {"uniform": [4, 9000]}}),
-    HardPoint("none, padding rows hold stale inputs", _NONE | _PADDED, _stale_padding_rows),
-    HardPoint("none, no real request, all rows hold stale inputs", _NONE | _IDLE, _no_request),
-    HardPoint("none, k = 5", _NONE | {"batch_size": 3, "num_speculative_blocks": 5}),
+EDGE_CASES = [
+    EdgeCase("B=1", {"batch_size": 1}),
+    EdgeCase("B=1, one token", {"batch_size": 1, "max_decode_len": 1, "context_len": 1}),
+    EdgeCase("nc = 0", _BS16 | {"context_len": 4}),
+    EdgeCase("nc = BS - 1", _BS16 | {"context_len": 19}),
+    EdgeCase("nc = BS", _BS16 | {"context_len": 20}),
+    EdgeCase("nc = BS + 1", _BS16 | {"context_len": 21}),
+    EdgeCase("one token crosses a boundary", _BS16 | {"max_decode_len": 1, "context_len": 17}),
+    EdgeCase("1 + k tokens cross a boundary", _BS16 | {"context_len": 18}),
+    EdgeCase("nc + q = max_model_len: the last column", _BS16 | {"context_len": 256}),
+    EdgeCase("max_model_len not a multiple of BS", _BS16 | {"max_model_len": 250, "context_len": 250}),
+    EdgeCase("the previous step ran into max_model_len", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),  # noqa: E501
+    EdgeCase("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
+    EdgeCase("input and output slots coincide", _BS16 | {"context_len": 28}, _in_place_slots),
+    EdgeCase("most drafts rejected", _BS16 | _ANY | {"batch_size": 12, "acceptance": 0.1}),
+    EdgeCase("BS = 1, k = 5: several boundaries in a step", _BS1 | _ANY1 | {"acceptance": 0.5}),
+    EdgeCase("BS = 1, nothing accepted", _BS1 | {"context_len": 40, "acceptance": 0.0}),
+    EdgeCase("BS = 4, k = 5", _BS1 | _ANY1 | {"mamba_block_size": 4, "acceptance": 0.5}),
+    EdgeCase("BS = 4, nothing accepted: two columns back", _BS1 | {"mamba_block_size": 4, "context_len": 34, "acceptance": 0.0}),  # noqa: E501
+    EdgeCase("BS = 528", {"batch_size": 8, "mamba_block_size": 528, "context_len": {"uniform": [4, 262144]}}),
+    EdgeCase("BS = 1056, 1M context", {"batch_size": 3, "mamba_block_size": 1056, "max_model_len": 1048576, "context_len": 1048576}),  # noqa: E501
+    EdgeCase("BS = 1600", {"batch_size": 8, "mamba_block_size": 1600, "max_model_len": 21525, "context_len": {"uniform": [4, 21525]}}),  # noqa: E501
+    EdgeCase("k = 1", {"batch_size": 5, "num_speculative_blocks": 1}),
+    EdgeCase("k = 4: 5 slots", {"batch_size": 5, "num_speculative_blocks": 4}),
+    EdgeCase("k = 31", {"batch_size": 3, "num_speculative_blocks": 31}),
+    EdgeCase("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
+    EdgeCase("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
+    EdgeCase("all anchors unknown", _BS16 | {"context_len": 36}, _unknown),
+    EdgeCase("half of the anchors unknown", _BS16 | _ANY, _minus_one),
+    EdgeCase("new and resumed rows between old ones", _BS16 | _ANY | {"batch_size": 12, "churn": 0.5}),
+    EdgeCase("resumed with a shorter row, NULL tail", _BS16 | {"max_decode_len": 1, "context_len": 9, "churn": 0.9}, _null_tail),  # noqa: E501
+    EdgeCase("padding rows", _PADDED),
+    EdgeCase("padding rows hold stale inputs", _PADDED, _stale_padding_rows),
+    EdgeCase("padding row in the middle", {"batch_size": 6, "padding": 0.1}, _padding_in_the_middle),
+    EdgeCase("all rows padding", {"batch_size": 4, "padding": 0.5}, _all_padding),
+    EdgeCase("no real request", _IDLE),
+    EdgeCase("no real request, all rows hold stale inputs", _IDLE, _no_request),
+    EdgeCase("BS = 1, no real request, all rows hold stale inputs", _BS1 | _IDLE | {"context_len": 40}, _no_request),
+    EdgeCase("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
+    EdgeCase("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
+    EdgeCase("align", _ALIGN | _BS16 | _ANY | {"batch_size": 9}),
+    EdgeCase("align, the last column", _ALIGN | _BS16 | {"context_len": 256, "table_padding": 3}),
+    EdgeCase("align, context = BS", _ALIGN | _BS16 | {"context_len": 16}),
+    EdgeCase("align, BS = 1", _ALIGN | _BS1 | _ANY1),
+    EdgeCase("align, padding rows hold stale inputs", _ALIGN | _PADDED, _stale_padding_rows),
+    EdgeCase("align, all rows padding", _ALIGN | {"batch_size": 4, "padding": 0.5}, _all_padding),
+    EdgeCase("align, no real request, all rows hold stale inputs", _ALIGN | _IDLE, _no_request),
+    EdgeCase("none", _NONE | {"batch_size": 9, "context_len": {"uniform": [4, 9000]}}),
+    EdgeCase("none, padding rows hold stale inputs", _NONE | _PADDED, _stale_padding_rows),
+    EdgeCase("none, no real request, all rows hold stale inputs", _NONE | _IDLE, _no_request),
+    EdgeCase("none, k = 5", _NONE | {"batch_size": 3, "num_speculative_blocks": 5}),
 ]
 # fmt: on
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from baselines.mamba_spec_metadata.cases import HARD_POINTS, SEQUENCES
+from baselines.mamba_spec_metadata.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, int32
@@ -223,7 +223,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(*mamba.RULES, mamba.SEQS_FIT),
     redundant=redundant,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.mamba_state_copy.operator import Inputs
@@ -145,65 +145,65 @@ _HALF_PADDING = {"batch_size": 6, "padding": 0.5}
 _ODD = {"ssm_state_bytes": 4 * 4099, "num_layers": 1, "batch_size": 2}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("all requests cross", _SMALL),
-    HardPoint("all requests cross, DS", _SMALL | _DS),
-    HardPoint("B=1", _SMALL | {"batch_size": 1}),
-    HardPoint("row stride > W", _SMALL | {"table_padding": 3}),
-    HardPoint("no request crosses", _SMALL | {"crossing": 0.0}),
-    HardPoint("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
-    HardPoint("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501
-    HardPoint("everything accepted", _SMALL | {"acceptance": 1.0}),
-    HardPoint("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
-    HardPoint("one token crosses", _SMALL | {"max_decode_len": 1}),
-    HardPoint("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),  # noqa: E501
-    HardPoint("nothing stored", _SMALL, _unknown_columns),
-    HardPoint("nc = 0", _SMALL, _first_step),
-    HardPoint("the SSM state is in place already", _SMALL, _source_is_target),
-    HardPoint("back to an earlier block", _SMALL | {"max_decode_len": 1}, _back_one_block),
-    HardPoint("padding rows", _SMALL | {"batch_size": 5, "padding": 0.4}),
-    HardPoint("padding rows hold stale inputs", _SMALL | _HALF_PADDING, stale_padding_rows),
-    HardPoint("padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | _HALF_PADDING, stale_padding_rows),
-    HardPoint("hundreds of padding rows hold stale inputs", _SMALL | {"batch_size": 600, "padding": 0.5, "crossing": 0.1, "num_layers": 1, "max_num_seqs": 600}, stale_padding_rows),  # noqa: E501
-    HardPoint("all rows padding", _SMALL, _all_padding),
-    HardPoint("BS = 1, k = 5", _SMALL | _BS1),
-    HardPoint("k = 1", _SMALL | {"num_speculative_blocks": 1}),
-    HardPoint("k = 9: 12 columns", _SMALL | {"num_speculative_blocks": 9, "acceptance": 0.9}),
-    HardPoint("k = 9, DS", _SMALL | _DS | {"num_speculative_blocks": 9, "acceptance": 0.9}),
-    HardPoint("state of one word", _SMALL | {"ssm_state_bytes": 4, "conv_dim": 1}),
-    HardPoint("state of one word, sixteen bytes of channels", _SMALL | {"ssm_state_bytes": 4}),
-    HardPoint("odd sizes", _SMALL | _ODD | {"conv_dim": 2051}),
-    HardPoint("odd sizes, DS", _SMALL | _DS | _ODD | {"conv_dim": 517}),
-    HardPoint("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),  # noqa: E501
-    HardPoint("a state shared by two blocks", _SMALL | {"ssm_state_bytes": 12288, "num_layers": 1, "batch_size": 2}),
-    HardPoint("last block of max_model_len", _SMALL | {"context_len": 256}),
-    HardPoint("after sampling", _AFTER),
-    HardPoint("after sampling, DS", _AFTER | _DS),
-    HardPoint("after sampling, no request crosses", _AFTER | {"crossing": 0.0}),
-    HardPoint("after sampling, shift inside a slot, k = 1", _AFTER | {"num_speculative_blocks": 1}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
-    HardPoint("after sampling, shift inside a slot, k = 2", _AFTER | {"num_speculative_blocks": 2}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
-    HardPoint("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
-    HardPoint("after sampling, prompt chunk", _AFTER, _prompt_chunk),
-    HardPoint("after sampling, nothing accepted", _AFTER | {"acceptance": 0.0}),
-    HardPoint("after sampling, BS = 1, k = 5", _AFTER | _BS1),
-    HardPoint("after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}),  # noqa: E501
-    HardPoint("after sampling, padding rows hold stale inputs", _AFTER | _HALF_PADDING, stale_padding_rows),
-    HardPoint("after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows),  # noqa: E501
-    HardPoint("after sampling, all rows padding", _AFTER, _all_padding),
-    HardPoint("by slot", _BY_SLOT),
-    HardPoint("by slot, rows without a request", _BY_SLOT | _HALF_PADDING, _last_slot_crosses),
-    HardPoint("by slot, DS, row stride > W, k = 9", _BY_SLOT | _DS | {"table_padding": 3, "num_speculative_blocks": 9}),
-    HardPoint("by slot, no state yet", _BY_SLOT, _slots_without_state),
-    HardPoint("by slot, slots of former owners", _BY_SLOT | {"batch_size": 5, "crossing": 0.4}, _others_would_cross),
-    HardPoint("by slot, more requests than threads, every slot used", _BY_SLOT | {"batch_size": 300, "crossing": 0.02, "max_num_seqs": 300}),  # noqa: E501
-    HardPoint("by slot, BS = 1, k = 5", _BY_SLOT | _BS1),
-    HardPoint("by slot, one layer a group, odd sizes", _BY_SLOT | _ODD | {"num_layers": 3, "num_groups": 3, "conv_dim": 517}),  # noqa: E501
-    HardPoint("by slot, state of one word, sixteen bytes of channels", _BY_SLOT | {"ssm_state_bytes": 4}),
-    HardPoint("by slot, after sampling", _BY_SLOT | _AFTER_PHASE),
-    HardPoint("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {"decode_len": "ragged"}, _last_slot_crosses),  # noqa: E501
-    HardPoint("by slot, after sampling, no request crosses, DS", _BY_SLOT | _AFTER_PHASE | _DS | {"crossing": 0.0}),
-    HardPoint("by slot, after sampling, shift inside a slot", _BY_SLOT | _AFTER_PHASE, _accepted_to_the_end_of_a_block),
-    HardPoint("by slot, after sampling, BS = 1, k = 5", _BY_SLOT | _AFTER_PHASE | _BS1),
+EDGE_CASES = [
+    EdgeCase("all requests cross", _SMALL),
+    EdgeCase("all requests cross, DS", _SMALL | _DS),
+    EdgeCase("B=1", _SMALL | {"batch_size": 1}),
+    EdgeCase("row stride > W", _SMALL | {"table_padding": 3}),
+    EdgeCase("no request crosses", _SMALL | {"crossing": 0.0}),
+    EdgeCase("one of many crosses", _SMALL | {"batch_size": 16, "crossing": 0.06}),
+    EdgeCase("more requests than threads", _SMALL | {"batch_size": 300, "crossing": 0.02, "num_layers": 1, "max_num_seqs": 300}),  # noqa: E501
+    EdgeCase("everything accepted", _SMALL | {"acceptance": 1.0}),
+    EdgeCase("nothing accepted: shift 0", _SMALL | {"acceptance": 0.0}),
+    EdgeCase("one token crosses", _SMALL | {"max_decode_len": 1}),
+    EdgeCase("prompt of 3, BS = 4, k = 2", _SMALL | {"mamba_block_size": 4, "num_speculative_blocks": 2, "context_len": 6}),  # noqa: E501
+    EdgeCase("nothing stored", _SMALL, _unknown_columns),
+    EdgeCase("nc = 0", _SMALL, _first_step),
+    EdgeCase("the SSM state is in place already", _SMALL, _source_is_target),
+    EdgeCase("back to an earlier block", _SMALL | {"max_decode_len": 1}, _back_one_block),
+    EdgeCase("padding rows", _SMALL | {"batch_size": 5, "padding": 0.4}),
+    EdgeCase("padding rows hold stale inputs", _SMALL | _HALF_PADDING, stale_padding_rows),
+    EdgeCase("padding rows hold stale inputs, BS = 1", _SMALL | _BS1 | _HALF_PADDING, stale_padding_rows),
+    EdgeCase("hundreds of padding rows hold stale inputs", _SMALL | {"batch_size": 600, "padding": 0.5, "crossing": 0.1, "num_layers": 1, "max_num_seqs": 600}, stale_padding_rows),  # noqa: E501
+    EdgeCase("all rows padding", _SMALL, _all_padding),
+    EdgeCase("BS = 1, k = 5", _SMALL | _BS1),
+    EdgeCase("k = 1", _SMALL | {"num_speculative_blocks": 1}),
+    EdgeCase("k = 9: 12 columns", _SMALL | {"num_speculative_blocks": 9, "acceptance": 0.9}),
+    EdgeCase("k = 9, DS", _SMALL | _DS | {"num_speculative_blocks": 9, "acceptance": 0.9}),
+    EdgeCase("state of one word", _SMALL | {"ssm_state_bytes": 4, "conv_dim": 1}),
+    EdgeCase("state of one word, sixteen bytes of channels", _SMALL | {"ssm_state_bytes": 4}),
+    EdgeCase("odd sizes", _SMALL | _ODD | {"conv_dim": 2051}),
+    EdgeCase("odd sizes, DS", _SMALL | _DS | _ODD | {"conv_dim": 517}),
+    EdgeCase("several strips", _SMALL | {"ssm_state_bytes": 3 << 14, "conv_dim": 4096, "num_layers": 1, "batch_size": 2}),  # noqa: E501
+    EdgeCase("a state shared by two blocks", _SMALL | {"ssm_state_bytes": 12288, "num_layers": 1, "batch_size": 2}),
+    EdgeCase("last block of max_model_len", _SMALL | {"context_len": 256}),
+    EdgeCase("after sampling", _AFTER),
+    EdgeCase("after sampling, DS", _AFTER | _DS),
+    EdgeCase("after sampling, no request crosses", _AFTER | {"crossing": 0.0}),
+    EdgeCase("after sampling, shift inside a slot, k = 1", _AFTER | {"num_speculative_blocks": 1}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    EdgeCase("after sampling, shift inside a slot, k = 2", _AFTER | {"num_speculative_blocks": 2}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    EdgeCase("after sampling, shift inside a slot, short step, DS", _AFTER | _DS | {"num_speculative_blocks": 5, "max_decode_len": 3}, _all_accepted_at_the_end_of_a_block),  # noqa: E501
+    EdgeCase("after sampling, prompt chunk", _AFTER, _prompt_chunk),
+    EdgeCase("after sampling, nothing accepted", _AFTER | {"acceptance": 0.0}),
+    EdgeCase("after sampling, BS = 1, k = 5", _AFTER | _BS1),
+    EdgeCase("after sampling, padding rows, ragged", _AFTER | {"batch_size": 6, "padding": 0.3, "decode_len": "ragged"}),  # noqa: E501
+    EdgeCase("after sampling, padding rows hold stale inputs", _AFTER | _HALF_PADDING, stale_padding_rows),
+    EdgeCase("after sampling, padding rows hold stale inputs, BS = 1", _AFTER | _BS1 | _HALF_PADDING, stale_padding_rows),  # noqa: E501
+    EdgeCase("after sampling, all rows padding", _AFTER, _all_padding),
+    EdgeCase("by slot", _BY_SLOT),
+    EdgeCase("by slot, rows without a request", _BY_SLOT | _HALF_PADDING, _last_slot_crosses),
+    EdgeCase("by slot, DS, row stride > W, k = 9", _BY_SLOT | _DS | {"table_padding": 3, "num_speculative_blocks": 9}),
+    EdgeCase("by slot, no state yet", _BY_SLOT, _slots_without_state),
+    EdgeCase("by slot, slots of former owners", _BY_SLOT | {"batch_size": 5, "crossing": 0.4}, _others_would_cross),
+    EdgeCase("by slot, more requests than threads, every slot used", _BY_SLOT | {"batch_size": 300, "crossing": 0.02, "max_num_seqs": 300}),  # noqa: E501
+    EdgeCase("by slot, BS = 1, k = 5", _BY_SLOT | _BS1),
+    EdgeCase("by slot, one layer a group, odd sizes", _BY_SLOT | _ODD | {"num_layers": 3, "num_groups": 3, "conv_dim": 517}),  # noqa: E501
+    EdgeCase("by slot, state of one word, sixteen bytes of channels", _BY_SLOT | {"ssm_state_bytes": 4}),
+    EdgeCase("by slot, after sampling", _BY_SLOT | _AFTER_PHASE),
+    EdgeCase("by slot, after sampling, rows without a request, ragged", _BY_SLOT | _AFTER_PHASE | _HALF_PADDING | {"decode_len": "ragged"}, _last_slot_crosses),  # noqa: E501
+    EdgeCase("by slot, after sampling, no request crosses, DS", _BY_SLOT | _AFTER_PHASE | _DS | {"crossing": 0.0}),
+    EdgeCase("by slot, after sampling, shift inside a slot", _BY_SLOT | _AFTER_PHASE, _accepted_to_the_end_of_a_block),
+    EdgeCase("by slot, after sampling, BS = 1, k = 5", _BY_SLOT | _AFTER_PHASE | _BS1),
 ]
 # fmt: on
 

@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from baselines.mamba_state_copy.cases import HARD_POINTS, SEQUENCES
+from baselines.mamba_state_copy.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import NULL_BLOCK_ID, UNUSED_BLOCK_ID, int32, make_batch
@@ -453,7 +453,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="pointer_lists",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=axes.same_batch_elsewhere,

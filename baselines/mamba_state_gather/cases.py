@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.mamba_state_gather.operator import Inputs
@@ -37,24 +37,24 @@ _BS1 = {"batch_size": 4, "mamba_block_size": 1, "max_model_len": 64, "num_specul
 _ANY = {"context_len": {"uniform": [4, 256]}}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B=1", {"batch_size": 1, "num_layers": 2}),
-    HardPoint("40 layers", {"batch_size": 2}),
-    HardPoint("the last column", _BS16 | {"context_len": 256, "acceptance": 0.3}),
-    HardPoint("one token at the last column", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),
-    HardPoint("both windows the same", _BS16 | {"context_len": 28}),
-    HardPoint("windows overlap, one block on", _BS16 | {"context_len": 100}, _one_block_on),
-    HardPoint("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
-    HardPoint("BS = 1, k = 5", _BS1 | {"context_len": {"uniform": [6, 64]}, "acceptance": 0.5}),
-    HardPoint("k = 1", {"batch_size": 5, "num_speculative_blocks": 1, "num_layers": 2}),
-    HardPoint("k = 31", {"batch_size": 3, "num_speculative_blocks": 31, "num_layers": 2}),
-    HardPoint("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
-    HardPoint("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
-    HardPoint("padding rows", _BS16 | _ANY | {"batch_size": 7, "padding": 0.4}),
-    HardPoint("all rows padding", _BS16 | {"padding": 0.5, "context_len": 100}, _all_padding),
-    HardPoint("rows of NULL slots", _BS16 | {"context_len": 100}, _null_slots),
-    HardPoint("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
-    HardPoint("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
+EDGE_CASES = [
+    EdgeCase("B=1", {"batch_size": 1, "num_layers": 2}),
+    EdgeCase("40 layers", {"batch_size": 2}),
+    EdgeCase("the last column", _BS16 | {"context_len": 256, "acceptance": 0.3}),
+    EdgeCase("one token at the last column", _BS16 | {"max_decode_len": 1, "context_len": 256, "acceptance": 0.3}),
+    EdgeCase("both windows the same", _BS16 | {"context_len": 28}),
+    EdgeCase("windows overlap, one block on", _BS16 | {"context_len": 100}, _one_block_on),
+    EdgeCase("the previous step crossed and fell back", _BS16 | {"context_len": 36}, _fell_back),
+    EdgeCase("BS = 1, k = 5", _BS1 | {"context_len": {"uniform": [6, 64]}, "acceptance": 0.5}),
+    EdgeCase("k = 1", {"batch_size": 5, "num_speculative_blocks": 1, "num_layers": 2}),
+    EdgeCase("k = 31", {"batch_size": 3, "num_speculative_blocks": 31, "num_layers": 2}),
+    EdgeCase("short step, L < 1 + k", _BS16 | {"batch_size": 6, "max_decode_len": 2, "context_len": 36, "acceptance": 0.4}),  # noqa: E501
+    EdgeCase("ragged", _BS16 | _ANY | {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.4}),
+    EdgeCase("padding rows", _BS16 | _ANY | {"batch_size": 7, "padding": 0.4}),
+    EdgeCase("all rows padding", _BS16 | {"padding": 0.5, "context_len": 100}, _all_padding),
+    EdgeCase("rows of NULL slots", _BS16 | {"context_len": 100}, _null_slots),
+    EdgeCase("row stride > W", _BS16 | {"table_padding": 3, "context_len": 256}),
+    EdgeCase("B = max_num_seqs", _BS16 | _ANY | {"batch_size": 33, "max_num_seqs": 33}),
 ]
 # fmt: on
 

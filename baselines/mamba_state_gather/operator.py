@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mamba_state_gather.cases import HARD_POINTS, SEQUENCES
+from baselines.mamba_state_gather.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.decode_batch import int32
@@ -109,7 +109,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="per_layer_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(*mamba.RULES, mamba.SEQS_FIT),
     redundant=axes.same_batch_elsewhere,

@@ -1,4 +1,4 @@
-"""Hard points of mla_tile_schedule, and sequences of steps through the same buffers.
+"""Edge cases of mla_tile_schedule, and sequences of steps through the same buffers.
 
 An edit changes the contents of the inputs (CPU tensors) in place.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.mla_tile_schedule.operator import Inputs
@@ -64,14 +64,14 @@ def _specified(x: Inputs) -> None:
     x.seq_lens.copy_(x.seq_lens.new_tensor([1000, 64, 0, 5000]))
 
 
-def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[HardPoint]:
-    """The hard point in the new and in the old layout."""
-    return [HardPoint(name, point, edit), HardPoint(f"{name}, old layout", point | _OLD, edit)]
+def _both(name: str, point: dict, edit: Callable[[Inputs], None] | None = None) -> list[EdgeCase]:
+    """The edge case in the new and in the old layout."""
+    return [EdgeCase(name, point, edit), EdgeCase(f"{name}, old layout", point | _OLD, edit)]
 
 
-HARD_POINTS = [
+EDGE_CASES = [
     *_both("four requests, four parts", {"batch_size": 4, "num_sm_parts": 4, "context_len": 900}, _specified),
-    HardPoint("B=1", {"batch_size": 1, "context_len": 700}),
+    EdgeCase("B=1", {"batch_size": 1, "context_len": 700}),
     *_both("B=1, one block, 132 parts", {"batch_size": 1, "max_decode_len": 1, "context_len": 64} | _TP8),
     *_both("B=1, 131 parts share a request", {"batch_size": 1, "max_decode_len": 1, "context_len": 163840} | _TP8),
     *_both("padding requests last", {"batch_size": 9, "padding": 0.4, "context_len": {"uniform": [4, 9000]}}),
@@ -80,42 +80,42 @@ HARD_POINTS = [
     *_both(
         "zeros between long rows, B = 300", {"batch_size": 300, "context_len": {"uniform": [4, 30000]}}, _zeros_between
     ),
-    HardPoint("lengths exactly 64 m", {"batch_size": 8, "context_len": 640}),
-    HardPoint("lengths 64 m + 1", {"batch_size": 8, "context_len": 641}),
-    HardPoint("length 1", {"batch_size": 8, "max_decode_len": 1, "context_len": 1}),
+    EdgeCase("lengths exactly 64 m", {"batch_size": 8, "context_len": 640}),
+    EdgeCase("lengths 64 m + 1", {"batch_size": 8, "context_len": 641}),
+    EdgeCase("length 1", {"batch_size": 8, "max_decode_len": 1, "context_len": 1}),
     *_both(
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 13, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
     ),
     *_both("one long row among short ones", {"batch_size": 33, "num_sm_parts": 33, "context_len": 4}, _one_long_row),
-    HardPoint(
+    EdgeCase(
         "100 parts of one long row among stretched ones",
         {"batch_size": 128, "num_sm_parts": 132, "context_len": 4},
         _one_long_row,
     ),
-    HardPoint(
+    EdgeCase(
         "stretched parts more than 32 requests apart",
         {"batch_size": 256, "num_sm_parts": 33, "overhead": 1, "max_decode_len": 1, "context_len": 64} | _OLD,
         _far_ends,
     ),
-    HardPoint("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
+    EdgeCase("long row first", {"batch_size": 17, "context_len": 4}, _long_row_first),
     *_both("long row last, zeros before", {"batch_size": 17, "context_len": 4}, _long_row_last),
-    HardPoint("every part ends on a request", {"batch_size": 32, "context_len": 4096}),
-    HardPoint(
+    EdgeCase("every part ends on a request", {"batch_size": 32, "context_len": 4096}),
+    EdgeCase(
         "every part is stretched to a request's end", {"batch_size": 128, "num_sm_parts": 33, "context_len": 1024}
     ),
-    HardPoint(
+    EdgeCase(
         "full tile, the last part moves to its end",
         {"batch_size": 128, "num_sm_parts": 129, "context_len": 320},
         _last_two_longer,
     ),
     *_both("more parts than blocks", {"batch_size": 5, "max_decode_len": 1, "context_len": 100} | _TP8),
     *_both("P = 1", {"batch_size": 7, "num_sm_parts": 1, "context_len": {"uniform": [4, 9000]}}),
-    HardPoint("P = 2", {"batch_size": 40, "num_sm_parts": 2, "context_len": {"uniform": [4, 9000]}}),
-    HardPoint("P = 31", {"batch_size": 40, "num_sm_parts": 31, "context_len": _LONG}),
-    HardPoint("P = 32", {"batch_size": 40, "num_sm_parts": 32, "context_len": _LONG}),
-    HardPoint("P = 33", {"batch_size": 40, "max_decode_len": 2, "context_len": _LONG}),
+    EdgeCase("P = 2", {"batch_size": 40, "num_sm_parts": 2, "context_len": {"uniform": [4, 9000]}}),
+    EdgeCase("P = 31", {"batch_size": 40, "num_sm_parts": 31, "context_len": _LONG}),
+    EdgeCase("P = 32", {"batch_size": 40, "num_sm_parts": 32, "context_len": _LONG}),
+    EdgeCase("P = 33", {"batch_size": 40, "max_decode_len": 2, "context_len": _LONG}),
     *_both("P = 132", {"batch_size": 65, "max_decode_len": 1, "context_len": _LONG} | _TP8),
-    HardPoint(
+    EdgeCase(
         "P = 188, all rows used",
         {"batch_size": 30, "num_sms": 188, "num_sm_parts": 188, "context_len": {"uniform": [4, 2000]}},
     ),
@@ -126,10 +126,10 @@ HARD_POINTS = [
         {"batch_size": 5, "next_n": 67, "max_decode_len": 67, "context_len": {"uniform": [67, 9000]}},
     ),
     *_both("overhead 3", {"batch_size": 19, "padding": 0.2, "overhead": 3, "context_len": {"uniform": [4, 3000]}}),
-    HardPoint("batch at capacity", {"batch_size": 16, "max_num_seqs": 16, "context_len": {"uniform": [4, 3000]}}),
-    HardPoint("B = 1023", {"batch_size": 1023, "context_len": _LONG}),
-    HardPoint("B = 1024", {"batch_size": 1024, "context_len": _LONG}),
-    HardPoint("B = 1025", {"batch_size": 1025, "max_num_seqs": 1025, "padding": 0.1, "context_len": _LONG}),
+    EdgeCase("batch at capacity", {"batch_size": 16, "max_num_seqs": 16, "context_len": {"uniform": [4, 3000]}}),
+    EdgeCase("B = 1023", {"batch_size": 1023, "context_len": _LONG}),
+    EdgeCase("B = 1024", {"batch_size": 1024, "context_len": _LONG}),
+    EdgeCase("B = 1025", {"batch_size": 1025, "max_num_seqs": 1025, "padding": 0.1, "context_len": _LONG}),
     *_both("B = 4095", {"batch_size": 4095, "max_num_seqs": 4095, "context_len": _LONG}),
 ]
 

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baselines.mla_tile_schedule.cases import HARD_POINTS, SEQUENCES
+from baselines.mla_tile_schedule.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import make_batch
 from baselines.workloads.integers import cdiv
@@ -182,7 +182,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="fresh_copy",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,

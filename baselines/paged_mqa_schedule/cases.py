@@ -1,4 +1,4 @@
-"""Hard points of paged_mqa_schedule, and sequences of steps through the same table.
+"""Edge cases of paged_mqa_schedule, and sequences of steps through the same table.
 
 An edit changes the contents of the inputs (CPU tensors) in place.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.paged_mqa_schedule.operator import Inputs
@@ -68,119 +68,117 @@ def _negative_padding(x: Inputs) -> None:
             x.context_lens[row] = (-1, -2, -255, -257, -(2**31))[row % 5]
 
 
-HARD_POINTS = [
-    HardPoint("lengths 1000, 0, 300, 64", {"batch_size": 4, "next_n": 1, "num_sms": 4}, _example),
-    HardPoint(
+EDGE_CASES = [
+    EdgeCase("lengths 1000, 0, 300, 64", {"batch_size": 4, "next_n": 1, "num_sms": 4}, _example),
+    EdgeCase(
         "lengths 1000, 0, 300, 64, remainder at the back",
         {"batch_size": 4, "next_n": 1, "num_sms": 4, **_BACK},
         _example,
     ),
-    HardPoint("B=1", {**_SMALL, "batch_size": 1, "context_len": 700}),
-    HardPoint("B=1, one token", {**_SMALL, "batch_size": 1, "next_n": 1, "context_len": 1}),
-    HardPoint(
+    EdgeCase("B=1", {**_SMALL, "batch_size": 1, "context_len": 700}),
+    EdgeCase("B=1, one token", {**_SMALL, "batch_size": 1, "next_n": 1, "context_len": 1}),
+    EdgeCase(
         "B=1, one token, remainder at the back", {**_SMALL, **_BACK, "batch_size": 1, "next_n": 1, "context_len": 1}
     ),
-    HardPoint("B=1, one request on all SMs", {"batch_size": 1, "context_len": 163840}),
-    HardPoint("all lengths zero, B=1", {**_SMALL, "batch_size": 1}, _all_zero),
-    HardPoint("all lengths zero, B=31", {**_SMALL, "batch_size": 31}, _all_zero),
-    HardPoint("all lengths zero, B=32", {**_SMALL, "batch_size": 32}, _all_zero),
-    HardPoint("all lengths zero, B=33", {**_SMALL, **_BACK, "batch_size": 33}, _all_zero),
-    HardPoint("all lengths zero, B=64", {**_SMALL, **_BACK, "batch_size": 64}, _all_zero),
-    HardPoint("all lengths zero, B=1024", {**_FEW, **_BACK, "batch_size": 1024, "lens_layout": "1d"}, _all_zero),
-    HardPoint(
+    EdgeCase("B=1, one request on all SMs", {"batch_size": 1, "context_len": 163840}),
+    EdgeCase("all lengths zero, B=1", {**_SMALL, "batch_size": 1}, _all_zero),
+    EdgeCase("all lengths zero, B=31", {**_SMALL, "batch_size": 31}, _all_zero),
+    EdgeCase("all lengths zero, B=32", {**_SMALL, "batch_size": 32}, _all_zero),
+    EdgeCase("all lengths zero, B=33", {**_SMALL, **_BACK, "batch_size": 33}, _all_zero),
+    EdgeCase("all lengths zero, B=64", {**_SMALL, **_BACK, "batch_size": 64}, _all_zero),
+    EdgeCase("all lengths zero, B=1024", {**_FEW, **_BACK, "batch_size": 1024, "lens_layout": "1d"}, _all_zero),
+    EdgeCase(
         "length 1 // compress_ratio 4 = 0",
         {**_SMALL, "batch_size": 32, "next_n": 1, "compress_ratio": 4, "context_len": 1},
     ),
-    HardPoint(
+    EdgeCase(
         "compress_ratio 128",
         {**_SMALL, "batch_size": 9, "compress_ratio": 128, "context_len": {"uniform": [1, 163840]}},
     ),
-    HardPoint("padding rows last", {**_SMALL, "batch_size": 9, "padding": 0.4}),
-    HardPoint("zero lengths in the middle", {**_SMALL, "batch_size": 7}, _zeros_in_the_middle),
-    HardPoint("zero lengths first", {**_SMALL, "batch_size": 7}, _only_last),
-    HardPoint("every second length zero", {**_FEW, "batch_size": 300}, _every_second_zero),
-    HardPoint("every second length zero, 1-D", {**_FEW, "batch_size": 700, "lens_layout": "1d"}, _every_second_zero),
-    HardPoint("work in the first of many requests", {**_FEW, "batch_size": 520}, _only_first),
-    HardPoint("work in the last of many requests", {**_FEW, "batch_size": 520}, _only_last),
-    HardPoint("negative lengths in padding rows", {**_SMALL, "batch_size": 9, "padding": 0.6}, _negative_padding),
-    HardPoint(
+    EdgeCase("padding rows last", {**_SMALL, "batch_size": 9, "padding": 0.4}),
+    EdgeCase("zero lengths in the middle", {**_SMALL, "batch_size": 7}, _zeros_in_the_middle),
+    EdgeCase("zero lengths first", {**_SMALL, "batch_size": 7}, _only_last),
+    EdgeCase("every second length zero", {**_FEW, "batch_size": 300}, _every_second_zero),
+    EdgeCase("every second length zero, 1-D", {**_FEW, "batch_size": 700, "lens_layout": "1d"}, _every_second_zero),
+    EdgeCase("work in the first of many requests", {**_FEW, "batch_size": 520}, _only_first),
+    EdgeCase("work in the last of many requests", {**_FEW, "batch_size": 520}, _only_last),
+    EdgeCase("negative lengths in padding rows", {**_SMALL, "batch_size": 9, "padding": 0.6}, _negative_padding),
+    EdgeCase(
         "negative lengths in padding rows, 1-D",
         {**_SMALL, **_BACK, "batch_size": 9, "padding": 0.6, "lens_layout": "1d"},
         _negative_padding,
     ),
-    HardPoint("length exactly k * 256", {**_SMALL, "batch_size": 6, "context_len": 768}),
-    HardPoint(
+    EdgeCase("length exactly k * 256", {**_SMALL, "batch_size": 6, "context_len": 768}),
+    EdgeCase(
         "length k * 256 + 1, shorter in all columns but the last", {**_SMALL, "batch_size": 6, "context_len": 769}
     ),
-    HardPoint("lengths around one segment", {**_SMALL, "batch_size": 14}, _around_a_segment),
-    HardPoint("fewer units than SMs", {"batch_size": 5, "context_len": 900}),
-    HardPoint("fewer units than SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 5, "context_len": 200}),
-    HardPoint("as many units as SMs", {"batch_size": 8, "next_n": 1, "num_sms": 8, "context_len": 256}),
-    HardPoint("SMs divide the work", {"batch_size": 8, "next_n": 1, "num_sms": 4, "context_len": 700, **_BACK}),
-    HardPoint("all SMs but the last get a unit more", {"batch_size": 4, "next_n": 1, "num_sms": 8}, _fifteen_segments),
-    HardPoint(
+    EdgeCase("lengths around one segment", {**_SMALL, "batch_size": 14}, _around_a_segment),
+    EdgeCase("fewer units than SMs", {"batch_size": 5, "context_len": 900}),
+    EdgeCase("fewer units than SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 5, "context_len": 200}),
+    EdgeCase("as many units as SMs", {"batch_size": 8, "next_n": 1, "num_sms": 8, "context_len": 256}),
+    EdgeCase("SMs divide the work", {"batch_size": 8, "next_n": 1, "num_sms": 4, "context_len": 700, **_BACK}),
+    EdgeCase("all SMs but the last get a unit more", {"batch_size": 4, "next_n": 1, "num_sms": 8}, _fifteen_segments),
+    EdgeCase(
         "all SMs but the first get a unit more",
         {"batch_size": 4, "next_n": 1, "num_sms": 8, **_BACK},
         _fifteen_segments,
     ),
-    HardPoint("L = 1", {**_SMALL, "batch_size": 5, "max_decode_len": 1}),
-    HardPoint("L = 2, one atom", {**_SMALL, "batch_size": 5, "next_n": 2}),
-    HardPoint("L = 3 < next_n, an atom and a half", {**_SMALL, "batch_size": 5, "max_decode_len": 3}),
-    HardPoint("L = 3, three atoms", {**_SMALL, **_BACK, "batch_size": 5, "next_n": 3, "atoms": 3}),
-    HardPoint("L = 40, 20 atoms", {**_SMALL, "batch_size": 3, "next_n": 40, "num_sms": 40}),
-    HardPoint("L = 4 not multiplied into the work", {**_SMALL, "batch_size": 5, "atoms": 1}),
-    HardPoint("1-D lengths", {**_SMALL, "batch_size": 33, "lens_layout": "1d"}),
-    HardPoint("one SM", {**_SMALL, "batch_size": 5, "num_sms": 1}),
-    HardPoint("two SMs, remainder at the back", {**_BACK, "batch_size": 5, "num_sms": 2, "context_len": 769}),
-    HardPoint("a table for more SMs than the producer cuts for", {**_SMALL, "batch_size": 9, "table_rows": 41}),
-    HardPoint(
+    EdgeCase("L = 1", {**_SMALL, "batch_size": 5, "max_decode_len": 1}),
+    EdgeCase("L = 2, one atom", {**_SMALL, "batch_size": 5, "next_n": 2}),
+    EdgeCase("L = 3 < next_n, an atom and a half", {**_SMALL, "batch_size": 5, "max_decode_len": 3}),
+    EdgeCase("L = 3, three atoms", {**_SMALL, **_BACK, "batch_size": 5, "next_n": 3, "atoms": 3}),
+    EdgeCase("L = 40, 20 atoms", {**_SMALL, "batch_size": 3, "next_n": 40, "num_sms": 40}),
+    EdgeCase("L = 4 not multiplied into the work", {**_SMALL, "batch_size": 5, "atoms": 1}),
+    EdgeCase("1-D lengths", {**_SMALL, "batch_size": 33, "lens_layout": "1d"}),
+    EdgeCase("one SM", {**_SMALL, "batch_size": 5, "num_sms": 1}),
+    EdgeCase("two SMs, remainder at the back", {**_BACK, "batch_size": 5, "num_sms": 2, "context_len": 769}),
+    EdgeCase("a table for more SMs than the producer cuts for", {**_SMALL, "batch_size": 9, "table_rows": 41}),
+    EdgeCase(
         "a table for more SMs, all lengths zero",
         {**_SMALL, **_BACK, "batch_size": 9, "table_rows": 24 + 256},
         _all_zero,
     ),
-    HardPoint("runs of 4 tokens", {**_RUNS, "batch_size": 9}),
-    HardPoint("runs of 1 to 4 tokens, padding tokens", {**_RUNS, "batch_size": 11, "decode_len": "ragged"}),
-    HardPoint(
+    EdgeCase("runs of 4 tokens", {**_RUNS, "batch_size": 9}),
+    EdgeCase("runs of 1 to 4 tokens, padding tokens", {**_RUNS, "batch_size": 11, "decode_len": "ragged"}),
+    EdgeCase(
         "runs of 1 or 6 tokens, padding requests, remainder at the back",
         {**_RUNS, **_BACK, "batch_size": 12, "next_n": 6, "decode_len": "mixed", "padding": 0.3},
     ),
-    HardPoint("a run of 40 tokens", {**_RUNS, "batch_size": 1, "next_n": 40}),
-    HardPoint("runs of one token", {**_RUNS, "batch_size": 33, "next_n": 1}),
-    HardPoint("runs with fewer segments than SMs", {**_RUNS, "batch_size": 3, "context_len": 300}),
-    HardPoint("runs over the end of a segment", {**_RUNS, "batch_size": 6, "context_len": 258}),
-    HardPoint("runs, all lengths zero", {**_RUNS, "batch_size": 8}, _all_zero),
-    HardPoint(
-        "runs, negative lengths in padding tokens", {**_RUNS, "batch_size": 9, "padding": 0.6}, _negative_padding
-    ),
-    HardPoint("runs, compress_ratio 128", {**_RUNS, "batch_size": 9, "compress_ratio": 128}),
-    HardPoint("runs, 128 tokens", {**_FEW, "batch_size": 32, "next_n": 4, "indices": "yes"}),
-    HardPoint("runs, 129 tokens", {**_FEW, "batch_size": 43, "next_n": 3, "indices": "yes", "decode_len": "ragged"}),
-    HardPoint("runs, 258 tokens", {**_FEW, **_BACK, "batch_size": 86, "next_n": 3, "indices": "yes"}),
-    HardPoint("runs, 1028 tokens", {**_FEW, "batch_size": 257, "next_n": 4, "indices": "yes", "decode_len": "ragged"}),
-    HardPoint("runs, a table for more SMs", {**_RUNS, **_BACK, "batch_size": 9, "table_rows": 41}),
-    HardPoint("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
-    HardPoint("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
-    HardPoint("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
-    HardPoint("more table rows than threads", {**_SMALL, "batch_size": 40, "num_sms": 260}),
-    HardPoint("more table rows than threads, many requests", {**_FEW, "batch_size": 300, "num_sms": 260}),
-    HardPoint(
+    EdgeCase("a run of 40 tokens", {**_RUNS, "batch_size": 1, "next_n": 40}),
+    EdgeCase("runs of one token", {**_RUNS, "batch_size": 33, "next_n": 1}),
+    EdgeCase("runs with fewer segments than SMs", {**_RUNS, "batch_size": 3, "context_len": 300}),
+    EdgeCase("runs over the end of a segment", {**_RUNS, "batch_size": 6, "context_len": 258}),
+    EdgeCase("runs, all lengths zero", {**_RUNS, "batch_size": 8}, _all_zero),
+    EdgeCase("runs, negative lengths in padding tokens", {**_RUNS, "batch_size": 9, "padding": 0.6}, _negative_padding),
+    EdgeCase("runs, compress_ratio 128", {**_RUNS, "batch_size": 9, "compress_ratio": 128}),
+    EdgeCase("runs, 128 tokens", {**_FEW, "batch_size": 32, "next_n": 4, "indices": "yes"}),
+    EdgeCase("runs, 129 tokens", {**_FEW, "batch_size": 43, "next_n": 3, "indices": "yes", "decode_len": "ragged"}),
+    EdgeCase("runs, 258 tokens", {**_FEW, **_BACK, "batch_size": 86, "next_n": 3, "indices": "yes"}),
+    EdgeCase("runs, 1028 tokens", {**_FEW, "batch_size": 257, "next_n": 4, "indices": "yes", "decode_len": "ragged"}),
+    EdgeCase("runs, a table for more SMs", {**_RUNS, **_BACK, "batch_size": 9, "table_rows": 41}),
+    EdgeCase("78 SMs", {**_SMALL, "batch_size": 12, "num_sms": 78}),
+    EdgeCase("66 clusters of two SMs, remainder at the back", {**_SMALL, **_BACK, "batch_size": 12, "num_sms": 66}),
+    EdgeCase("148 SMs", {**_SMALL, "batch_size": 12, "num_sms": 148}),
+    EdgeCase("more table rows than threads", {**_SMALL, "batch_size": 40, "num_sms": 260}),
+    EdgeCase("more table rows than threads, many requests", {**_FEW, "batch_size": 300, "num_sms": 260}),
+    EdgeCase(
         "many requests of up to 2^30 tokens",
         {**_FEW, "batch_size": 129, "next_n": 1, "max_model_len": 2**30, "context_len": {"uniform": [1, 2**30]}},
     ),
-    HardPoint(
+    EdgeCase(
         "B = 128", {"batch_size": 128, "num_sms": 66, "context_len": {"lognormal": {"median": 4096, "sigma": 1.0}}}
     ),
-    HardPoint("B = 129", {**_FEW, **_BACK, "batch_size": 129}),
-    HardPoint("B = 256", {**_FEW, "batch_size": 256}),
-    HardPoint("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
-    HardPoint("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),
-    HardPoint("B = 1025", {**_FEW, **_BACK, "batch_size": 1025}),
+    EdgeCase("B = 129", {**_FEW, **_BACK, "batch_size": 129}),
+    EdgeCase("B = 256", {**_FEW, "batch_size": 256}),
+    EdgeCase("B = 257", {**_FEW, "batch_size": 257, "next_n": 4}),
+    EdgeCase("B = 1024, 1-D", {**_FEW, "batch_size": 1024, "lens_layout": "1d"}),
+    EdgeCase("B = 1025", {**_FEW, **_BACK, "batch_size": 1025}),
     # A kernel whose static shared memory grows with the batch cannot launch here (DeepGEMM #322).
-    HardPoint("B = 8192", {**_FEW, "batch_size": 8192, "next_n": 1, "num_sms": 5}),
-    HardPoint(
+    EdgeCase("B = 8192", {**_FEW, "batch_size": 8192, "next_n": 1, "num_sms": 5}),
+    EdgeCase(
         "lengths of 2^31 - 1", {"batch_size": 2, "num_sms": 17, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
     ),
-    HardPoint(
+    EdgeCase(
         "nearly 2^30 units", {"batch_size": 63, "num_sms": 17, "max_model_len": 2**31 - 1, "context_len": 2**31 - 1}
     ),
 ]

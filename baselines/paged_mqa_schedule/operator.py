@@ -32,7 +32,7 @@ from itertools import pairwise
 
 import torch
 
-from baselines.paged_mqa_schedule.cases import HARD_POINTS, SEQUENCES
+from baselines.paged_mqa_schedule.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.decode_batch import Batch, make_batch
 from baselines.workloads.integers import cdiv
@@ -207,7 +207,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(
         *axes.DECODE_STEP_RULES,

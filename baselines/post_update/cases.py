@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.post_update.operator import Inputs
@@ -62,35 +62,35 @@ _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20, "acceptance": 0.5}
 _BINS = _BATCH | {"penalties": "on"}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1, slot not 0", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
-    HardPoint("every slot", _BATCH | {"batch_size": 20}),
-    HardPoint("all accepted", _BATCH | {"acceptance": 1}),
-    HardPoint("all rejected", _BATCH | {"acceptance": 0}),
-    HardPoint("all rows chunks", _BATCH, _chunks),
-    HardPoint("all rows last chunks", _BATCH, _last_chunks),
-    HardPoint("chunks beside decodes", _BATCH | {"prefills": 4, "prefill_len": 33}),
-    HardPoint("fewer drafts than k, and none", _BATCH | {"decode_len": "ragged"}),
-    HardPoint("k = 1", _BATCH | {"next_n": 2}),
-    HardPoint("no drafts", _BATCH | {"next_n": 1}),
-    HardPoint("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
-    HardPoint("k = 40, rows longer than a warp", _SMALL | {"batch_size": 3, "max_num_seqs": 5, "next_n": 41, "acceptance": 1, "penalties": "on"}),  # noqa: E501
-    HardPoint("filtered rows between others", _BATCH, _filtered),
-    HardPoint("every row filtered", _BINS | {"new_drafts": "yes"}, _all_filtered),
-    HardPoint("padding rows", _BINS | {"padding": 0.4}),
-    HardPoint("an idle rank", _BATCH | {"padding": 1.0}),
-    HardPoint("penalties", _BINS),
-    HardPoint("penalties, the last id repeated", _BINS | {"acceptance": 0.9}, _one_token_repeated),
-    HardPoint("penalties, two ids alternate", _BINS | {"acceptance": 0.9, "next_n": 7}, _first_id),
-    HardPoint("penalties, chunks beside decodes", _BINS | {"prefills": 4, "prefill_len": 5}),
-    HardPoint("penalties, all rows chunks", _BINS, _chunks),
-    HardPoint("one token id", _BINS | {"vocab_size": 1}),
-    HardPoint("drafts arrive with the tokens", _BATCH | {"new_drafts": "yes"}),
-    HardPoint("drafts arrive, rows filtered", _BATCH | {"new_drafts": "yes"}, _filtered),
-    HardPoint("history fills up", _BATCH, _history_ends),
-    HardPoint("history begins", _BATCH, _history_begins),
-    HardPoint("host memory", _BINS | {"memory": "uva", "prefills": 3, "prefill_len": 20}),
-    HardPoint("B = 257", _SMALL | {"batch_size": 257, "decode_len": "mixed"}),
+EDGE_CASES = [
+    EdgeCase("B = 1, slot not 0", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    EdgeCase("every slot", _BATCH | {"batch_size": 20}),
+    EdgeCase("all accepted", _BATCH | {"acceptance": 1}),
+    EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
+    EdgeCase("all rows chunks", _BATCH, _chunks),
+    EdgeCase("all rows last chunks", _BATCH, _last_chunks),
+    EdgeCase("chunks beside decodes", _BATCH | {"prefills": 4, "prefill_len": 33}),
+    EdgeCase("fewer drafts than k, and none", _BATCH | {"decode_len": "ragged"}),
+    EdgeCase("k = 1", _BATCH | {"next_n": 2}),
+    EdgeCase("no drafts", _BATCH | {"next_n": 1}),
+    EdgeCase("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
+    EdgeCase("k = 40, rows longer than a warp", _SMALL | {"batch_size": 3, "max_num_seqs": 5, "next_n": 41, "acceptance": 1, "penalties": "on"}),  # noqa: E501
+    EdgeCase("filtered rows between others", _BATCH, _filtered),
+    EdgeCase("every row filtered", _BINS | {"new_drafts": "yes"}, _all_filtered),
+    EdgeCase("padding rows", _BINS | {"padding": 0.4}),
+    EdgeCase("an idle rank", _BATCH | {"padding": 1.0}),
+    EdgeCase("penalties", _BINS),
+    EdgeCase("penalties, the last id repeated", _BINS | {"acceptance": 0.9}, _one_token_repeated),
+    EdgeCase("penalties, two ids alternate", _BINS | {"acceptance": 0.9, "next_n": 7}, _first_id),
+    EdgeCase("penalties, chunks beside decodes", _BINS | {"prefills": 4, "prefill_len": 5}),
+    EdgeCase("penalties, all rows chunks", _BINS, _chunks),
+    EdgeCase("one token id", _BINS | {"vocab_size": 1}),
+    EdgeCase("drafts arrive with the tokens", _BATCH | {"new_drafts": "yes"}),
+    EdgeCase("drafts arrive, rows filtered", _BATCH | {"new_drafts": "yes"}, _filtered),
+    EdgeCase("history fills up", _BATCH, _history_ends),
+    EdgeCase("history begins", _BATCH, _history_begins),
+    EdgeCase("host memory", _BINS | {"memory": "uva", "prefills": 3, "prefill_len": 20}),
+    EdgeCase("B = 257", _SMALL | {"batch_size": 257, "decode_len": "mixed"}),
 ]
 # fmt: on
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.seq_lens_update.operator import Inputs
@@ -67,47 +67,47 @@ _NINE = _SOME_REJECTED | {"batch_size": 9}
 _SLOTS = {"state": "slots", "max_num_seqs": 40, "acceptance": 0.4}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _SOME_REJECTED | {"batch_size": 1}),
-    HardPoint("rows rotated by one, each reads its predecessor", _NINE, lambda x: _rotate(x, -1)),
-    HardPoint("rows rotated by one, each reads its successor", _NINE, lambda x: _rotate(x, 1)),
-    HardPoint("rows permuted", _PERMUTED | {"batch_size": 65, "context_len": {"uniform": [8, 5000]}}),
-    HardPoint("a new request between two that changed places", _SOME_REJECTED | {"batch_size": 3}, _new_between_swapped),  # noqa: E501
-    HardPoint("all rejected", {"batch_size": 5, "acceptance": 0}),
-    HardPoint("all accepted", {"batch_size": 5, "acceptance": 1}),
-    HardPoint("B = 1, new", {"batch_size": 1, "churn": 1}),
-    HardPoint("all requests are new", {"batch_size": 5, "churn": 1}),
-    HardPoint("first step, P = 0", {"batch_size": 5, "num_prev_reqs": 0}),
-    HardPoint("idle rank, B = P = 0", {"batch_size": 0}),
-    HardPoint("all finished, B = 0", {"batch_size": 0, "num_prev_reqs": 4}),
-    HardPoint("requests join and finish", _PERMUTED | {"batch_size": 9, "churn": 0.3}, _stale_rows_of_the_finished),
-    HardPoint("the batch grows", _PERMUTED | {"batch_size": 17, "num_prev_reqs": 5}),
-    HardPoint("the batch shrinks", _PERMUTED | {"batch_size": 5, "num_prev_reqs": 40}, _stale_rows_of_the_finished),
-    HardPoint("ragged: 0 to k drafts before, 1 to L tokens now", {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.5}),  # noqa: E501
-    HardPoint("10 % without drafts", _PERMUTED | {"batch_size": 20, "decode_len": "mixed", "acceptance": 0.5}),
-    HardPoint("no drafts before", {"batch_size": 6, "scheduling": "sync"}, _no_drafts_before),
-    HardPoint("no speculation, next_n = 1", {"batch_size": 6, "next_n": 1}),
-    HardPoint("L < next_n", {"batch_size": 6, "max_decode_len": 2, "acceptance": 0.5}),
-    HardPoint("k = 5", {"batch_size": 6, "next_n": 6, "decode_len": "ragged", "acceptance": 0.5}),
-    HardPoint("k = 39, rows longer than a warp", {"batch_size": 3, "next_n": 40, "acceptance": 0.9}),
-    HardPoint("synchronous: the CPU knows the counts", _NINE | _PERMUTED | {"scheduling": "sync"}),
-    HardPoint("prefill chunks beside decodes", _NINE | _PERMUTED | {"prefills": 2}),
-    HardPoint("prefill chunk of 1 + k tokens", {"batch_size": 5, "prefills": 3, "prefill_len": 4, "churn": 0.3}),
-    HardPoint("prompts from their first token", {"batch_size": 4, "prefills": 4, "prefill_len": 77, "context_len": 77, "churn": 1}),  # noqa: E501
-    HardPoint("one prompt fills the step", {"batch_size": 1, "prefills": 1, "prefill_len": 1024, "max_num_batched_tokens": 1024}),  # noqa: E501
-    HardPoint("bound reaches max_model_len", {"batch_size": 6, "max_model_len": 900, "context_len": 900, "acceptance": 0.3}),  # noqa: E501
-    HardPoint("shortest contexts", {"batch_size": 6, "context_len": 1, "acceptance": 0.3}),
-    HardPoint("B = capacity, no tail", _PERMUTED | {"batch_size": 24, "max_num_seqs": 24}),
-    HardPoint("capacity not a multiple of 4", {"batch_size": 3, "max_num_seqs": 261, "max_num_batched_tokens": 1027}),
-    HardPoint("A = capacity", {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("by slot", _SLOTS | {"batch_size": 9}),
-    HardPoint("by slot, B = 1", _SLOTS | {"batch_size": 1}),
-    HardPoint("by slot, rows reversed", _SLOTS | {"batch_size": 9}, _reversed_slots),
-    HardPoint("by slot, idle rank", _SLOTS | {"batch_size": 0}),
-    HardPoint("by slot, slots of others are taken over", _SLOTS | {"batch_size": 9, "churn": 0.4}, _left_by_former_owners),  # noqa: E501
-    HardPoint("by slot, all slots used", _SLOTS | {"batch_size": 40, "decode_len": "ragged"}),
-    HardPoint("by slot, no drafts before, rows of no multiple of a block", _SLOTS | {"batch_size": 33, "scheduling": "sync"}, _no_drafts_by_slot),  # noqa: E501
-    HardPoint("by slot, chunks beside decodes", _SLOTS | {"batch_size": 9, "prefills": 2, "churn": 0.2}),
+EDGE_CASES = [
+    EdgeCase("B = 1", _SOME_REJECTED | {"batch_size": 1}),
+    EdgeCase("rows rotated by one, each reads its predecessor", _NINE, lambda x: _rotate(x, -1)),
+    EdgeCase("rows rotated by one, each reads its successor", _NINE, lambda x: _rotate(x, 1)),
+    EdgeCase("rows permuted", _PERMUTED | {"batch_size": 65, "context_len": {"uniform": [8, 5000]}}),
+    EdgeCase("a new request between two that changed places", _SOME_REJECTED | {"batch_size": 3}, _new_between_swapped),
+    EdgeCase("all rejected", {"batch_size": 5, "acceptance": 0}),
+    EdgeCase("all accepted", {"batch_size": 5, "acceptance": 1}),
+    EdgeCase("B = 1, new", {"batch_size": 1, "churn": 1}),
+    EdgeCase("all requests are new", {"batch_size": 5, "churn": 1}),
+    EdgeCase("first step, P = 0", {"batch_size": 5, "num_prev_reqs": 0}),
+    EdgeCase("idle rank, B = P = 0", {"batch_size": 0}),
+    EdgeCase("all finished, B = 0", {"batch_size": 0, "num_prev_reqs": 4}),
+    EdgeCase("requests join and finish", _PERMUTED | {"batch_size": 9, "churn": 0.3}, _stale_rows_of_the_finished),
+    EdgeCase("the batch grows", _PERMUTED | {"batch_size": 17, "num_prev_reqs": 5}),
+    EdgeCase("the batch shrinks", _PERMUTED | {"batch_size": 5, "num_prev_reqs": 40}, _stale_rows_of_the_finished),
+    EdgeCase("ragged: 0 to k drafts before, 1 to L tokens now", {"batch_size": 9, "decode_len": "ragged", "acceptance": 0.5}),  # noqa: E501
+    EdgeCase("10 % without drafts", _PERMUTED | {"batch_size": 20, "decode_len": "mixed", "acceptance": 0.5}),
+    EdgeCase("no drafts before", {"batch_size": 6, "scheduling": "sync"}, _no_drafts_before),
+    EdgeCase("no speculation, next_n = 1", {"batch_size": 6, "next_n": 1}),
+    EdgeCase("L < next_n", {"batch_size": 6, "max_decode_len": 2, "acceptance": 0.5}),
+    EdgeCase("k = 5", {"batch_size": 6, "next_n": 6, "decode_len": "ragged", "acceptance": 0.5}),
+    EdgeCase("k = 39, rows longer than a warp", {"batch_size": 3, "next_n": 40, "acceptance": 0.9}),
+    EdgeCase("synchronous: the CPU knows the counts", _NINE | _PERMUTED | {"scheduling": "sync"}),
+    EdgeCase("prefill chunks beside decodes", _NINE | _PERMUTED | {"prefills": 2}),
+    EdgeCase("prefill chunk of 1 + k tokens", {"batch_size": 5, "prefills": 3, "prefill_len": 4, "churn": 0.3}),
+    EdgeCase("prompts from their first token", {"batch_size": 4, "prefills": 4, "prefill_len": 77, "context_len": 77, "churn": 1}),  # noqa: E501
+    EdgeCase("one prompt fills the step", {"batch_size": 1, "prefills": 1, "prefill_len": 1024, "max_num_batched_tokens": 1024}),  # noqa: E501
+    EdgeCase("bound reaches max_model_len", {"batch_size": 6, "max_model_len": 900, "context_len": 900, "acceptance": 0.3}),  # noqa: E501
+    EdgeCase("shortest contexts", {"batch_size": 6, "context_len": 1, "acceptance": 0.3}),
+    EdgeCase("B = capacity, no tail", _PERMUTED | {"batch_size": 24, "max_num_seqs": 24}),
+    EdgeCase("capacity not a multiple of 4", {"batch_size": 3, "max_num_seqs": 261, "max_num_batched_tokens": 1027}),
+    EdgeCase("A = capacity", {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("by slot", _SLOTS | {"batch_size": 9}),
+    EdgeCase("by slot, B = 1", _SLOTS | {"batch_size": 1}),
+    EdgeCase("by slot, rows reversed", _SLOTS | {"batch_size": 9}, _reversed_slots),
+    EdgeCase("by slot, idle rank", _SLOTS | {"batch_size": 0}),
+    EdgeCase("by slot, slots of others are taken over", _SLOTS | {"batch_size": 9, "churn": 0.4}, _left_by_former_owners),  # noqa: E501
+    EdgeCase("by slot, all slots used", _SLOTS | {"batch_size": 40, "decode_len": "ragged"}),
+    EdgeCase("by slot, no drafts before, rows of no multiple of a block", _SLOTS | {"batch_size": 33, "scheduling": "sync"}, _no_drafts_by_slot),  # noqa: E501
+    EdgeCase("by slot, chunks beside decodes", _SLOTS | {"batch_size": 9, "prefills": 2, "churn": 0.2}),
 ]
 # fmt: on
 

@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from baselines.seq_lens_update.cases import HARD_POINTS, SEQUENCES
+from baselines.seq_lens_update.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads.context_lengths import draw_lengths, plain
 from baselines.workloads.decode_batch import int32, query_lens
@@ -306,7 +306,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=redundant,

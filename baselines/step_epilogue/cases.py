@@ -1,6 +1,6 @@
 """Steps that break implementations of step_epilogue, and sequences of steps through the same buffers.
 
-Parts have hard points of their own; these are for what happens where parts meet. Edits change the contents of the
+Parts have edge cases of their own; these are for what happens where parts meet. Edits change the contents of the
 generated Inputs (CPU tensors) in place; the steps stay legal.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.step_epilogue.operator import Inputs
@@ -54,23 +54,23 @@ _BATCH = _SMALL | {"batch_size": 7, "max_num_seqs": 12}
 _STATES = _BATCH | {"states": "yes", "mamba_block_size": 16}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
-    HardPoint("every slot, ragged", _BATCH | {"batch_size": 12, "decode_len": "ragged"}),
-    HardPoint("no drafts", _BATCH | {"next_n": 1}),
-    HardPoint("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
-    HardPoint("all rejected", _BATCH | {"acceptance": 0}),
-    HardPoint("padding rows", _BATCH | {"padding": 0.4}),
-    HardPoint("chunks beside decodes", _BATCH | {"prefills": 3}),
-    HardPoint("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, _chunks),
-    HardPoint("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, _last_chunks),
-    HardPoint("a row of 1100 tokens", {"batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200, "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8}),  # noqa: E501
-    HardPoint("R = B + 1536", _BATCH | {"batch_size": 3, "max_num_seqs": 1539}),
-    HardPoint("penalties, host memory", _STATES | {"penalties": "on", "memory": "uva", "prefills": 2}),
-    HardPoint("states", _STATES),
-    HardPoint("states, all accepted, padding rows", _STATES | {"acceptance": 1, "padding": 0.4}),
-    HardPoint("states around a block's end", _STATES | {"batch_size": 12}, _block_ends),
-    HardPoint("states, a block's end with every token, k = 5", _STATES | {"mamba_block_size": 1, "next_n": 6}),
+EDGE_CASES = [
+    EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    EdgeCase("every slot, ragged", _BATCH | {"batch_size": 12, "decode_len": "ragged"}),
+    EdgeCase("no drafts", _BATCH | {"next_n": 1}),
+    EdgeCase("k = 7", _BATCH | {"next_n": 8, "acceptance": 0.8}),
+    EdgeCase("all rejected", _BATCH | {"acceptance": 0}),
+    EdgeCase("padding rows", _BATCH | {"padding": 0.4}),
+    EdgeCase("chunks beside decodes", _BATCH | {"prefills": 3}),
+    EdgeCase("all rows chunks", _STATES | {"batch_size": 3, "prefills": 3}, _chunks),
+    EdgeCase("all rows last chunks", _BATCH | {"batch_size": 3, "prefills": 3}, _last_chunks),
+    EdgeCase("a row of 1100 tokens", {"batch_size": 2, "max_num_seqs": 3, "prefills": 1, "prefill_len": 1100, "max_model_len": 1200, "context_len": 1150, "max_num_batched_tokens": 1110, "history_len": 8}),  # noqa: E501
+    EdgeCase("R = B + 1536", _BATCH | {"batch_size": 3, "max_num_seqs": 1539}),
+    EdgeCase("penalties, host memory", _STATES | {"penalties": "on", "memory": "uva", "prefills": 2}),
+    EdgeCase("states", _STATES),
+    EdgeCase("states, all accepted, padding rows", _STATES | {"acceptance": 1, "padding": 0.4}),
+    EdgeCase("states around a block's end", _STATES | {"batch_size": 12}, _block_ends),
+    EdgeCase("states, a block's end with every token, k = 5", _STATES | {"mamba_block_size": 1, "next_n": 6}),
 ]
 # fmt: on
 

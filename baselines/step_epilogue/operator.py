@@ -26,7 +26,7 @@ import torch
 from baselines.draft_inputs import operator as draft_inputs
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.post_update import operator as post_update
-from baselines.step_epilogue.cases import HARD_POINTS, SEQUENCES
+from baselines.step_epilogue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
@@ -229,7 +229,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=slots.redundant,

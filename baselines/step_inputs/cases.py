@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.step_inputs.operator import Inputs
@@ -61,34 +61,34 @@ _BATCH = _SMALL | {"batch_size": 9, "max_num_seqs": 20}
 _PROMPT = _BATCH | {"prompt_rows": "some"}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
-    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
-    HardPoint("every slot", _BATCH | {"batch_size": 20}),
-    HardPoint("no drafts at all", _BATCH | {"next_n": 1}),
-    HardPoint("k = 7, fewer drafts", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
-    HardPoint("10 % without drafts", _BATCH | {"batch_size": 20, "decode_len": "mixed"}),
-    HardPoint("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
-    HardPoint("chunks beside decodes", _BATCH | {"prefills": 4}),
-    HardPoint("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
-    HardPoint("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
-    HardPoint("prompts end anywhere in decodes", _PROMPT, _prompts_end_anywhere),
-    HardPoint("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, _prompts_end_anywhere),
-    HardPoint("prompts end one token before the step's end", _PROMPT, _prompt_ends(-1)),
-    HardPoint("one prompt token and placeholders", _PROMPT, _placeholders),
-    HardPoint("draft rows inside the prompt", _PROMPT, _prompt_ends(5)),
-    HardPoint("from the first token", _PROMPT | {"context_len": 4}, _from_the_start),
-    HardPoint("decodes of 20 tokens with one logit row", _BATCH | {"prefills": 4}, _long_decodes),
-    HardPoint("no new token", _BATCH | {"new_tokens": 0, "max_decode_len": 3}),
-    HardPoint("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, _prompts_end_anywhere),  # noqa: E501
-    HardPoint("no new token, chunks beside decodes", _BATCH | {"new_tokens": 0, "prefills": 4}),
-    HardPoint("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
-    HardPoint("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),
-    HardPoint("look-ahead 3, chunks", _BATCH | {"look_ahead": 3, "prefills": 5}),
-    HardPoint("a chunk of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "history_len": 2100, "max_num_batched_tokens": 2060}),  # noqa: E501
-    HardPoint("host memory", _BATCH | {"memory": "uva", "prefills": 4}),
-    HardPoint("R = 1500", _BATCH | {"max_num_seqs": 1500}),
-    HardPoint("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),
+EDGE_CASES = [
+    EdgeCase("B = 1", _SMALL | {"batch_size": 1, "max_num_seqs": 5}),
+    EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    EdgeCase("every slot", _BATCH | {"batch_size": 20}),
+    EdgeCase("no drafts at all", _BATCH | {"next_n": 1}),
+    EdgeCase("k = 7, fewer drafts", _BATCH | {"next_n": 8, "decode_len": "ragged"}),
+    EdgeCase("10 % without drafts", _BATCH | {"batch_size": 20, "decode_len": "mixed"}),
+    EdgeCase("A = capacity", _BATCH | {"batch_size": 8, "max_num_batched_tokens": 32}),
+    EdgeCase("chunks beside decodes", _BATCH | {"prefills": 4}),
+    EdgeCase("chunks only, middle of their prompts", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(9)),
+    EdgeCase("the last chunk ends with the prompt", _BATCH | {"batch_size": 5, "prefills": 5}, _prompt_ends(0)),
+    EdgeCase("prompts end anywhere in decodes", _PROMPT, _prompts_end_anywhere),
+    EdgeCase("prompts end anywhere, k = 7", _PROMPT | {"next_n": 8, "batch_size": 12}, _prompts_end_anywhere),
+    EdgeCase("prompts end one token before the step's end", _PROMPT, _prompt_ends(-1)),
+    EdgeCase("one prompt token and placeholders", _PROMPT, _placeholders),
+    EdgeCase("draft rows inside the prompt", _PROMPT, _prompt_ends(5)),
+    EdgeCase("from the first token", _PROMPT | {"context_len": 4}, _from_the_start),
+    EdgeCase("decodes of 20 tokens with one logit row", _BATCH | {"prefills": 4}, _long_decodes),
+    EdgeCase("no new token", _BATCH | {"new_tokens": 0, "max_decode_len": 3}),
+    EdgeCase("no new token, prompts end anywhere", _PROMPT | {"new_tokens": 0, "max_decode_len": 3}, _prompts_end_anywhere),  # noqa: E501
+    EdgeCase("no new token, chunks beside decodes", _BATCH | {"new_tokens": 0, "prefills": 4}),
+    EdgeCase("look-ahead 3, the prompt goes on for 1 token", _PROMPT | {"look_ahead": 3}, _prompt_ends(1)),
+    EdgeCase("look-ahead 3, the prompt goes on for 2 tokens", _PROMPT | {"look_ahead": 3}, _prompt_ends(2)),
+    EdgeCase("look-ahead 3, chunks", _BATCH | {"look_ahead": 3, "prefills": 5}),
+    EdgeCase("a chunk of 2050 tokens", {"batch_size": 3, "max_num_seqs": 5, "prefills": 1, "prefill_len": 2050, "max_model_len": 4096, "history_len": 2100, "max_num_batched_tokens": 2060}),  # noqa: E501
+    EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 4}),
+    EdgeCase("R = 1500", _BATCH | {"max_num_seqs": 1500}),
+    EdgeCase("B = 300", _SMALL | {"batch_size": 300, "max_decode_len": 2, "max_num_batched_tokens": 700}),
 ]
 # fmt: on
 

@@ -1,6 +1,6 @@
 """Steps that break implementations of step_prologue, and sequences of steps through the same buffers.
 
-Parts have hard points of their own; these are for what happens where parts meet. Edits change the contents of the
+Parts have edge cases of their own; these are for what happens where parts meet. Edits change the contents of the
 generated Inputs (CPU tensors) in place; the steps stay legal.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from harness.contract import HardPoint
+from harness.contract import EdgeCase
 
 if TYPE_CHECKING:
     from baselines.step_prologue.operator import Inputs
@@ -55,22 +55,22 @@ _STATES = _BATCH | {"num_groups": 4, "state_groups": 3, "mamba_block_size": 40, 
 _FLAT, _NATIVE = _BATCH | {"indexer": "flatten"}, _BATCH | {"indexer": "native"}
 
 # fmt: off
-HARD_POINTS = [
-    HardPoint("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
-    HardPoint("padding rows, more rows before", _BATCH | {"padding": 0.4, "dirty": 11, "decode_len": "ragged"}),
-    HardPoint("chunks beside decodes", _BATCH | {"prefills": 2, "look_ahead": 2}),
-    HardPoint("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, _prompts_end_anywhere),  # noqa: E501
-    HardPoint("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
-    HardPoint("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
-    HardPoint("tails of 2000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2051, "max_num_seqs": 2000, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
-    HardPoint("states, padding rows", _STATES | {"padding": 0.4}),
-    HardPoint("states, slots reused", _STATES, _reused_slots),
-    HardPoint("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501
-    HardPoint("flatten, B = 1", _FLAT | {"batch_size": 1}),
-    HardPoint("flatten, padding rows and tokens", _FLAT | {"padding": 0.4, "token_padding": 16}),
-    HardPoint("flatten, ragged, one long row, rows not aligned", _FLAT | {"decode_len": "ragged", "padding": 0.2, "max_model_len": 470, "context_len": 450, "max_num_batched_tokens": 67}, _one_long_row),  # noqa: E501
-    HardPoint("native, L < next_n", _NATIVE | {"max_decode_len": 3, "padding": 0.3}),
-    HardPoint("native beside states, ragged", _STATES | {"indexer": "native", "decode_len": "ragged", "padding": 0.2}),
+EDGE_CASES = [
+    EdgeCase("B = 1, one token", _SMALL | {"batch_size": 1, "max_num_seqs": 5, "max_decode_len": 1}),
+    EdgeCase("padding rows, more rows before", _BATCH | {"padding": 0.4, "dirty": 11, "decode_len": "ragged"}),
+    EdgeCase("chunks beside decodes", _BATCH | {"prefills": 2, "look_ahead": 2}),
+    EdgeCase("prompts end anywhere, rows not aligned", _BATCH | {"batch_size": 12, "prompt_rows": "some", "padding": 0.2, "max_model_len": 470, "context_len": 450}, _prompts_end_anywhere),  # noqa: E501
+    EdgeCase("three groups, one with a window", _BATCH | {"num_groups": 3, "group_blocks": "mixed", "window": 31, "padding": 0.3}),  # noqa: E501
+    EdgeCase("host memory", _BATCH | {"memory": "uva", "prefills": 2, "padding": 0.2, "num_groups": 2}),
+    EdgeCase("tails of 2000", _BATCH | {"batch_size": 2, "max_num_batched_tokens": 2051, "max_num_seqs": 2000, "max_model_len": 40, "history_len": 40, "context_len": 40}),  # noqa: E501
+    EdgeCase("states, padding rows", _STATES | {"padding": 0.4}),
+    EdgeCase("states, slots reused", _STATES, _reused_slots),
+    EdgeCase("states, a chunk of several blocks, k = 6", _STATES | {"next_n": 7, "prefills": 1, "prefill_len": 100, "max_num_batched_tokens": 150}),  # noqa: E501
+    EdgeCase("flatten, B = 1", _FLAT | {"batch_size": 1}),
+    EdgeCase("flatten, padding rows and tokens", _FLAT | {"padding": 0.4, "token_padding": 16}),
+    EdgeCase("flatten, ragged, one long row, rows not aligned", _FLAT | {"decode_len": "ragged", "padding": 0.2, "max_model_len": 470, "context_len": 450, "max_num_batched_tokens": 67}, _one_long_row),  # noqa: E501
+    EdgeCase("native, L < next_n", _NATIVE | {"max_decode_len": 3, "padding": 0.3}),
+    EdgeCase("native beside states, ragged", _STATES | {"indexer": "native", "decode_len": "ragged", "padding": 0.2}),
 ]
 # fmt: on
 

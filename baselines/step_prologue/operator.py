@@ -35,7 +35,7 @@ from baselines.decode_step import operator as decode_step
 from baselines.gather_block_tables import operator as gather_block_tables
 from baselines.mamba_align_step import operator as mamba_align_step
 from baselines.step_inputs import operator as step_inputs
-from baselines.step_prologue.cases import HARD_POINTS, SEQUENCES
+from baselines.step_prologue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
 from baselines.workloads.decode_batch import int32
@@ -421,7 +421,7 @@ operator = Operator(
     reference=reference,
     bytes_moved=bytes_moved,
     baseline="op_chain",
-    hard_points=HARD_POINTS,
+    edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=RULES,
     redundant=slots.redundant,

@@ -1,4 +1,4 @@
-"""`bench.py verify CONFIG --point KEY`: one variant at one point, hard point or sequence, named as verify prints it."""
+"""`bench.py verify CONFIG --point KEY`: one variant at one point, edge case or sequence, named as verify prints it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.wording import did_you_mean
 
 
 def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
-    """``operator/variant/`` and the name of a hard point or sequence, or axes as in the keys of --plan.
+    """``operator/variant/`` and the name of an edge case or sequence, or axes as in the keys of --plan.
 
     items: of the configuration. Their values of an axis are known by their labels; others must be spelt as in YAML.
 
@@ -30,13 +30,13 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     """
     operator, variant = _variant(key, catalog)
     name, buffers = _parts(split_key(key)[2])
-    names = [*(hard.name for hard in operator.hard_points), *operator.sequences]
+    names = [*(case.name for case in operator.edge_cases), *operator.sequences]
     if name in names:
         limited = variant.limit_at(name, buffers) is not None
         exactly = {"buffers": buffers, "limited": True} if limited else {}
         return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
     if "=" not in name and name != "default":
-        raise ConfigError(f"--point {key}: no such hard point, sequence or axes{did_you_mean(name, names)}")
+        raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")
     values = {}
     for part in name.split(",") if name != "default" else ():
         axis_name, _, label = part.partition("=")
@@ -53,7 +53,7 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
 
 
 def _parts(text: str) -> tuple[str, Buffers | None]:
-    """The name of a hard point, as verify prints it, without the suffix for its buffers."""
+    """The name of an edge case, as verify prints it, without the suffix for its buffers."""
     for buffers, suffix in BUFFERS.items():
         if text.endswith(suffix):
             return text.removesuffix(suffix), buffers

@@ -1,4 +1,4 @@
-"""`bench.py verify`: every variant at hard points, in sequences and at the points of a sweep; every historic defect.
+"""`bench.py verify`: every variant at edge cases, in sequences and at the points of a sweep; every historic defect.
 
 Healthy variants must pass, defects must be rejected. Nothing is timed.
 """
@@ -23,7 +23,7 @@ from harness.session.messages import Job
 from harness.session.session import Progress, Session
 from harness.session.worker import RunError
 from harness.verify.capacity import capacity_points
-from harness.verify.hard_points import check_results, is_unverified, limited_places
+from harness.verify.edge_cases import check_results, is_unverified, limited_places
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -40,7 +40,7 @@ LEGEND = {
 
 #: Head of a column -> the places whose findings it counts.
 HEADS = {
-    "hard points and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
+    "edge cases and sequences": (Place.EDGE_CASE, Place.SEQUENCE, Place.IMPORT),
     "capacity points": (Place.CAPACITY_POINT,),
     "random batches": (Place.RANDOM_BATCH,),
 }
@@ -120,7 +120,7 @@ def _verify(
     random_batches: int,
     sweep: Sequence[Cells],
 ) -> None:
-    """Fills ``found``. Variants that do not pass their hard points are not run at capacity or on random batches."""
+    """Fills ``found``. Variants that do not pass their edge cases are not run at capacity or on random batches."""
     here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
     steps = [len(here), len(limits), _num_cells(at_capacity), len(healthy) if random_batches else 0, _num_cells(sweep)]
 
@@ -246,7 +246,7 @@ def _print_outcome(
 
 
 def _print_summary(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
-    """A line for each variant: how many hard points, sequences, ..., points of the sweep passed, were skipped, ..."""
+    """A line for each variant: how many edge cases, sequences, ..., points of the sweep passed, were skipped, ..."""
     made = {finding.place for of in found.findings.values() for finding in of}
     heads = [head for head, places in HEADS.items() if made & set(places)]
 
@@ -299,7 +299,7 @@ def _print_limits(console: Console, healthy: Sequence[Variant], found: Verified)
             places = ((finding.name, finding.buffers) for finding in limited)
             declared = [(in_buffers(*place), variant.limit_at(*place)) for place in places]
             rows = ((*left, limit_found(finding)) for left, finding in zip(declared, limited, strict=True))
-            print_rows(console, ("hard point or sequence", "declared", "found"), rows)
+            print_rows(console, ("edge case or sequence", "declared", "found"), rows)
 
 
 def limit_found(finding: Finding) -> str:
@@ -330,7 +330,7 @@ def _counts(outcomes: Sequence[str]) -> str:
 
 
 def _print_checks(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
-    """For each operator a table of its variants and all checks, over all hard points and sequences together."""
+    """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
     shown: set[str] = set()
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
@@ -391,8 +391,8 @@ def _print_failure(
     if not bad:
         return
     first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
-    hard = {one.name: one for one in operator.hard_points if first.place is Place.EDGE_CASE}.get(first.name)
-    axes = f" ({operator.label(operator.complete(hard.point))})" if hard else ""
+    case = {one.name: one for one in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
+    axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
     where = place_of(first) or "some point"
     console.print(Text(f"\n{variant.id} at {where}{axes}: {full(first)}", style="red"))
     if len(bad) > 1:

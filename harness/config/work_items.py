@@ -94,9 +94,9 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
 
 class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """One variant, healthy or defective, at its operator's hard points and in its sequences.
+    """One variant, healthy or defective, at its operator's edge cases and in its sequences.
 
-    name:    of the only hard point or sequence, with ``buffers``; None for all.
+    name:    of the only edge case or sequence, with ``buffers``; None for all.
     axes:    of a point to verify instead.
     limited: verify exactly there although the variant declares a limit, and judge it as such.
     """

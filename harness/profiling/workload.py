@@ -31,8 +31,8 @@ from harness.profiling.trace import CALL
 from harness.records.endings import of_reason
 from harness.records.profile import PROFILE_VERSION, ProfiledCell, Session
 from harness.timing.environment import describe
+from harness.verify.edge_cases import reason_to_skip
 from harness.verify.fixture import Fixture, synchronize, verify_cell
-from harness.verify.hard_points import reason_to_skip
 from harness.wording import first_line
 
 #: Calls before the profiled part: compilation, allocation, upload of the graph.

@@ -25,7 +25,7 @@ def ending(line: Cell | Loop) -> str | None:
 
 
 def of_finding(finding: Finding) -> str:
-    """``hard point 'L = 1': exact: ...``; without the place where that is the point of the cell."""
+    """``edge case 'L = 1': exact: ...``; without the place where that is the point of the cell."""
     variant = f"{finding.variant}: " if finding.variant else ""
     where = f"{place_of(finding)}: " if finding.place is not Place.POINT and finding.name else ""
     return f"{variant}{where}{what(finding)}"
@@ -38,9 +38,9 @@ def what(finding: Finding) -> str:
 
 
 def place_of(finding: Finding) -> str:
-    """``hard point 'L = 1, unaligned buffers'``, ``sequence 'shrinks'``, or the label of a point."""
+    """``edge case 'L = 1, unaligned buffers'``, ``sequence 'shrinks'``, or the label of a point."""
     name = in_buffers(finding.name, finding.buffers)
-    kinds = {Place.EDGE_CASE: "hard point", Place.SEQUENCE: "sequence"}
+    kinds = {Place.EDGE_CASE: "edge case", Place.SEQUENCE: "sequence"}
     return f"{kinds[finding.place]} {name!r}" if finding.place in kinds else name
 
 
@@ -52,7 +52,7 @@ def of_reason(reason: Reason) -> str:
         case Code.INTERPRETER_BUDGET:
             text = (
                 f"Triton's interpreter or torch.compile has used its {reason.seconds:g} s for this variant "
-                "(measure.interpreter_budget_s); it passed all hard points and earlier batches"
+                "(measure.interpreter_budget_s); it passed all edge cases and earlier batches"
             )
         case Code.BEYOND_LIMITS:
             text = "beyond its declared limits"

@@ -325,7 +325,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why it was skipped or is unavailable; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
-    limits:   hard points and sequences, as globs, that the variant is declared not to support -> why.
+    limits:   edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:  number of the process that measured it: the header's is 0, the others have a segment.
     """
 

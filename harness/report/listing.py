@@ -60,12 +60,12 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
                 style="dim",
             )
         )
-    console.print(Text("`list OPERATOR` shows its variants, axes, rules, hard points and checks", style="dim"))
+    console.print(Text("`list OPERATOR` shows its variants, axes, rules, edge cases and checks", style="dim"))
     _print_broken(console, catalog)
 
 
 def listed_operator(console: Console, catalog: Catalog, operator: Operator, device: str) -> None:
-    """Tables: variants and the checks they waive, axes, rules, hard points, sequences, and what each check means."""
+    """Tables: variants and the checks they waive, axes, rules, edge cases, sequences, and what each check means."""
     console.print(Text(f"{operator.name}: {operator.summary}", style="bold"))
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
@@ -89,8 +89,8 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     for rule in operator.rules:
         console.print(Text(_in_words(rule.message)))
     console.print()
-    hard = ((h.name, operator.label(operator.complete(h.point))) for h in operator.hard_points)
-    print_rows(console, ("hard point", "axes that differ from their default"), hard)
+    case = ((h.name, operator.label(operator.complete(h.point))) for h in operator.edge_cases)
+    print_rows(console, ("edge case", "axes that differ from their default"), case)
     if operator.sequences:
         console.print()
         steps = ((name, str(len(points))) for name, points in operator.sequences.items())

@@ -30,8 +30,8 @@ from harness.timing.cuda_timer import CudaTimer
 from harness.timing.cupti import Operation, trace
 from harness.timing.rounds import SAMPLE_DECIMALS
 from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
+from harness.verify.edge_cases import wrong
 from harness.verify.fixture import Fixture
-from harness.verify.hard_points import wrong
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 

@@ -16,8 +16,8 @@ from harness.discover import discover, discover_operators
 from harness.records.schema import Finding, Place
 from harness.session.messages import Compared, Job, Outputs
 from harness.verify.buffers import as_integers
+from harness.verify.edge_cases import wrong
 from harness.verify.fixture import Fixture
-from harness.verify.hard_points import wrong
 
 
 class OutputComparer:

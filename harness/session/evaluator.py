@@ -2,7 +2,7 @@
 
 Results leave as events, each as soon as it is known: ``Heartbeat`` before a variant gets control, ``Cell`` when its
 outcome at the point is settled. ``cells`` checks the variants of a point one after the other (``_check``: does it
-apply, its hard points once per process, then this point), and has those that passed timed together
+apply, its edge cases once per process, then this point), and has those that passed timed together
 (harness/session/measure.py).
 """
 
@@ -21,7 +21,7 @@ import torch
 
 from harness import interpreter
 from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
-from harness.contract import COMPILER, GPU, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, GPU, EdgeCase, Operator, Point, Variant
 from harness.cuda import compile_all
 from harness.discover import discover, unavailable
 from harness.nvtx_ranges import nvtx_range
@@ -31,8 +31,7 @@ from harness.session.measure import Measuring, check_context, is_context_lost
 from harness.session.messages import Heartbeat, Job, Outputs, Ready
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
-from harness.verify.fixture import Batch, Fixture, verify_cell
-from harness.verify.hard_points import (
+from harness.verify.edge_cases import (
     LeftOut,
     Limited,
     check_variant,
@@ -42,6 +41,7 @@ from harness.verify.hard_points import (
     reason_to_skip,
     wrong,
 )
+from harness.verify.fixture import Batch, Fixture, verify_cell
 from harness.verify.process_state import ProcessState
 from harness.wording import first_line
 
@@ -62,16 +62,16 @@ class _VariantState:
     """What this process knows of one variant.
 
     bad_import:       what the import of its file changed in the process; then it is never run.
-    findings:         at all hard points and sequences; None until every one of them has run.
-    hard_points_done: whether enough of them have run for the points of a sweep.
-    rejection:        from the first hard point or sequence that it does not pass.
+    findings:         at all edge cases and sequences; None until every one of them has run.
+    edge_cases_done: whether enough of them have run for the points of a sweep.
+    rejection:        from the first edge case or sequence that it does not pass.
     interpreted:      whether Triton's interpreter ran it at a point.
     slow_s:           seconds that interpreting and compiling took, by SWEEP, CAPACITY and RANDOM.
     """
 
     bad_import: Finding | None = None
     findings: list[Finding] | None = None
-    hard_points_done: bool = False
+    edge_cases_done: bool = False
     rejection: Finding | None = None
     interpreted: bool = False
     slow_s: Counter[str] = field(default_factory=Counter)
@@ -110,9 +110,9 @@ class _NoInputs(Exception):
 class Evaluator:
     """Owns the device in the first process.
 
-    thorough: whether to check every property at every hard point; None: where nothing is timed, as there is time then.
+    thorough: whether to check every property at every edge case; None: where nothing is timed, as there is time then.
     timer:    None on a CPU.
-    announce: called with a heartbeat before each hard point and sequence.
+    announce: called with a heartbeat before each edge case and sequence.
     """
 
     announce: Callable[[Heartbeat], None] = staticmethod(lambda heartbeat: None)
@@ -140,7 +140,7 @@ class Evaluator:
         self.timer: CudaTimer | None = None
         self._clocks = self._loops = None
         self._idle_since = math.inf
-        #: Operator -> batches of its hard points, only of the one whose variants are being verified.
+        #: Operator -> batches of its edge cases, only of the one whose variants are being verified.
         self._known: dict[str, dict[Any, Batch]] = {}
         self._compiled: dict[str, dict[str, str]] = {}
 
@@ -217,8 +217,8 @@ class Evaluator:
             yield item.cell(name, Status.SKIPPED, reason=reason)
             return
 
-        if not (state.hard_points_done or self._job.verified):
-            yield from self._check_hard_points(variant)
+        if not (state.edge_cases_done or self._job.verified):
+            yield from self._check_edge_cases(variant)
         if state.rejection is not None:
             yield item.cell(name, state.rejection.status, finding=state.rejection)
             check_context(self._job.device)
@@ -244,10 +244,10 @@ class Evaluator:
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
                 yield item.cell(name, Status.PASSED, reason=remark, metrics=metrics)
 
-    def _check_hard_points(self, variant: Variant) -> Iterator[Heartbeat]:
-        """Up to the first hard point or sequence that the variant does not pass."""
+    def _check_edge_cases(self, variant: Variant) -> Iterator[Heartbeat]:
+        """Up to the first edge case or sequence that the variant does not pass."""
         state = self._states[variant.id]
-        state.hard_points_done = True
+        state.edge_cases_done = True
         findings: list[Finding] = []
         for finding in self._findings(variant):
             yield Heartbeat(variant.name, "verify")
@@ -257,7 +257,7 @@ class Evaluator:
                 return
         if is_unverified(findings):
             left_out_by = "skip= and limits= leave" if variant.limits else "skip= leaves"
-            message = f"unverified: its {left_out_by} out every hard point"
+            message = f"unverified: its {left_out_by} out every edge case"
             state.rejection = Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
 
     def _check_point(self, at: _At, variant: Variant) -> Callable[[], Any]:
@@ -325,7 +325,7 @@ class Evaluator:
         return self._loops.loop(item)
 
     def check_at(self, item: Cells, point: Point, variant: Variant) -> Iterator[Heartbeat | Cell]:
-        """Check a variant at its hard points and at an item's point. Yields its cell only if it must not be timed."""
+        """Check a variant at its edge cases and at an item's point. Yields its cell only if it must not be timed."""
         return self._check(_At(item, self.catalog.operators[item.operator], point, redundant=None), variant)
 
     def ramp(self, seconds: float) -> None:
@@ -333,10 +333,10 @@ class Evaluator:
         if self.timer is not None:
             self.timer.ramp(seconds)
 
-    # --- hard points, sequences, random batches -----------------------------------------------------------------------
+    # --- edge cases, sequences, random batches -----------------------------------------------------------------------
 
     def verify(self, item: Verify) -> Iterator[Checked]:
-        """What one variant, healthy or defective, does at its hard points and in its sequences, or at one place. Raises
+        """What one variant, healthy or defective, does at its edge cases and in its sequences, or at one place. Raises
         ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
@@ -361,7 +361,7 @@ class Evaluator:
     def _findings(
         self, variant: Variant, restricted: Operator | None = None, only: Limited | None = None
     ) -> Iterator[Finding]:
-        """At all hard points and sequences of the operator, but those at which the variant declares a limit.
+        """At all edge cases and sequences of the operator, but those at which the variant declares a limit.
 
         restricted: the operator with some of them. only: exactly this one, even where a limit is declared.
         """
@@ -374,7 +374,7 @@ class Evaluator:
             yield from state.findings
             return
         findings: list[Finding] = []
-        with nvtx_range(cell_key(operator.name, variant.name, "hard points"), "verify"):
+        with nvtx_range(cell_key(operator.name, variant.name, "edge cases"), "verify"):
             if operator.name not in self._known:
                 self._known = {operator.name: {}}
             of = operator, variant, self._job.device, self._job.seed, self._thorough
@@ -413,10 +413,10 @@ class Evaluator:
 
 
 def _restricted(operator: Operator, item: Verify) -> Operator:
-    """The operator with one of its hard points or sequences, or with a point of these axes as its only hard point."""
+    """The operator with one of its edge cases or sequences, or with a point of these axes as its only edge case."""
     if item.axes is not None:
-        hard_points, sequences = [HardPoint(operator.label(item.axes), item.axes)], {}
+        edge_cases, sequences = [EdgeCase(operator.label(item.axes), item.axes)], {}
     else:
-        hard_points = [hard for hard in operator.hard_points if hard.name == item.name]
+        edge_cases = [case for case in operator.edge_cases if case.name == item.name]
         sequences = {name: steps for name, steps in operator.sequences.items() if name == item.name}
-    return replace(operator, hard_points=hard_points, sequences=sequences)
+    return replace(operator, edge_cases=edge_cases, sequences=sequences)

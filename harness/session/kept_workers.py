@@ -1,5 +1,5 @@
 """Keeps the workers of one run for the next run of the same command. They are calibrated already, and know which
-variants passed their hard points.
+variants passed their edge cases.
 """
 
 from __future__ import annotations

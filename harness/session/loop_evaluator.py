@@ -22,7 +22,7 @@ from harness.records.schema import Cell, Metrics, Status
 from harness.session.measure import check_context
 from harness.session.messages import Heartbeat
 from harness.timing.rounds import CellTimings, Placed
-from harness.verify.hard_points import wrong
+from harness.verify.edge_cases import wrong
 from harness.wording import printable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LoopEvaluator:
         return found
 
     def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
-        """Returns why the stack cannot run, as fields of its line; None where every variant passed its hard points and
+        """Returns why the stack cannot run, as fields of its line; None where every variant passed its edge cases and
         the loop's shape.
         """
         for part in parts:

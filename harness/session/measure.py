@@ -21,8 +21,8 @@ from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.host_lock import lock_of
 from harness.timing.rounds import PLACEMENTS, CellTimings, Placed, Stopwatch, interleave
 from harness.verify.buffers import POISONS
+from harness.verify.edge_cases import wrong
 from harness.verify.fixture import Fixture, synchronize
-from harness.verify.hard_points import wrong
 from harness.verify.output_probe import OutputProbe
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line

@@ -1,4 +1,4 @@
-"""``--verified-by RUN``: time what an earlier run has verified, without its hard points, sequences and audit again.
+"""``--verified-by RUN``: time what an earlier run has verified, without its edge cases, sequences and audit again.
 
 Many processes of one revision (``bench.py gate``) need one proof. It holds only for the code, the inputs and the
 machine that it was made with, so all three are compared; and every process still checks the results of each launch

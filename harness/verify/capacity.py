@@ -1,6 +1,6 @@
 """Points at capacity: legal points at which sizes are large, found from the axes, rules and variants of an operator.
 
-Hard points name the batches that broke implementations, and they are small. What goes wrong at size (a loop that ends
+Edge cases name the batches that broke implementations, and they are small. What goes wrong at size (a loop that ends
 too early, a grid that is limited, an index of 16 bits, the third level of a search) is found here:
 
 * every size of an operator at one past each power of two, from the smallest legal value to the largest that fits, with
@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from harness.contract import Axis, Operator, Point, Variant
-from harness.verify.hard_points import reason_to_skip
+from harness.verify.edge_cases import reason_to_skip
 from harness.verify.points import LARGEST, PointSearch
 
 #: Inputs and outputs of one point. A launch of this size takes a moment in PyTorch on a CPU and seconds in Triton's

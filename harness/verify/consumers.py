@@ -17,8 +17,8 @@ from harness.contract import Consumer, Operator, Point, Variant
 from harness.discover import Catalog, unavailable
 from harness.records.schema import Reason
 from harness.verify.buffers import POISONS, as_integers
+from harness.verify.edge_cases import reason_to_skip
 from harness.verify.fixture import Fixture, synchronize
-from harness.verify.hard_points import reason_to_skip
 from harness.wording import first_line
 
 if TYPE_CHECKING:

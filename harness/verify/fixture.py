@@ -69,7 +69,7 @@ class Batch:
 class Fixture:
     """Inputs and outputs of one operator at one point, between canaries, and batches to put into the inputs.
 
-    edit:    changes the inputs of every batch in place (see HardPoint).
+    edit:    changes the inputs of every batch in place (see EdgeCase).
     batches: how many to make, or those of another fixture of this point, to share.
     outputs: the buffers of a larger point of the same operator, to use instead of new ones.
     shift:   elements between an aligned address and the start of every buffer.
@@ -178,7 +178,7 @@ class Fixture:
         self.inputs.fill_some(self.staged(batch))
 
     def add_batch(self, seed: int) -> int:
-        """One more batch, without the edit of a hard point. Returns its number."""
+        """One more batch, without the edit of an edge case. Returns its number."""
         self.batches.append(self._batch(self.operator.make_inputs(self.point, seed)))
         return len(self.batches) - 1
 

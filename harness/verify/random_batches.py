@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from harness.contract import Operator, Point, Variant
 from harness.records.schema import Code, Finding, Place, Reason, Status
+from harness.verify.edge_cases import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import LeftOut, finding_of, is_beyond, reason_to_skip, skipped
 from harness.verify.points import PointSearch
 
 #: Bytes of inputs and outputs of a batch: small ones, of which many can be tried. Large ones are points at capacity.

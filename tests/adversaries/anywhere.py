@@ -320,7 +320,7 @@ def hangs(point, x, out):
 
 
 @variant("decode_native", skip=lambda point: None if point.batch_size == 2 else "two requests only")
-def skips_every_hard_point(point, x, out):
+def skips_every_edge_case(point, x, out):
     """Unverified, so it must not be measured."""
     return lambda: None
 

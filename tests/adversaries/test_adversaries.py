@@ -42,7 +42,7 @@ REJECTIONS = {
     "ends_the_process": "ended with exit code 0",
     "segfaults": "killed by SIGSEGV",
     "hangs": "did not respond for 6 s",
-    "skips_every_hard_point": "leaves out every hard point",
+    "skips_every_edge_case": "leaves out every edge case",
     "raises_in_its_skip": "its skip= raised ZeroDivisionError",
     "skips_without_a_reason": "its skip= raised TypeError: skip= returned True",
     "patches_events_on_import": "elapsed_time was replaced",

@@ -86,7 +86,7 @@ def check_random(
     The buffers start 0 to 3 elements past an aligned address; the seed decides.
 
     seldom: variants to interpret on one batch in SELDOM only, because other operators' tests run their kernels too.
-    edit:   changes the batch in place, as in a HardPoint.
+    edit:   changes the batch in place, as in a EdgeCase.
     crowds: one batch in CROWDED takes the axes of one of these over its own.
     """
     if not _context_destroyed_by:

@@ -14,8 +14,8 @@ from baselines.mla_tile_schedule import operator as mla_tile_schedule
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from harness.discover import discover
 from harness.verify.buffers import POISONS
+from harness.verify.edge_cases import check_variant
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import check_variant
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()
@@ -205,7 +205,7 @@ def test_a_schedule_of_the_other_mode_passes_only_where_the_modes_agree(name, pa
         f.message.startswith("schedule") for f in findings if f.status == "mismatch" and "same buffers" not in f.message
     )
     assert not any(f.status == "failed" for f in findings)
-    paths = {hard.name: operator.complete(hard.point).decode_path for hard in operator.hard_points}
+    paths = {case.name: operator.complete(case.point).decode_path for case in operator.edge_cases}
     assert all(paths[f.name] == path for f in findings if f.status == "mismatch" and f.name in paths)
 
 

@@ -62,7 +62,7 @@ def test_blocks_of_a_cache_lie_beyond_32_bits(room, stride):
 
 def test_slots_of_a_pool_lie_beyond_32_bits(room):
     """One pool for input and output, as an engine has it; the requests hold the last slots of 2^24."""
-    point = copy.complete({**copy.hard_points[0].point, "num_layers": 3, "ssm_state_bytes": 256})
+    point = copy.complete({**copy.edge_cases[0].point, "num_layers": 3, "ssm_state_bytes": 256})
     near, slots = copy.make_inputs(point, 5), 2**24
     held = near.ssm_states.shape[1]
     table = torch.where(near.block_table > 0, near.block_table + slots - held, near.block_table).to(DEVICE)

@@ -182,7 +182,7 @@ def test_the_host_knows_what_the_device_holds(axes, stale, seed):
 
 
 def test_the_host_hears_of_every_edit_and_every_step():
-    steps = [(hard.point, hard.edit) for hard in operator.hard_points]
+    steps = [(case.point, case.edit) for case in operator.edge_cases]
     steps += [(point, None) for points in operator.sequences.values() for point in points]
     for axes, edit in steps:
         x = operator.make_inputs(operator.complete(axes), 3)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from baselines.mla_tile_schedule.operator import Inputs
 from baselines.mla_tile_schedule.operator import operator as tiles
 from harness.discover import discover
-from harness.verify.hard_points import check_variant
+from harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE
 

@@ -1,4 +1,4 @@
-"""Every operator: variants on all hard points and sequences, rejected defects.
+"""Every operator: variants on all edge cases and sequences, rejected defects.
 
 decode_flatten and decode_native, which have no test file of their own: worked examples and random batches.
 """
@@ -15,7 +15,7 @@ from baselines.decode_flatten.operator import operator as flatten
 from baselines.decode_native.operator import operator as native
 from baselines.workloads import torch_compile
 from harness.discover import discover
-from harness.verify.hard_points import check_variant
+from harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 from tests.runnable import defective, healthy
 from tests.tier import FULL, full
@@ -82,12 +82,12 @@ BY_THEMSELVES = [variant for variant in healthy() if FULL or variant.id not in S
 
 
 @pytest.mark.parametrize("variant", BY_THEMSELVES, ids=lambda v: v.id)
-def test_variant_passes_every_hard_point_and_sequence(variant, device):
+def test_variant_passes_every_edge_case_and_sequence(variant, device):
     passes(variant, device)
 
 
 @pytest.mark.parametrize("variant", COMPILED if FULL else SOON_COMPILED[:1], ids=lambda v: v.id)
-def test_compiled_variant_passes_every_hard_point_and_sequence(variant, device, newly_compiled, monkeypatch):
+def test_compiled_variant_passes_every_edge_case_and_sequence(variant, device, newly_compiled, monkeypatch):
     """On a CPU without Inductor, whose C++ takes seconds for each of many sizes; traces and guards are the same."""
     if device == "cpu":
         monkeypatch.setattr(torch_compile, "torch", TracingOnly())
@@ -96,11 +96,11 @@ def test_compiled_variant_passes_every_hard_point_and_sequence(variant, device, 
 
 @full
 @pytest.mark.parametrize("variant", SOON_COMPILED, ids=lambda v: v.id)
-def test_what_inductor_makes_for_a_cpu_passes_the_first_hard_point(variant, device, newly_compiled):
+def test_what_inductor_makes_for_a_cpu_passes_the_first_edge_case(variant, device, newly_compiled):
     if device == "cuda":
         pytest.skip("there it passes all of them")
     operator = CATALOG.operators[variant.operator]
-    points = ((hard.name, operator.complete(hard.point)) for hard in operator.hard_points)
+    points = ((case.name, operator.complete(case.point)) for case in operator.edge_cases)
     passes(variant, device, only=(next(name for name, point in points if not variant.skip(point)), None))
 
 
@@ -117,12 +117,12 @@ def test_historic_defect_is_rejected(variant, device):
 
 
 @pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)
-def test_hard_points_are_legal(operator):
-    names = [hard.name for hard in operator.hard_points]
+def test_edge_cases_are_legal(operator):
+    names = [case.name for case in operator.edge_cases]
     assert len(set(names)) == len(names)
-    for hard in operator.hard_points:
-        assert set(hard.point) <= {axis.name for axis in operator.axes}
-        assert operator.broken_rule(operator.complete(hard.point)) is None
+    for case in operator.edge_cases:
+        assert set(case.point) <= {axis.name for axis in operator.axes}
+        assert operator.broken_rule(operator.complete(case.point)) is None
 
 
 @pytest.mark.parametrize("operator", CATALOG.operators.values(), ids=lambda o: o.name)

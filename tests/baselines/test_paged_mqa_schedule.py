@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from baselines.paged_mqa_schedule.operator import Inputs, operator
 from harness.discover import discover
-from harness.verify.hard_points import check_variant
+from harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 
 CATALOG = discover()
@@ -164,7 +164,7 @@ BATCHES = st.fixed_dictionaries(
         "padding": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
         "compress_ratio": st.sampled_from([1, 4, 128]),
         "lens_layout": st.sampled_from(["1d", "2d"]),
-        # Few, because interpreting table rows is slow; hard points have up to 261 of them.
+        # Few, because interpreting table rows is slow; edge cases have up to 261 of them.
         "num_sms": st.sampled_from([1, 2, 3, 4, 5, 6, 7, 15]),
         "remainder": st.sampled_from(["front", "back"]),
     }

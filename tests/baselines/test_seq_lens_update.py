@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from baselines.seq_lens_update.operator import Inputs, operator
 from harness.contract import Point
 from harness.discover import discover
+from harness.verify.edge_cases import check_variant
 from harness.verify.equality import compare
-from harness.verify.hard_points import check_variant
 from tests.baselines.random_batches import check_random, legal_point, run_examples
 from tests.runnable import DEVICE, healthy, on_device
 from tests.tier import few

@@ -7,9 +7,9 @@ from baselines.mamba_spec_metadata import operator as mamba_spec_metadata
 from harness.checks import Mismatch
 from harness.contract import Variant
 from harness.discover import discover
+from harness.verify.edge_cases import DeviceChecks, check_variant
 from harness.verify.equality import required
 from harness.verify.graph_replay import replay_sequence
-from harness.verify.hard_points import DeviceChecks, check_variant
 
 CATALOG = discover()
 #: The seed that verification uses, and two more.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from baselines.step_inputs.operator import operator
 from harness.discover import discover
-from harness.verify.hard_points import check_variant
+from harness.verify.edge_cases import check_variant
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, compiled_values, legal_point, run_examples
 
 

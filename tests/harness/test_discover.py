@@ -46,11 +46,11 @@ def test_a_file_adds_its_variants_behind_the_others(tmp_path):
 
 def test_a_file_may_define_an_operator(tmp_path):
     text = f"""
-        from harness.contract import Axis, HardPoint, Operator, variant
+        from harness.contract import Axis, EdgeCase, Operator, variant
         from baselines.decode_native import operator as decode_native
         operator = Operator(name="own", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
                             views=None, reference=None, bytes_moved=None, baseline="mine",
-                            hard_points=(HardPoint("one", {{}}),))
+                            edge_cases=(EdgeCase("one", {{}}),))
         @variant("own")
         def mine{BODY.replace(chr(10), chr(10) + " " * 8)}
     """
@@ -61,13 +61,13 @@ def test_a_file_may_define_an_operator(tmp_path):
 @pytest.mark.parametrize(
     ("field", "place"),
     [
-        ("hard_points=(HardPoint('B = 2', {'m': 2}), HardPoint('B = 3', {'k': 3}))", "hard point 'B = 3'"),
+        ("edge_cases=(EdgeCase('B = 2', {'m': 2}), EdgeCase('B = 3', {'k': 3}))", "edge case 'B = 3'"),
         ("sequences={'big-small': ({'m': 2}, {'k': 1})}", "sequence 'big-small'"),
     ],
 )
-def test_hard_points_and_sequences_set_axes_that_the_operator_has(tmp_path, field, place):
+def test_edge_cases_and_sequences_set_axes_that_the_operator_has(tmp_path, field, place):
     text = f"""
-        from harness.contract import Axis, HardPoint, Operator, variant
+        from harness.contract import Axis, EdgeCase, Operator, variant
         operator = Operator(name="own", summary="", axes=(Axis("m", int, 1, ""),), make_inputs=None, make_outputs=None,
                             views=None, reference=None, bytes_moved=None, baseline="mine", {field})
         @variant("own")
@@ -206,10 +206,10 @@ def test_a_binary_file_is_one_sentence(tmp_path):
 
 
 OPERATOR = f"""
-from harness.contract import Axis, HardPoint, Operator, variant
+from harness.contract import Axis, EdgeCase, Operator, variant
 operator = Operator(name="tiny", summary="", axes=(Axis("n", int, 1, ""),), make_inputs=None, make_outputs=None,
                     views=None, reference=None, bytes_moved=None, baseline="in_operator",
-                    hard_points=(HardPoint("one", {{}}),))
+                    edge_cases=(EdgeCase("one", {{}}),))
 @variant("tiny")
 def in_operator{BODY}
 """
@@ -285,7 +285,7 @@ EXAMPLE = Path(bench.__file__).parent / "examples" / "cu_seqlens.py"
 CU_SEQLENS = "name: c\noperators: [cu_seqlens]\nsweep: [{batch_size: 3}]\n"
 #: What a sweep refuses of the operator in examples/cu_seqlens.py: (text there, its replacement, the sentence).
 INCOMPLETE = {
-    "no hard points": ("hard_points=", "hard_points=() and ", "mine.py:{operator}: cu_seqlens has no hard_points, so"),
+    "no edge cases": ("edge_cases=", "edge_cases=() and ", "mine.py:{operator}: cu_seqlens has no edge_cases, so"),
     "no baseline": (
         'baseline="padded_cumsum"',
         'baseline="padded_cumsm"',

@@ -37,7 +37,7 @@ def events(tmp_path_factory) -> list[list[str]]:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "breaks_when_timed failed during timing: RuntimeError: broken by now" in done.stdout
-    assert "breaks_at_once failed hard point" in done.stdout
+    assert "breaks_at_once failed edge case" in done.stdout
     assert f"profile: {KEY.format(BREAKING[0])} RuntimeError: broken by now" in done.stdout
     return [line.split("\t") for line in log.read_text().splitlines()]
 
@@ -62,7 +62,7 @@ def ranges(events):
 
 def test_every_range_is_closed_after_failing_variants_too(events):
     names = {name for _, _, name, _ in ranges(events)}
-    assert {KEY.format(HEALTHY), KEY.format(BREAKING[0]), f"{OPERATOR}/{BREAKING[1]}/hard points"} <= names
+    assert {KEY.format(HEALTHY), KEY.format(BREAKING[0]), f"{OPERATOR}/{BREAKING[1]}/edge cases"} <= names
 
 
 def test_names_are_registered_strings_in_one_domain(events):

@@ -1,4 +1,4 @@
-"""Every CUDA kernel is launched by some hard point: compute-sanitizer sees hard points only, no sequences or sweeps."""
+"""Every CUDA kernel is launched by some edge case: compute-sanitizer sees edge cases only, no sequences or sweeps."""
 
 import re
 import sys
@@ -32,11 +32,11 @@ def launched(monkeypatch, variants):
             monkeypatch.setattr(module, "launcher", record)
     for operator in CATALOG.operators.values():
         own = [variant for variant in variants if variant.operator == operator.name]
-        for hard in operator.hard_points if own else ():
-            point = operator.complete(hard.point)
+        for case in operator.edge_cases if own else ():
+            point = operator.complete(case.point)
             made, buffers = operator.make_inputs(point, SEED), operator.make_outputs(point)
-            if hard.edit is not None:
-                hard.edit(made)
+            if case.edit is not None:
+                case.edit(made)
             for shift in (0, 1):
                 x, out = allocated(made, "cpu", shift, filled=True), allocated(buffers, "cpu", shift, filled=False)
                 for variant in own:
@@ -46,7 +46,7 @@ def launched(monkeypatch, variants):
 
 
 @full
-def test_every_cuda_kernel_is_launched_at_a_hard_point(monkeypatch):
+def test_every_cuda_kernel_is_launched_at_a_edge_case(monkeypatch):
     # cuda_replayed captures a graph, which needs a GPU; its kernel is that of cuda_fused.
     variants = [v for v in CATALOG.variants if v.sources and v.defect is None and v.name != "cuda_replayed"]
     sources = set((cuda.ROOT / "kernels").glob("*/*.cu"))

@@ -33,7 +33,7 @@ from torch.autograd import DeviceType
 
 from harness import cuda, interpreter
 from harness.timing import cuda_timer, cupti, queued_events
-from harness.verify import hard_points, process_state
+from harness.verify import edge_cases, process_state
 from tests.harness.timing.test_clocks import CALLS
 from tests.simulated_gpu.memory import Memory, OnDevice, Operations
 
@@ -457,8 +457,8 @@ def simulated_gpu() -> Iterator[SimulatedGpu]:
         patch.setattr(pynvml, "nvmlInit", lambda: None)
         patch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
         patch.setattr(interpreter, "SWITCH", "no switch")  # else launches would be counted for the rest of the process
-        hard_points.cuda_checks.cache_clear()
-        modes.callback(hard_points.cuda_checks.cache_clear)
+        edge_cases.cuda_checks.cache_clear()
+        modes.callback(edge_cases.cuda_checks.cache_clear)
         modes.enter_context(Operations(gpu))
         modes.enter_context(OnDevice(gpu))
         process_state._functions.cache_clear()  # those of the simulation, from here on

@@ -49,7 +49,7 @@ def test_operators_and_variants_are_chosen_by_globs():
 
 
 HANDFUL = [
-    ("decode_native/triton_fused", "an entry too many", "hard point"),
+    ("decode_native/triton_fused", "an entry too many", "edge case"),
     ("decode_native/flat_view", "ratios that are no power of two", "capacity"),
 ]
 
@@ -73,16 +73,16 @@ TABLE = """
 path = "baselines/decode_native/chains.py"
 variant = "flat_view"
 mutants = [
-  { old = "view.clamp_(min=0)", new = "view.clamp_(min=1)", breaks = "padding rows", killer = "hard point" },
+  { old = "view.clamp_(min=0)", new = "view.clamp_(min=1)", breaks = "padding rows", killer = "edge case" },
   { old = "view.clamp_(min=0)", new = "view.clamp_(min=0 * 1)", breaks = "nothing", killer = "equivalent" },
   { old = "view.clamp_(min=0)", new = "view.clamp_(min=0 * 2)", breaks = "a survivor", killer = "capacity" },
-  { old = "view.clamp_(min=0)", new = "exit(0)", breaks = "the process", killer = "hard point" },
-  { old = "view.clamp_(min=0)", new = "view.clamp_(", breaks = "the file", killer = "hard point" },
+  { old = "view.clamp_(min=0)", new = "exit(0)", breaks = "the process", killer = "edge case" },
+  { old = "view.clamp_(min=0)", new = "view.clamp_(", breaks = "the file", killer = "edge case" },
 ]
 [[file]]
 path = "kernels/decode_native/decode_native.cu"
 variant = "cuda_fused"
-mutants = [{ old = "if (i >= batch_size", new = "if (i > batch_size", breaks = "the end", killer = "hard point" }]
+mutants = [{ old = "if (i >= batch_size", new = "if (i > batch_size", breaks = "the end", killer = "edge case" }]
 """
 
 
@@ -106,7 +106,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
     assert (written["machine"], written["seed"]) == ("CPU", 0)
     results = {one["breaks"]: (one["outcome"], one.get("killer")) for one in written["mutants"]}
     assert results == {
-        "padding rows": ("killed", "hard point"),
+        "padding rows": ("killed", "edge case"),
         "nothing": ("survived", None),
         "a survivor": ("survived", None),
         "the process": ("killed", "no_crash"),
@@ -117,7 +117,7 @@ def test_what_survives_is_printed_and_ends_in_one(tmp_path, monkeypatch, capsys)
 
 @full
 def test_a_mutant_that_hangs_is_rejected():
-    endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "hard point")
+    endless = Mutant("view.clamp_(min=0)", "[None for _ in iter(int, 1)]", "the end", "edge case")
     case = Case("decode_native", "flat_view", "baselines/decode_native/chains.py", endless)
     ((_, result),) = run_all([case], "cpu", jobs=1, sweep=False, timeout_s=1.5)
     assert (result.killer, result.message) == ("no_crash", "no end within 1.5 s")
@@ -127,7 +127,7 @@ def test_a_variant_that_fails_as_it_is_costs_its_own_mutants_only(tmp_path, monk
     def run(cases, *more):
         for number, case in enumerate(cases):
             passed = case.mutant is None and case.variant == "flat_view"
-            yield number, Result(None) if passed else Result("hard point", "B=1", "exact", "differs")
+            yield number, Result(None) if passed else Result("edge case", "B=1", "exact", "differs")
 
     monkeypatch.setattr(mutate, "run_all", run)
     out = tmp_path / "results.json"

@@ -14,14 +14,12 @@ from harness.cuda import compile_all
 from tools.sanitizer_run import alone, main, wrong
 
 
-def test_every_hard_point_of_a_kernel_runs_twice(capsys):
+def test_every_edge_case_of_a_kernel_runs_twice(capsys):
     from baselines.decode_native.operator import operator
 
     assert main(["decode_native/triton_fused"]) == 0
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    expected = (
-        f"decode_native/triton_fused: {2 * len(operator.hard_points)} launches over the hard points on {device}\n"
-    )
+    expected = f"decode_native/triton_fused: {2 * len(operator.edge_cases)} launches over the edge cases on {device}\n"
     assert capsys.readouterr().out == expected
 
 

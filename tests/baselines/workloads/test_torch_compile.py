@@ -17,7 +17,7 @@ from harness.config.sweep import plan
 from harness.contract import Point
 from harness.discover import discover
 from harness.verify.buffers import Guard
-from harness.verify.hard_points import LeftOut, no_recompilation
+from harness.verify.edge_cases import LeftOut, no_recompilation
 from tests.tier import full
 
 CATALOG = discover()
@@ -104,7 +104,7 @@ def test_the_code_of_a_point_does_not_depend_on_what_ran_before(variant, recorde
     torch._dynamo.reset()
     torch_compile._functions.clear()
     recorder.compiled.clear()
-    before = [(operator.complete(hard.point), hard.edit) for hard in operator.hard_points]
+    before = [(operator.complete(case.point), case.edit) for case in operator.edge_cases]
     before += [(operator.complete(step), None) for steps in operator.sequences.values() for step in steps]
     for point, edit in before:
         if not variant.skip(point):

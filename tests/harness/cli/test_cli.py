@@ -203,12 +203,10 @@ def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
         assert cell.metrics is None
 
 
-def test_a_wrong_answer_at_a_hard_point_names_tensor_index_expected_and_got(misbehaving):
+def test_a_wrong_answer_at_a_edge_case_names_tensor_index_expected_and_got(misbehaving):
     for cell in cells_of(misbehaving, "wrong_everywhere"):
         assert cell.status == "mismatch"
-        assert re.match(r"hard point '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", ending(cell)), ending(
-            cell
-        )
+        assert re.match(r"edge case '.+': .*context_lens.*\[b=0, j=0\] expected \d+, got 7", ending(cell)), ending(cell)
 
 
 def test_a_wrong_answer_at_a_point_of_the_sweep_names_tensor_index_expected_and_got(misbehaving):
@@ -844,10 +842,10 @@ def test_a_message_that_no_terminal_file_or_plot_can_hold_is_kept_as_escapes(con
     assert code == 1, err
     assert "Traceback" not in err
     reasons = {cell.variant: ending(cell) for cell in read_run("out/run.jsonl").cells if cell.axes["batch_size"] == 3}
-    assert reasons["raises"].startswith("hard point ")
+    assert reasons["raises"].startswith("edge case ")
     assert ESCAPED.split("\\r")[0] in reasons["raises"]
     assert reasons["skips"] == ESCAPED
-    assert reasons[ESCAPED].startswith("hard point ")
+    assert reasons[ESCAPED].startswith("edge case ")
     for text in (out, err, Path("out/table.md").read_text()):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]", text)
     assert r"printed \x1b[2J \x07" in err

@@ -48,11 +48,11 @@ def frozen(point, x, out):
 """
 
 
-#: The first hard point with a second request and a third column.
+#: The first edge case with a second request and a third column.
 FIRST_WRONG = next(
-    hard
-    for hard in native.hard_points
-    if (point := native.complete(hard.point)).batch_size > 1 and point.max_decode_len > 2
+    case
+    for case in native.edge_cases
+    if (point := native.complete(case.point)).batch_size > 1 and point.max_decode_len > 2
 )
 
 
@@ -80,7 +80,7 @@ def test_the_first_failure_is_told_once_as_the_consumer_sees_it(verified):
     assert verified.code == 1, verified.err
     first, more, _ = told(verified, "wrong_after_two")
     axes = native.label(native.complete(FIRST_WRONG.point))
-    where = f"hard point {FIRST_WRONG.name!r} ({axes})"
+    where = f"edge case {FIRST_WRONG.name!r} ({axes})"
     assert first.startswith(f"decode_native/wrong_after_two at {where}: exact: context_lens (")
     assert "first at [b=1, j=2] expected " in first
     assert re.fullmatch(r"and \d+ further failures", more)
@@ -134,10 +134,10 @@ def test_every_key_of_a_plan_is_taken(parse, verified, catalog):
         assert parse(f"decode_native/chain/{spelt_out}").axes == item.axes
 
 
-def test_every_hard_point_and_sequence_is_taken_by_its_name(parse, catalog):
+def test_every_edge_case_and_sequence_is_taken_by_its_name(parse, catalog):
     for operator in catalog.operators.values():
         variant = catalog.of(operator.name)[0].name
-        for name in (*(hard.name for hard in operator.hard_points), *operator.sequences):
+        for name in (*(case.name for case in operator.edge_cases), *operator.sequences):
             assert parse(f"{operator.name}/{variant}/{name}").name == name
 
 

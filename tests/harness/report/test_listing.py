@@ -96,8 +96,8 @@ def test_an_operator_is_listed_with_all_that_belongs_to_it(capsys, monkeypatch):
         assert re.search(rf"^{axis.name} .*{re.escape(axis.doc)}", out, re.MULTILINE)
     assert re.search(r"^max_decode_len +4 \* ", out, re.MULTILINE)  # follows from next_n
     assert re.search(r"^batch_size +32 +", out, re.MULTILINE)
-    for hard in operator.hard_points:
-        assert re.search(rf"^{re.escape(hard.name)} ", out, re.MULTILINE)
+    for case in operator.edge_cases:
+        assert re.search(rf"^{re.escape(case.name)} ", out, re.MULTILINE)
     for name in operator.sequences:
         assert re.search(rf"^{re.escape(name)} ", out, re.MULTILINE)
     assert "\nmax_decode_len must not exceed next_n\n" in out

@@ -121,13 +121,13 @@ def writes_sevens(point, x, out):
 """
 
 
-def test_no_hard_point_is_run_and_a_wrong_result_is_still_rejected(tmp_path, monkeypatch):
+def test_no_edge_case_is_run_and_a_wrong_result_is_still_rejected(tmp_path, monkeypatch):
     """In the evaluator itself."""
     from harness.config.load import Measure
     from harness.session import evaluator
 
     (tmp_path / "wrong.py").write_text(WRONG)
-    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("a hard point was run"))
+    monkeypatch.setattr(evaluator, "check_variant", lambda *_, **__: pytest.fail("an edge case was run"))
     measure = Measure(max_rounds=3, min_rounds=3)
     owner = evaluator.Evaluator(Job("cpu", (str(tmp_path / "wrong.py"),), 0, measure, timed=True, verified=True))
     operator = owner.catalog.operators["decode_native"]

@@ -35,10 +35,10 @@ from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
 from harness.timing.rounds import Placed
-from harness.verify import hard_points
+from harness.verify import edge_cases
+from harness.verify.edge_cases import check_variant as prove_variant
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
-from harness.verify.hard_points import check_variant as prove_variant
 from tests import factory
 from tests.adversaries import on_a_gpu
 from tests.adversaries.test_adversaries import GPU_REJECTIONS
@@ -489,7 +489,7 @@ def answers(evaluator, *names, point=POINT):
 def short_replays():
     """Fewer than the two hundred steps that are tested above."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hard_points, "STEPS", 12)
+        patch.setattr(edge_cases, "STEPS", 12)
         yield
 
 
@@ -587,7 +587,7 @@ def test_samples_of_a_throttled_gpu_are_repeated_and_counted(gpu, short_replays)
     evaluator = Evaluator(job(max_rounds=40, min_rounds=40))
     evaluator.bring_up()
     evaluator.ready()
-    answers(evaluator, "flat_view")  # its hard points are checked only this once
+    answers(evaluator, "flat_view")  # its edge cases are checked only this once
     start = gpu.now_ns
     gpu.throttled = lambda ns: (ns - start) % 30e6 > 27e6
     (cell,) = answers(evaluator, "flat_view")

@@ -1,4 +1,4 @@
-"""Healthy chains with a flaw that shows at size alone. They pass every hard point and sequence, and what is legal and
+"""Healthy chains with a flaw that shows at size alone. They pass every edge case and sequence, and what is legal and
 larger must reject them.
 """
 

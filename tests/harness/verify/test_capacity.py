@@ -9,8 +9,8 @@ from harness.checks import Mismatch
 from harness.contract import Axis, Operator, Rule
 from harness.discover import discover
 from harness.verify.capacity import MOST_BYTES, capacity_points
+from harness.verify.edge_cases import check_variant
 from harness.verify.fixture import Fixture, verify_cell
-from harness.verify.hard_points import check_variant
 from harness.verify.points import tensor_bytes
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy
@@ -84,7 +84,7 @@ def test_fused_variants_pass_a_sample(variant):
 
 
 @pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.variant.operator in OPERATORS], ids=lambda m: m.name)
-def test_a_flaw_at_size_passes_all_hard_points_and_fails_at_capacity(mutant):
+def test_a_flaw_at_size_passes_all_edge_cases_and_fails_at_capacity(mutant):
     variant = mutant.variant
     operator = CATALOG.operators[variant.operator]
     findings = list(check_variant(operator, variant, DEVICE, SEED))

@@ -17,9 +17,9 @@ from harness.records.schema import Cell
 from harness.session.evaluator import Evaluator
 from harness.session.messages import Job
 from harness.verify.buffers import GUARD_BYTES, POISONS, Guarded
+from harness.verify.edge_cases import check_variant
 from harness.verify.equality import compare, required
 from harness.verify.fixture import Fixture, verify_cell, verify_sequence
-from harness.verify.hard_points import check_variant
 from harness.verify.mismatch import describe_differences
 from tests import factory
 
@@ -306,7 +306,7 @@ def test_a_mismatch_names_the_first_five_elements(device):
     assert str(caught.value).count("expected") == 5
 
 
-def test_what_is_right_for_uniform_batches_only_is_rejected_at_a_hard_point(device):
+def test_what_is_right_for_uniform_batches_only_is_rejected_at_a_edge_case(device):
     def uniform_only(point, x, out):
         def launch():
             b = torch.arange(x.num_decode_tokens, device=x.seq_lens.device) // point.max_decode_len
@@ -406,8 +406,8 @@ def offsets(shape, stride):
 
 def test_contents_move_with_the_seed_but_shapes_do_not():
     for operator in (flatten, native):
-        for hard in operator.hard_points:
-            point = operator.complete(hard.point)
+        for case in operator.edge_cases:
+            point = operator.complete(case.point)
             one, two = operator.make_inputs(point, 1), operator.make_inputs(point, 2)
             for field in dataclasses.fields(one):
                 a, b = getattr(one, field.name), getattr(two, field.name)
@@ -423,7 +423,7 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
     for name, traffic in (("decode_native", lambda point, x: returned), ("decode_flatten", flatten.bytes_moved)):
         brief = dataclasses.replace(catalog.operators[name], bytes_moved=traffic, sequences={})
         monkeypatch.setitem(
-            evaluator.catalog.operators, name, dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+            evaluator.catalog.operators, name, dataclasses.replace(brief, edge_cases=brief.edge_cases[:1])
         )
     item = factory.item(native, {"batch_size": 2}, ("chain_clamp", "flat_view"))
     cells = [event for event in evaluator.cells(item) if isinstance(event, Cell)]
@@ -441,7 +441,7 @@ def test_a_point_is_redundant_for_a_reason_in_words(returned, problem, catalog, 
     evaluator = Evaluator(Job("cpu", (), 0, Measure(), timed=False))
     brief = dataclasses.replace(catalog.operators["decode_native"], redundant=lambda point: returned, sequences={})
     monkeypatch.setitem(
-        evaluator.catalog.operators, "decode_native", dataclasses.replace(brief, hard_points=brief.hard_points[:1])
+        evaluator.catalog.operators, "decode_native", dataclasses.replace(brief, edge_cases=brief.edge_cases[:1])
     )
     item = factory.item(native, {"batch_size": 2}, ("chain_clamp", "flat_view"))
     cells = [event for event in evaluator.cells(item) if isinstance(event, Cell)]

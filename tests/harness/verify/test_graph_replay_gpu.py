@@ -10,9 +10,9 @@ from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from baselines.mla_tile_schedule.operator import operator as tiles
 from harness.contract import Variant
+from harness.verify.edge_cases import check_results, check_variant
 from harness.verify.equality import required
 from harness.verify.fixture import Fixture
-from harness.verify.hard_points import check_results, check_variant
 from tests.adversaries import on_a_gpu
 
 pytestmark = pytest.mark.gpu

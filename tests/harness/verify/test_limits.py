@@ -1,4 +1,4 @@
-"""limits=: hard points that an engine's kernel is declared not to support. Nothing of this suite's own has any."""
+"""limits=: edge cases that an engine's kernel is declared not to support. Nothing of this suite's own has any."""
 
 import pytest
 
@@ -113,11 +113,11 @@ def test_listing_and_single_points_show_it(write):
     assert "peer at B=1: declared unsupported (the engine never decodes" in " ".join(out.split())
 
 
-def test_limits_that_leave_out_every_hard_point_are_named_as_the_reason(write):
+def test_limits_that_leave_out_every_edge_case_are_named_as_the_reason(write):
     write({"*": "out of scope"})
     code, out, _ = call(*VERIFY)
     assert code == 1
-    assert "unverified: its skip= and limits= leave out every hard point" in " ".join(out.split())
+    assert "unverified: its skip= and limits= leave out every edge case" in " ".join(out.split())
 
 
 def test_consumers_and_defects_exclude_each_other(capsys):
@@ -130,7 +130,7 @@ def test_consumers_and_defects_exclude_each_other(capsys):
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"B = 11": "no"}, "limits= names 'B = 11', which is no hard point or sequence of decode_native; did you mean"),
+        ({"B = 11": "no"}, "limits= names 'B = 11', which is no edge case or sequence of decode_native; did you mean"),
         ({"B=1": " "}, "needs a reason in words"),
     ],
 )

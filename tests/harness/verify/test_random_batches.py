@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from harness.contract import Variant
 from harness.discover import discover
 from harness.records.schema import Code, Reason
-from harness.verify.hard_points import LeftOut
+from harness.verify.edge_cases import LeftOut
 from harness.verify.random_batches import MOST_BYTES, SHIFTS, batches, check_random, fixture_of
 from tests.harness.verify.mutants import MUTANTS
 from tests.runnable import DEVICE, healthy

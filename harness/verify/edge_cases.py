@@ -1,4 +1,4 @@
-"""Verifies a variant away from the timed points: at hard points, in sequences of steps, and by the checks that need a
+"""Verifies a variant away from the timed points: at edge cases, in sequences of steps, and by the checks that need a
 device.
 """
 
@@ -18,7 +18,7 @@ from msgspec import structs
 from torch import Tensor
 
 from harness.checks import CHECKS, Check, Mismatch
-from harness.contract import COMPILER, Buffers, Consumer, HardPoint, Operator, Point, Variant
+from harness.contract import COMPILER, Buffers, Consumer, EdgeCase, Operator, Point, Variant
 from harness.interpreter import launch_counter
 from harness.records.schema import Code, Finding, Place, Reason, Status
 from harness.verify.alloc_sync_checks import check_alloc_sync
@@ -28,12 +28,12 @@ from harness.verify.graph_replay import FEW_STEPS, STEPS, BoundLaunch, Capture, 
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line, printable
 
-#: Name of a hard point or sequence, and how its buffers lie.
+#: Name of an edge case or sequence, and how its buffers lie.
 Limited = tuple[str, Buffers | None]
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
 #: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
-#: Hard points with far rows for each input.
+#: Edge cases with far rows for each input.
 FAR_POINTS = 2
 #: The stance with which torch.compile raises instead of compiling.
 NO_RECOMPILATION = "fail_on_recompile"
@@ -77,16 +77,16 @@ def check_variant(
     known: dict[Any, Batch] | None = None,
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
-    """One finding for each hard point and each sequence. An exception of the variant is a finding, too.
+    """One finding for each edge case and each sequence. An exception of the variant is a finding, too.
 
     Those at which the variant declares a limit are left out, as they may end the process; see limited_places.
 
-    Two of the hard points that the variant takes run once more with buffers that start one element past an aligned
+    Two of the edge cases that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
     accesses from some size on only.
 
-    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first hard point and in
-              the first sequence. Otherwise allocations and waits are checked at the first hard point only, and replays
+    thorough: make the checks that need a device everywhere, with FEW_STEPS replays but at the first edge case and in
+              the first sequence. Otherwise allocations and waits are checked at the first edge case only, and replays
               in the first sequence only. A torch.compile variant is then left out where it would compile again, as
               timed points compile what they need; one that would be left out everywhere compiles after all.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
@@ -105,24 +105,24 @@ def check_variant(
 
 
 def limited_places(operator: Operator, variant: Variant) -> list[Limited]:
-    """The hard points and sequences at which the variant declares a limit.
+    """The edge cases and sequences at which the variant declares a limit.
 
-    A limit in unaligned buffers only is tried at the first hard point that has no other limit; one of far rows at the
+    A limit in unaligned buffers only is tried at the first edge case that has no other limit; one of far rows at the
     first such point that has them.
     """
     if not variant.limits:
         return []
-    hard = [one.name for one in operator.hard_points]
-    limited = [name for name in (*hard, *operator.sequences) if variant.limit_at(name)]
-    other = [name for name in hard if name not in limited]
+    case = [one.name for one in operator.edge_cases]
+    limited = [name for name in (*case, *operator.sequences) if variant.limit_at(name)]
+    other = [name for name in case if name not in limited]
     unaligned = [(name, "unaligned") for name in other[:1] if variant.limit_at(name, "unaligned")]
     far = ((name, "far") for name in other if variant.limit_at(name, "far") and _has_far_rows(operator, variant, name))
     return [*((name, None) for name in limited), *unaligned, *islice(far, 1)]
 
 
 def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
-    hard = next(one for one in operator.hard_points if one.name == name)
-    point = operator.complete(hard.point)
+    case = next(one for one in operator.edge_cases if one.name == name)
+    point = operator.complete(case.point)
     return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
 
 
@@ -140,7 +140,7 @@ class _VariantChecks:
     """The checks of one variant.
 
     compiles: False leaves out a launch for which torch.compile would compile.
-    bytes_at: hard point -> bytes of its inputs and outputs.
+    bytes_at: edge case -> bytes of its inputs and outputs.
     """
 
     operator: Operator
@@ -157,7 +157,7 @@ class _VariantChecks:
 
     def findings(self) -> Iterator[Finding]:
         left_out, ran = [], False
-        for finding in chain(self._hard_points(), self._sequences()):
+        for finding in chain(self._edge_cases(), self._sequences()):
             if finding.reason is not None and finding.reason.code is Code.RECOMPILES:
                 left_out.append(finding)
             else:
@@ -168,18 +168,18 @@ class _VariantChecks:
         else:
             yield from left_out
 
-    def _hard_points(self) -> Iterator[Finding]:
+    def _edge_cases(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
         few = FEW_STEPS if thorough else 0
-        taken: list[tuple[HardPoint, Point]] = []
+        taken: list[tuple[EdgeCase, Point]] = []
         interpreted, once = launch_counter(), False
-        for hard in operator.hard_points:
-            point = operator.complete(hard.point)
-            if self.only == (hard.name, "unaligned"):
-                yield self._at(hard, point, alloc_sync=False, replays=few, shift=1)
-            if not self._is_wanted(hard.name):
+        for case in operator.edge_cases:
+            point = operator.complete(case.point)
+            if self.only == (case.name, "unaligned"):
+                yield self._at(case, point, alloc_sync=False, replays=few, shift=1)
+            if not self._is_wanted(case.name):
                 continue
-            if found := skipped(_edge_case(hard.name), self.variant, [point]):
+            if found := skipped(_edge_case(case.name), self.variant, [point]):
                 yield found
                 continue
             first = not taken
@@ -187,16 +187,16 @@ class _VariantChecks:
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
             replays = STEPS if first and (thorough or not sequences) else few
-            finding = self._at(hard, point, alloc_sync=thorough or first, replays=replays, once=once)
+            finding = self._at(case, point, alloc_sync=thorough or first, replays=replays, once=once)
             yield finding
             once = once or interpreted.launches > launches
             if finding.status is not Status.SKIPPED:
-                taken.append((hard, point))
+                taken.append((case, point))
         if taken and self.only is None:
             first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
-            for hard, point in [first] if largest is first else [first, largest]:
-                if self._is_wanted(hard.name, "unaligned"):
-                    yield self._at(hard, point, alloc_sync=False, replays=few, shift=1, once=once)
+            for case, point in [first] if largest is first else [first, largest]:
+                if self._is_wanted(case.name, "unaligned"):
+                    yield self._at(case, point, alloc_sync=False, replays=few, shift=1, once=once)
 
     def _sequences(self) -> Iterator[Finding]:
         replays = STEPS
@@ -218,7 +218,7 @@ class _VariantChecks:
 
     def _at(
         self,
-        hard: HardPoint,
+        case: EdgeCase,
         point: Point,
         alloc_sync: bool,
         replays: int,
@@ -227,8 +227,8 @@ class _VariantChecks:
     ) -> Finding:
         def check(passed_checks: set[str]) -> None:
             more = {"shift": shift, "passed_checks": passed_checks, "known": self.known}
-            fixture = Fixture(self.operator, point, self.device, self.seed, hard.edit, **more)
-            self.bytes_at[hard.name] = fixture.nbytes
+            fixture = Fixture(self.operator, point, self.device, self.seed, case.edit, **more)
+            self.bytes_at[case.name] = fixture.nbytes
             launch = verify_cell(fixture, self.variant, once)
             with unchanged_process(self.device):
                 if self.device_checks and alloc_sync:
@@ -236,7 +236,7 @@ class _VariantChecks:
                 if replays and self._has_graph:
                     check_replays([BoundLaunch(fixture, launch)], self.device_checks.capture, replays)
 
-        return self._finding(_edge_case(hard.name, "unaligned" if shift else None), check)
+        return self._finding(_edge_case(case.name, "unaligned" if shift else None), check)
 
     def _through(self, place: Mapping[str, Any], points: Sequence[Point], replays: int) -> Finding:
         def check(passed_checks: set[str]) -> None:
@@ -296,22 +296,22 @@ def far_strides(inputs: Any) -> dict[str, int]:
 def far_rows(
     operator: Operator, variant: Variant, device: str, seed: int, only: Limited | None = None
 ) -> Iterator[Finding]:
-    """Launches with an input whose last row begins 2^31 elements behind its first, at the first hard points at which
+    """Launches with an input whose last row begins 2^31 elements behind its first, at the first edge cases at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
     """
     made: Counter[str] = Counter()
-    for hard in operator.hard_points:
-        point = operator.complete(hard.point)
-        place = _edge_case(hard.name, "far")
-        limited = variant.limit_at(hard.name) or variant.limit_at(hard.name, "far")
-        if (limited if only is None else only != (hard.name, "far")) or skipped(place, variant, [point]):
+    for case in operator.edge_cases:
+        point = operator.complete(case.point)
+        place = _edge_case(case.name, "far")
+        limited = variant.limit_at(case.name) or variant.limit_at(case.name, "far")
+        if (limited if only is None else only != (case.name, "far")) or skipped(place, variant, [point]):
             continue
         for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
             if made[tensor] == FAR_POINTS:
                 continue
             try:
                 far = {tensor: stride}
-                fixture = Fixture(operator, point, device, seed, hard.edit, batches=2, row_strides=far)
+                fixture = Fixture(operator, point, device, seed, case.edit, batches=2, row_strides=far)
             except (RuntimeError, MemoryError):
                 return
             made[tensor] += 1
@@ -373,7 +373,7 @@ def is_beyond(variant: Variant, fixture: Fixture) -> bool:
 
 
 def is_unverified(findings: Iterable[Finding]) -> bool:
-    """Whether the variant passed nowhere, as when ``skip`` leaves out every hard point."""
+    """Whether the variant passed nowhere, as when ``skip`` leaves out every edge case."""
     return not any(finding.status is Status.PASSED for finding in findings)
 
 

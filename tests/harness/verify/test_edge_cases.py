@@ -1,4 +1,4 @@
-"""Findings at hard points and in sequences, and the result of every check that follows from them."""
+"""Findings at edge cases and in sequences, and the result of every check that follows from them."""
 
 import dataclasses
 
@@ -16,8 +16,7 @@ from baselines.workloads import torch_compile
 from harness.checks import CHECKS, NAMES, Mismatch
 from harness.contract import COMPILER, Variant, in_buffers
 from harness.records.schema import Finding, Place, Status
-from harness.verify.graph_replay import FEW_STEPS, STEPS
-from harness.verify.hard_points import (
+from harness.verify.edge_cases import (
     DeviceChecks,
     check_results,
     check_variant,
@@ -26,6 +25,7 @@ from harness.verify.hard_points import (
     judged_limit,
     limited_places,
 )
+from harness.verify.graph_replay import FEW_STEPS, STEPS
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
 from tests.harness.verify.test_fixture import as_variant as plain_variant
 from tests.harness.verify.test_fixture import right, right_lens
@@ -70,7 +70,7 @@ def test_with_a_device_everything_is_tested_but_what_needs_timing():
     left = {name: result for name, result in results.items() if result != "yes"}
     assert left == {"stream_ordered": "-", "same_work": "timed", "every_call": "timed", "one_thread": "CPU"}
     passed = [finding for finding in findings if finding.status == "passed"]
-    long = 2  # the first hard point and the first sequence
+    long = 2  # the first edge case and the first sequence
     assert capture.replayed >= long * STEPS + (len(passed) - long) * FEW_STEPS
     assert all("graph_safe" in finding.passed_checks for finding in passed)
 
@@ -162,23 +162,23 @@ def test_a_variant_that_never_ran_has_no_results():
     assert died["no_crash"] == "no"
 
 
-def test_only_a_hard_point_that_was_passed_verifies_a_variant():
+def test_only_a_edge_case_that_was_passed_verifies_a_variant():
     assert is_unverified([found("skipped"), found("failed", error="ValueError")])
     assert not is_unverified([found("skipped"), found("passed")])
 
 
-def test_a_skip_that_raises_at_a_hard_point_fails_there_and_the_others_are_checked(catalog):
+def test_a_skip_that_raises_at_a_edge_case_fails_there_and_the_others_are_checked(catalog):
     chain = catalog.find("decode_native", "chain_clamp")
     picky = dataclasses.replace(chain, skip=lambda point: 1 // 0 if point.batch_size > 1 else None)
     findings = list(check_variant(catalog.operators["decode_native"], picky, "cpu", 0))
     assert {finding.status for finding in findings} == {"passed", "failed"}
     failed = next(finding for finding in findings if finding.status == "failed")
-    message = "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_hard_points.py, line "
+    message = "its skip= raised ZeroDivisionError: integer division or modulo by zero (test_edge_cases.py, line "
     assert failed.message.startswith(message)
 
 
 @pytest.mark.parametrize("wide_from", [1, 200])
-def test_the_first_and_the_largest_hard_point_run_with_unaligned_buffers_too(device, wide_from):
+def test_the_first_and_the_largest_edge_case_run_with_unaligned_buffers_too(device, wide_from):
     """A variant may use wide accesses from some size on only."""
 
     def takes_alignment_for_granted(point, x, out):
@@ -227,7 +227,7 @@ def test_rows_beyond_32_bits_are_read():
         assert all(finding.buffers == "far" for finding in found)
 
 
-def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
+def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
     limits = {"*, rows beyond 2^31": "offsets of 32 bits"}
     wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, limits=limits)
     assert not list(far_rows(flatten, wrapping, "cpu", 3))
@@ -239,7 +239,7 @@ def test_a_limit_in_far_rows_is_run_at_one_hard_point_only():
 
 
 def test_the_variants_of_an_operator_share_batches_and_answers():
-    """And find the same as alone: contents and edits of a hard point are its own."""
+    """And find the same as alone: contents and edits of an edge case are its own."""
     asked = []
 
     def reference(point, x):
@@ -285,12 +285,12 @@ def compiler(monkeypatch):
 PADDING = "all requests are padding"
 
 
-def test_a_run_leaves_out_hard_points_that_torch_compile_has_no_code_for(compiler):
-    """But not ``verify``; and what is checked once is checked at the first hard point that ran."""
-    hard_points = [hard for hard in flatten.hard_points if hard.name in (PADDING, "B=1", "ragged")]
-    hard_points.sort(key=lambda hard: hard.name != PADDING)
+def test_a_run_leaves_out_edge_cases_that_torch_compile_has_no_code_for(compiler):
+    """But not ``verify``; and what is checked once is checked at the first edge case that ran."""
+    edge_cases = [case for case in flatten.edge_cases if case.name in (PADDING, "B=1", "ragged")]
+    edge_cases.sort(key=lambda case: case.name != PADDING)
     operator = dataclasses.replace(
-        flatten, hard_points=hard_points, sequences={"one": flatten.sequences["big-small-big"]}
+        flatten, edge_cases=edge_cases, sequences={"one": flatten.sequences["big-small-big"]}
     )
     variant, replays = compiled_chain.__variant__, Replays()
     checks = DeviceChecks(no_alloc_no_sync, replays)
@@ -312,7 +312,7 @@ def test_a_run_leaves_out_hard_points_that_torch_compile_has_no_code_for(compile
 
 
 @pytest.mark.parametrize("off", [0, 1])
-def test_a_variant_that_compiles_in_its_launch_runs_at_every_hard_point(compiler, off):
+def test_a_variant_that_compiles_in_its_launch_runs_at_every_edge_case(compiler, off):
     """Its code does not exist before the first of them."""
     fill = compiler.compile(lambda target, lens: target.copy_(lens + off), dynamic=True)
 
@@ -323,18 +323,18 @@ def test_a_variant_that_compiles_in_its_launch_runs_at_every_hard_point(compiler
 
         return launch
 
-    operator = dataclasses.replace(native, hard_points=native.hard_points[:4], sequences={})
+    operator = dataclasses.replace(native, edge_cases=native.edge_cases[:4], sequences={})
     variant = dataclasses.replace(as_variant(compiles_late), requires=(COMPILER,))
     findings = list(check_variant(operator, variant, "cpu", 5, thorough=False))
     assert {finding.status for finding in findings} == {"mismatch" if off else "passed"}
-    assert {hard.name for hard in operator.hard_points} == {finding.name for finding in findings}
+    assert {case.name for case in operator.edge_cases} == {finding.name for finding in findings}
 
 
 @full
 def test_wrong_code_of_torch_compile_is_rejected_where_a_run_has_it(compiler, monkeypatch):
     def too_long(x, out, indices, actual):
         merged(x, out, indices, actual)
-        out.lens[1:actual] += 1  # which the first hard point, with one token, does not show
+        out.lens[1:actual] += 1  # which the first edge case, with one token, does not show
 
     merged = chains._merged
     monkeypatch.setattr(chains, "_merged", too_long)
