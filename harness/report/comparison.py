@@ -45,7 +45,7 @@ COMMENT_BYTES = 60_000
 VALUE_CHARACTERS = 200
 LINE_CHARACTERS = 1000
 #: Width of the text in the HTML page.
-HTML_COLUMNS = 140
+HTML_COLUMNS = 130
 #: Version of the JSON document; raised when a field changes its meaning or disappears.
 JSON_SCHEMA = 1
 
@@ -439,7 +439,8 @@ def comparison_html(comparison: Comparison, picture: str | None = None, sort: So
     console = PrintableConsole(record=True, file=io.StringIO(), width=HTML_COLUMNS, highlight=False)
     comparison_console(comparison, console, sort)
     drawing = picture[picture.index("<svg") :] if picture else ""
-    page = console.export_html().replace("</style>", "svg { max-width: 100%; height: auto }\n</style>")
+    style = "pre { font-size: 12px } svg { max-width: 100%; height: auto }"
+    page = console.export_html().replace("</style>", f"{style}\n</style>")
     return page.replace("</body>", f"{drawing}</body>")
 
 
