@@ -256,6 +256,7 @@ class Session:
 
     def _started(self, role: str) -> SupervisedWorker:
         worker = SupervisedWorker(replace(self._job, role=role), self._start)
+        worker.begin()
         self._workers.append(worker)
         return worker
 

@@ -28,7 +28,7 @@ class Deaths:
 
 
 class SupervisedWorker:
-    """Owns one worker process at a time.
+    """Owns one worker process at a time, from ``begin`` on.
 
     start:               makes a process for a job; it begins at once.
     attribution:         who had control in the latest item.
@@ -37,12 +37,16 @@ class SupervisedWorker:
 
     def __init__(self, job: Job, start: Callable[[Job], Worker]) -> None:
         self._job, self._start = job, start
-        self._worker = start(job)
+        self._worker: Worker | None = None
         self._closed = False
         self._deaths: dict[str, Deaths] = {}
         self._preparing: Iterator[Event] | None = None
         self.attribution = FaultAttribution()
         self.unattributed_deaths = 0
+
+    def begin(self) -> None:
+        """Start the first process. Raises RunError."""
+        self._worker = self._start(self._job)
 
     def wait_until_up(self) -> Done | Fatal:
         """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
