@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from harness.config.work_items import Cells
 from harness.discover import Catalog, DiscoveryError, discover, wrong_with
 from harness.lazy_torch import lazy_torch
 from harness.report.console import warn
-from harness.session.import_probe import probing
+from harness.session.import_probe import ImportProbe
 from harness.session.interrupt import exit_on_interrupt
 from harness.session.messages import Job
 
@@ -29,7 +30,7 @@ def prepare(options: argparse.Namespace, import_limit_s: float = Measure().timeo
     with exit_on_interrupt():
         device = device_of(options)
         interpreter.choose(device)
-        with probing(options.variants, device) as probe, lazy_torch():
+        with ImportProbe(options.variants, device) if options.variants else nullcontext() as probe, lazy_torch():
             catalog = discover()
             if probe is None:
                 return device, catalog

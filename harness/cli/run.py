@@ -26,7 +26,7 @@ from harness.session.resume import check_same_sweep
 from harness.session.session import Session
 from harness.session.sources import source_hashes
 from harness.session.verified_by import check_proof
-from harness.session.worker import Worker
+from harness.session.worker import start_worker
 from harness.timing.gpus import VisibleGpu, choose_gpus
 from harness.wording import counted, printable
 
@@ -195,7 +195,7 @@ def _here(plan: Plan, gpus: Sequence[VisibleGpu], kept: KeptWorkers | None) -> i
     """On this machine; on several GPUs where ``gpus`` names them."""
     if kept and plan.loops:
         kept.close()  # a loop has the GPU and its memory to itself
-    start = kept.start if kept else Worker
+    start = kept.start if kept else start_worker
     if gpus:
         jobs = {f"GPU {gpu.index}": replace(plan.job, gpu=gpu.visible, host_lock=True) for gpu in gpus}
         return _shared(plan, [LocalGpu(name, job, start) for name, job in jobs.items()])

@@ -23,7 +23,7 @@ from harness.records.differences import differences
 from harness.records.schema import Cell, Segment
 from harness.session.messages import Job, Ready
 from harness.session.session import Progress, Session, WallTime, calibration_errors, segment
-from harness.session.worker import RunError, Worker
+from harness.session.worker import RunError, Worker, start_worker
 from harness.wording import counted
 
 #: A GPU gets no more points once this share of a point's samples was taken while it was throttled. Below it the samples
@@ -59,7 +59,7 @@ class Gpu(Protocol):
 class LocalGpu:
     """A GPU of this machine. job: with the GPU in it. start: as in Session."""
 
-    def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
+    def __init__(self, name: str, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self.name, self._make = name, start
         self._session = Session(job, self._started)
         self.wall_time = self._session.wall_time

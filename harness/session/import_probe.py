@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,18 +19,24 @@ from harness.wording import first_line
 
 
 class ImportProbe:
-    """The process, which starts at once. device: "cuda" or "cpu". Raises RunError where the system starts none."""
+    """The process, which starts when it is entered. device: "cuda" or "cpu"."""
 
     def __init__(self, files: Sequence[str], device: str) -> None:
-        self._files = files
+        self._files, self._device = files, device
+
+    def __enter__(self) -> ImportProbe:
+        """Raises RunError where the system starts no process."""
         try:
             self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
-            self._process = fork_server.started(_import_all, (theirs, tuple(files), device), "import of --variants")
+            self._process = fork_server.started(
+                _import_all, (theirs, tuple(self._files), self._device), "import of --variants"
+            )
         except (OSError, EOFError) as error:
             raise RunError(
                 f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
             ) from None
         theirs.close()
+        return self
 
     def wait(self, limit_s: float) -> None:
         """Raises DiscoveryError for a file that cannot be imported, or not within ``limit_s`` seconds."""
@@ -49,24 +55,11 @@ class ImportProbe:
             raise DiscoveryError(f"--variants {file}: the process that imported it {how}") from None
         raise DiscoveryError(f"--variants {file}: its import has not ended after {limit_s:g} s")
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join(EXIT_LIMIT_S)
         kill_group(self._process.pid)
         self._connection.close()
-
-
-@contextmanager
-def probing(files: Sequence[str], device: str) -> Iterator[ImportProbe | None]:
-    """A probe of some files that ends with the context; None where there is no file."""
-    if not files:
-        yield None
-        return
-    probe = ImportProbe(files, device)
-    try:
-        yield probe
-    finally:
-        probe.close()
 
 
 def _import_all(connection: Connection, files: Sequence[str], device: str) -> None:

@@ -26,7 +26,9 @@ class KeptWorkers:
             if _same(worker.job, job):
                 return worker
             worker.end()
-        return _KeptWorker(job, self._idle.append)
+        worker = _KeptWorker(job, self._idle.append)
+        worker.begin()
+        return worker
 
     def close(self) -> None:
         while self._idle:

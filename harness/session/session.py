@@ -22,7 +22,7 @@ from harness.records.schema import SCHEMA_VERSION, Calibration, Cell, Finding, H
 from harness.session.attribution import FaultAttribution, on_death
 from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, Job, Outputs, Ready
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
-from harness.session.worker import RunError, Worker, WorkerDied
+from harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
 #: After so many deaths while no variant had control the audit is given up for the rest of the run.
 MAX_UNATTRIBUTED_DEATHS = 3
@@ -75,7 +75,7 @@ class Session:
 
     ready: Ready
 
-    def __init__(self, job: Job, start: Callable[[Job], Worker] = Worker) -> None:
+    def __init__(self, job: Job, start: Callable[[Job], Worker] = start_worker) -> None:
         self._job, self._start = job, start
         self._audits = job.timed and job.device == "cuda" and job.measure.audit and not job.verified
         self._compares = job.timed

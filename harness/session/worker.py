@@ -125,18 +125,20 @@ def _events(owner: Any, message: Message) -> Iterator[Event]:
 
 
 class Worker:
-    """The parent's handle on one worker process, which begins its job at once.
-
-    Raises RunError where the system starts no process or thread.
-    """
+    """The parent's handle on one worker process."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
+
+    def begin(self) -> None:
+        """Start the process, which begins its job at once. Raises RunError where the system starts no process or
+        thread.
+        """
         process = None
         try:
             self._connection, theirs = fork_server.CONTEXT.Pipe()
             self._worker_output = WorkerOutput(fork_server.CONTEXT)
-            process = fork_server.started(_serve, (theirs, self._worker_output.writer, job), "device worker")
+            process = fork_server.started(_serve, (theirs, self._worker_output.writer, self._job), "device worker")
             theirs.close()
             self._worker_output.listen()
         except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
@@ -238,6 +240,13 @@ class Worker:
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.005)
         return code
+
+
+def start_worker(job: Job) -> Worker:
+    """A worker whose process has begun. Raises RunError."""
+    worker = Worker(job)
+    worker.begin()
+    return worker
 
 
 def kill_group(leader: int) -> None:

@@ -33,7 +33,7 @@ def test_on_a_gpu_the_second_goes_on_with_the_workers_of_the_first(two, monkeypa
     used = []
     monkeypatch.setattr(planning, "device_of", lambda options: "cuda")
     monkeypatch.setattr(
-        kept_workers.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.Worker(job)
+        kept_workers.KeptWorkers, "start", lambda self, job: used.append((self, job)) or run.start_worker(job)
     )
     assert two("--out", "all", "--seed", "7", "--set", "measure.audit=false")[0] == 0
     assert len({id(kept) for kept, _ in used}) == 1

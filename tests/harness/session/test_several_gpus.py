@@ -23,7 +23,7 @@ from harness.session.gpus import LocalGpu, Points, SeveralGpus
 from harness.session.messages import Fatal, Heartbeat, Job, Ready
 from harness.session.session import Progress, header
 from harness.session.supervised_worker import MAX_STARTS
-from harness.session.worker import RunError, Worker, WorkerDied
+from harness.session.worker import RunError, WorkerDied, start_worker
 from tests import factory, faulty_session
 from tests.fake_worker import KILLED, FakeWorkers, cell, evaluator, items
 from tests.processes import has_ended, run_python
@@ -291,7 +291,7 @@ def test_ctrl_c_ends_the_processes_of_all_gpus(monkeypatch):
     started = []
 
     def start(job):
-        started.append(Worker(job))
+        started.append(start_worker(job))
         return started[-1]
 
     job = Job("cpu", (), 0, Measure(), timed=False)

@@ -37,7 +37,7 @@ def bench(tmp_path, monkeypatch):
                     yield item.cell(name, Status.PASSED, metrics=metrics)
 
         workers = FakeWorkers(script, [Ready(environment or factory.cpu_environment(), None, {})])
-        monkeypatch.setattr("harness.cli.run.Worker", workers)
+        monkeypatch.setattr("harness.cli.run.start_worker", workers)
         code, _, err = call("tiny.yaml", "--device", "cpu", "--no-plots", *arguments)
         return code, " ".join(err.split()), workers
 

@@ -10,7 +10,7 @@ import pytest
 from harness.config.load import Measure
 from harness.session import worker
 from harness.session.messages import Fatal, Heartbeat, Job, Ready
-from harness.session.worker import Worker, WorkerDied, WorkerSilent
+from harness.session.worker import WorkerDied, WorkerSilent, start_worker
 from harness.session.worker_output import MAX_LINES
 from tests import faulty_session
 from tests.fake_worker import items
@@ -32,7 +32,7 @@ def start(monkeypatch):
     started = []
 
     def one(*files, timeout_s=60):
-        started.append(Worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
+        started.append(start_worker(Job("cpu", files, 0, Measure(timeout_s=timeout_s), timed=False)))
         return started[-1]
 
     yield one
