@@ -172,29 +172,37 @@ def current_arch() -> str:
 
 
 def _value(argument: Any) -> Any:
-    """A tensor becomes its address, a Python int a C ``int``: no kernel of this suite has another integer parameter."""
+    """A tensor becomes its address and None a null pointer, a Python int a C ``int``, a bundle a struct of its fields:
+    no kernel of this suite has another integer parameter.
+    """
+    if argument is None:
+        return ctypes.c_void_p()
     if hasattr(argument, "data_ptr"):
         return ctypes.c_void_p(argument.data_ptr())
     if isinstance(argument, int):
+        if not -(2**31) <= argument < 2**31:
+            raise OverflowError(f"{argument} does not fit a C int")
         return ctypes.c_int(argument)
+    if isinstance(argument, tuple):
+        values = [_value(field) for field in argument]
+        layout = [(name, type(value)) for name, value in zip(argument._fields, values, strict=True)]
+        return type(type(argument).__name__, (ctypes.Structure,), {"_fields_": layout})(*values)
     return argument
 
 
 def launcher(source: Path, kernel: str, grid: int | tuple[int, ...], block: int, *arguments: Any) -> Callable[[], None]:
     """A closure that launches ``kernel`` of ``source`` on torch's current stream with fixed arguments.
 
-    arguments: tensors (passed as pointers, kept alive by the closure), Python ints (passed as C ``int``) or ctypes
-               values.
+    arguments: tensors (passed as pointers, kept alive by the closure), None (a null pointer), Python ints (passed as C
+               ``int``), ctypes values, or bundles of them (passed as structs by value, harness/bundle.py).
 
     Raises OverflowError for an int beyond 32 bits, TypeError for arguments that are not the kernel's parameters, and
     CompileError.
     """
-    for value in arguments:
-        if isinstance(value, int) and not -(2**31) <= value < 2**31:
-            raise OverflowError(f"{value} does not fit the C int parameters of {kernel}")
+    values = [_value(argument) for argument in arguments]
     code = compile_source(source, current_arch()).get_kernel(kernel)
     grid = (grid,) if isinstance(grid, int) else grid
-    return packed(function_of(code), grid, block, [_value(argument) for argument in arguments], (code, arguments))
+    return packed(function_of(code), grid, block, values, (code, arguments))
 
 
 def function_of(kernel: Kernel) -> driver.CUfunction:

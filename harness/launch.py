@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -137,8 +137,29 @@ def replayed(launch: Callable[[], Any]) -> Callable[[], None]:
     return run
 
 
+def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, or their types, with the fields of bundles in place of the bundles."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _leaves(argument)
+        else:
+            yield argument
+
+
+def _for_any_size(argument: Any, in_bundle: bool = False) -> Any:
+    """What to compile for. Triton specialises on integers of 1 in a tuple even under do_not_specialize."""
+    if isinstance(argument, tuple):
+        return type(argument)._make(_for_any_size(field, in_bundle=True) for field in argument)
+    if in_bundle and isinstance(argument, int):
+        return 3 if -(2**31) <= argument < 2**31 else 2**31 + 3
+    return argument
+
+
 def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: Any) -> Callable[[], None]:
     """``kernel[grid](*arguments, **options)`` of a Triton kernel as a closure that is compiled now.
+
+    An argument may be a bundle (harness/bundle.py). The kernel is not specialised on its integers: it is compiled once
+    for all sizes.
 
     It launches the compiled kernel without Triton's launcher, which looks at every argument again each time. The
     ordinary launch remains where Triton interprets, where no argument is on a GPU, for an empty grid, and where the
@@ -148,16 +169,18 @@ def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: A
     from triton.runtime.jit import JITFunction
 
     ordinary = functools.partial(kernel[grid], *arguments, **options)
-    if 0 in grid or not isinstance(kernel, JITFunction) or not any(getattr(a, "is_cuda", False) for a in arguments):
+    on_gpu = any(getattr(a, "is_cuda", False) for a in _leaves(arguments))
+    if 0 in grid or not isinstance(kernel, JITFunction) or not on_gpu:
         return ordinary
-    compiled = kernel.warmup(*arguments, grid=grid, **options)
+    compiled = kernel.warmup(*map(_for_any_size, arguments), grid=grid, **options)
     try:
         compiled.run  # noqa: B018  loads the cubin; compiled.function is None before
         about, function = compiled.metadata, driver.CUfunction(compiled.function)
         bound = dict(zip(kernel.arg_names, arguments, strict=False)) | options
+        kinds = compiled.src.signature
         values = [
-            ctypes.c_void_p(bound[name].data_ptr()) if kind.startswith("*") else _TRITON_TYPES[kind](bound[name])
-            for name, kind in compiled.src.signature.items()
+            ctypes.c_void_p(value.data_ptr()) if kind.startswith("*") else _TRITON_TYPES[kind](value)
+            for kind, value in zip(_leaves(kinds.values()), _leaves(bound[name] for name in kinds), strict=True)
             if kind != "constexpr"
         ]
         plain = not (about.global_scratch_size or about.profile_scratch_size or about.launch_cooperative_grid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -15,19 +16,41 @@ from kernels.post_update.triton import counts_of, write_tokens
 ROWS = 256
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _count(
-    idx, cu_num_logits, seq_lens, sampled_before, prompt_lens, num_sampled, num_rejected, rows, ROWS: tl.constexpr
+class Rows(NamedTuple):
+    """Of Inputs, what counts_of reads."""
+
+    idx: Any
+    cu_num_logits: Any
+    seq_lens: Any
+    num_sampled: Any
+    prompt_lens: Any
+
+
+class Tokens(NamedTuple):
+    """Of Inputs and Outputs, what write_tokens reads and writes; all_ids and bins."""
+
+    all_ids: Any
+    bins: Any
+
+
+class TokenSizes(NamedTuple):
+    history_len: Any
+    vocab_size: Any
+
+
+@triton.jit(do_not_specialize=["num_reqs_padded"])
+def count_kernel(
+    idx, cu_num_logits, seq_lens, sampled, prompt_lens, num_sampled, num_rejected, num_reqs_padded, ROWS: tl.constexpr
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = b < rows
-    _, _, ns, nr = counts_of(b, inside, idx, cu_num_logits, seq_lens, sampled_before, prompt_lens)
+    inside = b < num_reqs_padded
+    _, _, ns, nr = counts_of(b, inside, Rows(idx, cu_num_logits, seq_lens, sampled, prompt_lens))
     tl.store(num_sampled + b, ns, mask=inside)
     tl.store(num_rejected + b, nr, mask=inside)
 
 
 @triton.jit(do_not_specialize=["tokens_stride", "k", "history_len", "vocab_size"])
-def _update_slot(
+def update_slot_kernel(
     idx,
     query_start_loc,
     tokens,
@@ -48,8 +71,6 @@ def _update_slot(
     history_len,
     vocab_size,
     LANES: tl.constexpr,
-    BINS: tl.constexpr,
-    DRAFTS: tl.constexpr,
 ):
     b = tl.program_id(0)
     s = tl.load(idx + b)
@@ -60,22 +81,21 @@ def _update_slot(
         if ns > 0:
             tl.store(last + s, tl.load(row_tokens + ns - 1))
         token = tl.load(row_tokens + lanes, mask=lanes < ns, other=-1)
-        write_tokens(
-            s, ns, old, token, row_tokens, all_ids, bins_before, bins, history_len, vocab_size, lanes, ns, BINS
-        )
+        before, after, n = Tokens(None, bins_before), Tokens(all_ids, bins), TokenSizes(history_len, vocab_size)
+        write_tokens(s, ns, old, token, row_tokens, before, after, n, lanes, ns)
         tl.store(total + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
         tl.store(num_computed + s, tl.load(computed_before + s) + query - nr)
-        if DRAFTS:
+        if new_drafts is not None:
             drafts = tl.load(new_drafts + b.to(tl.int64) * k + lanes, mask=lanes < k, other=0)
             tl.store(draft + s * k + lanes, drafts, mask=lanes < k)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _scatter_accepted(idx, num_sampled, accepted, rows, ROWS: tl.constexpr):
+@triton.jit(do_not_specialize=["num_reqs_padded"])
+def scatter_accepted_kernel(idx, num_sampled, accepted, num_reqs_padded, ROWS: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
-    ns = tl.load(num_sampled + b, mask=b < rows, other=0)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    ns = tl.load(num_sampled + b, mask=b < num_reqs_padded, other=0)
     tl.store(accepted + s, tl.maximum(ns, 1), mask=s >= 0)
 
 
@@ -86,7 +106,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes, k = triton.next_power_of_2(point.next_n), point.next_n - 1
 
     def launch() -> None:
-        _count[grid](
+        count_kernel[grid](
             x.idx,
             x.cu_num_logits,
             x.seq_lens,
@@ -97,7 +117,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             count,
             ROWS=ROWS,
         )
-        _update_slot[(count,)](
+        update_slot_kernel[(count,)](
             x.idx,
             x.query_start_loc,
             x.tokens,
@@ -118,10 +138,8 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             point.history_len,
             point.vocab_size,
             LANES=lanes,
-            BINS=x.bins is not None,
-            DRAFTS=x.new_drafts is not None,
             num_warps=1,
         )
-        _scatter_accepted[grid](x.idx, out.num_sampled, out.accepted, count, ROWS=ROWS)
+        scatter_accepted_kernel[grid](x.idx, out.num_sampled, out.accepted, count, ROWS=ROWS)
 
     return launch

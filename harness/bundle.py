@@ -1,0 +1,46 @@
+"""An operator's inputs or outputs as one argument of a kernel: a NamedTuple in Triton, a struct by value in CUDA C++.
+
+A kernel then reads ``x.idx`` and ``out.total``, as the reference does, and a kernel made of several parts hands each of
+them its own bundles. Triton makes flat parameters of the fields; one that is None vanishes, and ``x.bins is not None``
+is decided when the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Arguments(NamedTuple):
+    """Of one part of a kernel that is made of several: bundles of its inputs and outputs, and its sizes."""
+
+    x: Any
+    out: Any
+    n: Any
+
+
+@functools.cache
+def bundle_type(record: type) -> type[tuple]:
+    """The NamedTuple of a dataclass Inputs or Outputs: its fields without those that stay on the CPU. Of a pair
+    ``name_device`` and ``name_host``, one of which is None, it has ``name``.
+    """
+    names = [f.name.removesuffix("_device") for f in fields(record) if not f.metadata.get("host")]
+    return namedtuple(record.__name__, names)
+
+
+def bundle(record: Any) -> tuple:
+    """The NamedTuple of a dataclass Inputs or Outputs. Elements of masks are bytes: Triton has no pointers to bits."""
+    kind = bundle_type(type(record))
+    return kind(*(_field(record, name) for name in kind._fields))
+
+
+def _field(record: Any, name: str) -> Any:
+    if hasattr(record, f"{name}_device"):
+        on_device = getattr(record, f"{name}_device")
+        return getattr(record, f"{name}_host") if on_device is None else on_device
+    value = getattr(record, name)
+    return value.view(torch.uint8) if getattr(value, "dtype", None) == torch.bool else value

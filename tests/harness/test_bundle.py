@@ -1,0 +1,35 @@
+"""Inputs and outputs as one argument of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.bundle import bundle, bundle_type
+from harness.contract import HOST
+
+
+@dataclass(frozen=True)
+class Inputs:
+    idx: torch.Tensor
+    mask: torch.Tensor
+    lens_device: torch.Tensor | None
+    lens_cpu: torch.Tensor = field(metadata=HOST)
+    lens_host: torch.Tensor | None = field(metadata=HOST)
+    bins: torch.Tensor | None = None
+    count: int = 3
+
+
+def test_a_bundle_has_the_fields_that_a_kernel_can_read():
+    idx, mask, lens = torch.arange(3), torch.tensor([True, False]), torch.arange(2)
+    for pair in ((lens, None), (None, lens)):
+        made = bundle(Inputs(idx, mask, pair[0], lens, pair[1]))
+        assert made._fields == ("idx", "mask", "lens", "bins", "count")
+        assert made.idx is idx and made.lens is lens and made.bins is None and made.count == 3
+        assert made.mask.dtype == torch.uint8 and made.mask.data_ptr() == mask.data_ptr()
+
+
+def test_all_bundles_of_a_dataclass_have_one_type():
+    """Triton compiles a kernel anew for another one."""
+    assert bundle_type(Inputs) is bundle_type(Inputs)
