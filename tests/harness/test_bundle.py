@@ -26,8 +26,9 @@ def test_a_bundle_has_the_fields_that_a_kernel_can_read():
     for pair in ((lens, None), (None, lens)):
         made = bundle(Inputs(idx, mask, pair[0], lens, pair[1]))
         assert made._fields == ("idx", "mask", "lens", "bins", "count")
-        assert made.idx is idx and made.lens is lens and made.bins is None and made.count == 3
-        assert made.mask.dtype == torch.uint8 and made.mask.data_ptr() == mask.data_ptr()
+        assert (made.bins, made.count, made.mask.dtype) == (None, 3, torch.uint8)
+        addresses = [tensor.data_ptr() for tensor in (made.idx, made.lens, made.mask)]
+        assert addresses == [tensor.data_ptr() for tensor in (idx, lens, mask)]
 
 
 def test_all_bundles_of_a_dataclass_have_one_type():
