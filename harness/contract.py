@@ -186,6 +186,24 @@ class Operator:
         frame = sys._getframe(2)  # behind the __init__ that dataclass writes
         object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
+    @classmethod
+    def of_module(cls, module: str, **declared: Any) -> Operator:
+        """The operator of ``baselines/<name>/operator.py``: its functions are those of the file that have their names,
+        and its axes and rules AXES and RULES of that file.
+
+        module: ``__name__`` of the file. declared: the other fields, or those that differ.
+        """
+        own = vars(sys.modules[module])
+        names = {name: name for name in ("make_inputs", "make_outputs", "views", "reference", "bytes_moved")}
+        names |= {name.lower(): name for name in ("AXES", "RULES", "EDGE_CASES", "SEQUENCES")} | {
+            "redundant": "redundant"
+        }
+        from_file = {name: own[attribute] for name, attribute in names.items() if attribute in own}
+        made = cls(**{"name": module.split(".")[-2]} | from_file | declared)
+        frame = sys._getframe(1)
+        object.__setattr__(made, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return made
+
     def complete(self, values: Mapping[str, Any]) -> Point:
         """The point with the defaults of the axes that ``values`` leaves out."""
         full: dict[str, Any] = {}
@@ -230,7 +248,8 @@ class Variant:
     waives:   names of WAIVABLE checks that do not apply to it.
     sizes:    axis -> sizes, other than powers of two, at which its code takes another path, such as the largest grid.
               ``verify`` tries each, one less and one more.
-    defect:   the historic bug that it reproduces. Such a variant is never timed, and verify must reject it.
+    defect:   the historic bug that it reproduces. Such a variant is never timed, verify must reject it, and it may
+              allocate.
     limits:   for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
@@ -320,7 +339,7 @@ def variant(
             requires=as_tuple(requires),
             sources=tuple(folder / source for source in as_tuple(sources)),
             skip=skip,
-            waives=as_tuple(waives),
+            waives=tuple(dict.fromkeys((*as_tuple(waives), *(["no_alloc"] if defect else ())))),
             defect=defect,
             sizes={axis: tuple(values) for axis, values in sizes.items()},
             limits={glob: printable(reason) for glob, reason in limits.items()},

@@ -13,11 +13,7 @@ from baselines.workloads.integers import cdiv
 from harness.contract import Point, variant
 
 
-@variant(
-    "compute_slot_mappings",
-    defect="entries past the real tokens keep the slots of an earlier step (vLLM #36580)",
-    waives="no_alloc",
-)
+@variant("compute_slot_mappings", defect="entries past the real tokens keep the slots of an earlier step (vLLM #36580)")
 def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The tail starts at the padded count, here the next multiple of 8."""
     chain, padded = op_chain(point, x, out), 8 * cdiv(x.num_tokens, 8)
@@ -30,11 +26,7 @@ def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant(
-    "compute_slot_mappings",
-    defect="rows without a request write through a stale table row (vLLM #56734)",
-    waives="no_alloc",
-)
+@variant("compute_slot_mappings", defect="rows without a request write through a stale table row (vLLM #56734)")
 def dummy_rows_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slot -1 wraps around to the last row of the table."""
     rows = torch.empty_like(x.idx)
@@ -51,25 +43,20 @@ def dummy_rows_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     "compute_slot_mappings",
     defect="context parallelism splits replicated groups too (vLLM #57260)",
     skip=lambda p: "one rank" if p.cp_size == 1 else None,
-    waives="no_alloc",
 )
 def every_group_sharded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, sharded=torch.ones_like(x.sharded)), out)
 
 
 @variant(
-    "compute_slot_mappings",
-    defect="a group without generic mapping is mapped through its narrow table (vLLM #57317)",
-    waives="no_alloc",
+    "compute_slot_mappings", defect="a group without generic mapping is mapped through its narrow table (vLLM #57317)"
 )
 def disabled_group_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, enabled=torch.ones_like(x.enabled)), out)
 
 
 @variant(
-    "compute_slot_mappings",
-    defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)",
-    waives="no_alloc",
+    "compute_slot_mappings", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)"
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows = torch.arange(len(x.idx), device=x.idx.device)
@@ -77,9 +64,7 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 @variant(
-    "compute_slot_mappings",
-    defect="the owner of a token is kept from an earlier step's boundaries (like vLLM #52795)",
-    waives="no_alloc",
+    "compute_slot_mappings", defect="the owner of a token is kept from an earlier step's boundaries (like vLLM #52795)"
 )
 def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     stale = replace(x, query_start_loc=x.query_start_loc.clone(), idx=x.idx.clone())

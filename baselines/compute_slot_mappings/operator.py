@@ -141,19 +141,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
 
 
-operator = Operator(
-    name="compute_slot_mappings",
+operator = Operator.of_module(
+    __name__,
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"slots": ("g", "t")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
-    redundant=redundant,
 )

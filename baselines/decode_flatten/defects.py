@@ -17,7 +17,6 @@ from harness.contract import Point, variant
     "decode_flatten",
     defect="the shared block table is clamped in place to hide -1 (vLLM 0.19)",
     skip=needs_exact_host_lens,
-    waives="no_alloc",
 )
 def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
@@ -32,7 +31,7 @@ def chain_clamps_shared_table(point: Point, x: Inputs, out: Outputs) -> Callable
 @variant(
     "decode_flatten",
     defect="the CPU's query boundaries are used instead of the device's (vLLM #52795, #56562)",
-    waives=("no_alloc", "no_sync", "graph_safe"),
+    waives=("no_sync", "graph_safe"),
 )
 def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Right while the host is up to date; after adaptive verification its boundaries still count every draft."""
@@ -56,7 +55,6 @@ def host_boundaries_trusted(point: Point, x: Inputs, out: Outputs) -> Callable[[
     "decode_flatten",
     defect="lengths of a larger step stay in the tail, where a graph captured at that size reads them (xllm #1939)",
     skip=needs_exact_host_lens,
-    waives="no_alloc",
 )
 def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(point, x, replace(out, lens=out.lens[: x.num_decode_tokens]))
@@ -66,7 +64,6 @@ def tail_not_cleared(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     "decode_flatten",
     defect="padding tokens have one id, and so are handled as one request of many tokens",
     skip=needs_exact_host_lens,
-    waives="no_alloc",
 )
 def padding_tokens_share_an_id(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
@@ -83,7 +80,6 @@ def padding_tokens_share_an_id(point: Point, x: Inputs, out: Outputs) -> Callabl
     "decode_flatten",
     defect="the arange has max_num_seqs x next_n entries, fewer than a padded step has tokens (vLLM #39277, #40983)",
     skip=needs_exact_host_lens,
-    waives="no_alloc",
 )
 def arange_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """max_num_seqs is B here. Upstream raised; here the tokens past the end of the arange are not written."""

@@ -171,8 +171,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + point.max_num_batched_tokens + x.num_decode_tokens)
 
 
-operator = Operator(
-    name="decode_flatten",
+operator = Operator.of_module(
+    __name__,
     summary="one row per speculative token: lengths, block table and decode lengths of B ragged requests "
     "spread over T tokens",
     axes=(
@@ -185,11 +185,6 @@ operator = Operator(
         axes.MAX_NUM_BATCHED_TOKENS,
         INDICES,
     ),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

@@ -125,16 +125,11 @@ _BIG = {"batch_size": 9, "context_len": {"uniform": [4, 2000]}}
 _SMALL = {"batch_size": 2, "max_decode_len": 3, "context_len": {"uniform": [4, 200]}}
 SEQUENCES = {"big-small-big": (_BIG, _SMALL, _BIG), "big-padded-big": (_BIG, _BIG | {"padding": 0.5}, _BIG)}
 
-operator = Operator(
-    name="decode_native",
+operator = Operator.of_module(
+    __name__,
     summary="(B, L) context lengths for kernels that take several query tokens per request",
     axes=(*axes.DECODE_STEP, axes.COMPRESS_RATIO, ROW_ALIGNMENT, axes.MAX_NUM_BATCHED_TOKENS),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"context_lens": ("b", "j")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="chain_clamp",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

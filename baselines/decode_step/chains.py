@@ -11,6 +11,7 @@ from baselines.decode_native import chains as decode_native
 from baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
 from baselines.mla_tile_schedule import chains as mla_tile_schedule
 from baselines.paged_mqa_schedule import chains as paged_mqa_schedule
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
@@ -29,14 +30,6 @@ def lengths_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def launch():
         torch.diff(x.query_start_loc, out=decode_lens)
         chain()
-
-    return launch
-
-
-def in_sequence(*launches: Callable[[], None]) -> Callable[[], None]:
-    def launch():
-        for part in launches:
-            part()
 
     return launch
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from baselines.decode_flatten.chains import needs_exact_host_lens
-from baselines.decode_step.chains import in_sequence, lengths_chain, stale_on_the_flatten_path
+from baselines.decode_step.chains import lengths_chain, stale_on_the_flatten_path
 from baselines.decode_step.operator import (
     Inputs,
     Outputs,
@@ -20,6 +20,7 @@ from baselines.mla_tile_schedule.chains import fresh_copy, fresh_tiles
 from baselines.mla_tile_schedule.operator import views as tile_views
 from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.chains import op_chain as schedule_chain
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
@@ -43,12 +44,7 @@ def _with_schedule_of(
     )
 
 
-@variant(
-    "decode_step",
-    defect="lengths are flattened, the schedule is built for requests",
-    skip=_flatten_only,
-    waives="no_alloc",
-)
+@variant("decode_step", defect="lengths are flattened, the schedule is built for requests", skip=_flatten_only)
 def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The schedule's mode follows the configuration, the lengths' mode follows the step."""
     return _with_schedule_of("native", point, x, out, x.seq_lens)
@@ -58,7 +54,6 @@ def schedule_of_requests(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     "decode_step",
     defect="the schedule is built for flat tokens, the launch takes (B, L) rows (vLLM #55270)",
     skip=_native_only,
-    waives="no_alloc",
 )
 def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """A varlen schedule for a launch that is not varlen."""
@@ -69,7 +64,6 @@ def schedule_of_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     "decode_step",
     defect="a captured graph gets fresh tile tensors (vLLM #32810, fixed in #35175)",
     skip=stale_on_the_flatten_path,
-    waives="no_alloc",
 )
 def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     """Lengths, table and schedule are persistent, but a captured graph keeps reading the first step's tiles."""
@@ -88,7 +82,6 @@ def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping
     "decode_step",
     defect="tiles are planned again only when the longest request changes (vLLM #39546)",
     skip=stale_on_the_flatten_path,
-    waives="no_alloc",
 )
 def skipped_planning(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The consumer keeps using tiles that were planned for earlier lengths."""

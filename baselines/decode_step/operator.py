@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 
 from baselines.decode_flatten import operator as decode_flatten
-from baselines.decode_flatten.operator import Inputs, make_inputs, num_tokens
+from baselines.decode_flatten.operator import Inputs, num_tokens
 from baselines.decode_native import operator as decode_native
 from baselines.decode_step.cases import EDGE_CASES, SEQUENCES
 from baselines.mla_tile_schedule import operator as mla_tile_schedule
@@ -158,8 +158,8 @@ def tile_part(
     return mla_tile_schedule.operator.complete(point), mla_tile_schedule.Inputs(x.seq_lens), outputs
 
 
-operator = Operator(
-    name="decode_step",
+operator = Operator.of_module(
+    __name__,
     summary="all tables of a decode step: lengths, block table, paged-MQA schedule and tile schedule, "
     "flattened or native",
     axes=(
@@ -179,12 +179,8 @@ operator = Operator(
         mla_tile_schedule.MAX_NUM_SEQS,
         paged_mqa_schedule.REMAINDER,
     ),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
+    make_inputs=decode_flatten.make_inputs,
     indices={"lens": ("b", "j")},  # on the native path; on the flatten path it has one dimension
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

@@ -31,17 +31,13 @@ def _keeps(chain: Callable[[], None], kept: torch.Tensor) -> Callable[[], None]:
     "draft_inputs",
     defect="last_index is not padded: a replayed graph gathers out of range (vLLM #39773)",
     skip=_only("first"),
-    waives="no_alloc",
 )
 def last_index_not_padded(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _keeps(op_chain(point, x, out), out.last_index[len(x.seq_lens) :])
 
 
 @variant(
-    "draft_inputs",
-    defect="rejected tokens stay in the drafter's row (like vLLM #30029)",
-    skip=_only("first", "second"),
-    waives="no_alloc",
+    "draft_inputs", defect="rejected tokens stay in the drafter's row (like vLLM #30029)", skip=_only("first", "second")
 )
 def rejected_tokens_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(point, replace(x, num_rejected=torch.zeros_like(x.num_rejected)), out)
@@ -51,7 +47,6 @@ def rejected_tokens_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     "draft_inputs",
     defect="a chunk continues with the slot's last token, of its former owner (vLLM #39833)",
     skip=_only("first"),
-    waives="no_alloc",
 )
 def chunk_gets_last_token(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(point, replace(x, num_sampled=torch.ones_like(x.num_sampled)), out)
@@ -61,7 +56,6 @@ def chunk_gets_last_token(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     "draft_inputs",
     defect="the noise of draft sampling repeats from pass to pass (vLLM #54282)",
     skip=_only("second", "later"),
-    waives="no_alloc",
 )
 def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, rows = op_chain(point, x, out), len(x.seq_lens)
@@ -74,21 +68,13 @@ def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
 
 @variant(
-    "draft_inputs",
-    defect="positions past the model's range are not gated (vLLM #57941)",
-    skip=_only("second", "later"),
-    waives="no_alloc",
+    "draft_inputs", defect="positions past the model's range are not gated (vLLM #57941)", skip=_only("second", "later")
 )
 def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(Point({**point, "max_model_len": 2**31 - 1}), x, out)
 
 
-@variant(
-    "draft_inputs",
-    defect="hidden rows are not handed to the next pass (vllm-ascend #10512)",
-    skip=_only("later"),
-    waives="no_alloc",
-)
+@variant("draft_inputs", defect="hidden rows are not handed to the next pass (vllm-ascend #10512)", skip=_only("later"))
 def hidden_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _keeps(op_chain(point, x, out), out.hidden)
 
@@ -97,7 +83,6 @@ def hidden_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     "draft_inputs",
     defect="the step index is kept from capture (vllm-ascend #10512, TRT-LLM #16219)",
     skip=_only("later"),
-    waives="no_alloc",
 )
 def step_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(point, replace(x, step=torch.ones_like(x.step)), out)

@@ -226,18 +226,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 8 + rows * (16 if last else 16 + 8 + 8 + 4 + 4 + 8 + 8 + 4 + 4 * point.hidden_size)
 
 
-operator = Operator(
-    name="draft_inputs",
+operator = Operator.of_module(
+    __name__,
     summary="inputs of a drafter's passes: tokens shifted by one, then one token per request and pass",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

@@ -13,11 +13,7 @@ from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 
 
-@variant(
-    "draft_passes",
-    defect="positions past the model's range are not gated (vLLM #57941)",
-    waives="no_alloc",
-)
+@variant("draft_passes", defect="positions past the model's range are not gated (vLLM #57941)")
 def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The slots are those of the gated positions, so that nothing is read behind a table."""
     chain, real = op_chain(point, x, out), num_real(point)
@@ -30,11 +26,7 @@ def positions_not_gated(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     return launch
 
 
-@variant(
-    "draft_passes",
-    defect="the noise of draft sampling repeats from pass to pass (vLLM #54282)",
-    waives="no_alloc",
-)
+@variant("draft_passes", defect="the noise of draft sampling repeats from pass to pass (vLLM #54282)")
 def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, real = op_chain(point, x, out), num_real(point)
 
@@ -45,11 +37,7 @@ def sampling_key_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     return launch
 
 
-@variant(
-    "draft_passes",
-    defect="passes run over the rejected tokens, too (like vLLM #30029)",
-    waives="no_alloc",
-)
+@variant("draft_passes", defect="passes run over the rejected tokens, too (like vLLM #30029)")
 def rejected_tokens_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slots stay inside the tables: rejected tokens have blocks, and those drafted behind them may reuse theirs."""
     half = torch.empty_like(x.num_rejected)
@@ -66,7 +54,6 @@ def rejected_tokens_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
 @variant(
     "draft_passes",
     defect="every pass keeps the slots of the first one (metadata not rebuilt between passes, vLLM #41162)",
-    waives="no_alloc",
 )
 def slots_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
@@ -82,7 +69,6 @@ def slots_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[
     "draft_passes",
     defect="the schedule of the second pass serves all (skipped planning, vLLM #39546)",
     skip=lambda p: None if with_indexer(p) else "no indexer",
-    waives="no_alloc",
 )
 def schedule_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
@@ -94,11 +80,7 @@ def schedule_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callab
     return launch
 
 
-@variant(
-    "draft_passes",
-    defect="dummy rows behind the batch keep the slots of a larger step (vLLM #56734)",
-    waives="no_alloc",
-)
+@variant("draft_passes", defect="dummy rows behind the batch keep the slots of a larger step (vLLM #56734)")
 def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, real = set_up(point, x, out, lambda i: i if point.advance == "yes" else 0), num_real(point)
 

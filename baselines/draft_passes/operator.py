@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from baselines.paged_mqa_schedule import operator as paged_mqa_schedule
 from baselines.paged_mqa_schedule.operator import MAX_UNITS, SEGMENT
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
+from baselines.workloads.composition import part_point
 from baselines.workloads.decode_batch import int32
 from baselines.workloads.integers import cdiv
 from harness.contract import Axis, Expected, Operator, Point, Rule
@@ -143,12 +143,6 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 # --- point, inputs and outputs for the variants of the parts, pass i of 1 .. k - 1 ------------------------------------
 
 
-def part(operator: Operator, point: Point, **changes: Any) -> Point:
-    """The step's point as one of a part."""
-    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
-    return operator.complete({**own, **changes})
-
-
 def slots_part(
     point: Point, x: Inputs, out: Outputs, i: int
 ) -> tuple[Point, compute_slot_mappings.Inputs, compute_slot_mappings.Outputs]:
@@ -165,7 +159,7 @@ def slots_part(
         sharded=x.sharded,
         num_tokens=slots.num_real(point),
     )
-    at = part(compute_slot_mappings.operator, point, max_num_batched_tokens=point.max_num_seqs)
+    at = part_point(compute_slot_mappings.operator, point, max_num_batched_tokens=point.max_num_seqs)
     return at, inputs, compute_slot_mappings.Outputs(out.slots[i - 1])
 
 
@@ -173,7 +167,7 @@ def schedule_part(
     point: Point, x: Inputs, out: Outputs, i: int
 ) -> tuple[Point, paged_mqa_schedule.Inputs, paged_mqa_schedule.Outputs]:
     """Over the lengths of the pass: one query per request."""
-    at = part(paged_mqa_schedule.operator, point, lens_layout="1d")
+    at = part_point(paged_mqa_schedule.operator, point, lens_layout="1d")
     inputs = paged_mqa_schedule.Inputs(out.lens[i - 1, : point.batch_size])
     return at, inputs, paged_mqa_schedule.Outputs(out.schedule[i - 1])
 
@@ -184,7 +178,7 @@ def _pass_inputs(
     """Of draft_inputs; ``before``: what it wrote for the pass before this one."""
     real = slots.num_real(point)
     which = "second" if i == 1 else "later"
-    at = part(draft_inputs.operator, point, batch_size=real, draft_pass=which, hidden_size=1)
+    at = part_point(draft_inputs.operator, point, batch_size=real, draft_pass=which, hidden_size=1)
     seq_lens, num_rejected = x.seq_lens[:real], x.num_rejected[:real]
     nowhere = torch.zeros(point.max_num_seqs + 1, dtype=torch.int32)
     row = {"seq_lens": seq_lens, "num_rejected": num_rejected, "query_start_loc": nowhere}
@@ -239,19 +233,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return real * (8 + 4 + 4) + 4 * entries + 21 * point.num_groups + written + schedules
 
 
-operator = Operator(
-    name="draft_passes",
+operator = Operator.of_module(
+    __name__,
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"slots": ("i", "g", "b")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

@@ -13,29 +13,17 @@ from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 
 
-@variant(
-    "gather_block_tables",
-    defect="rows of an earlier, larger batch keep its blocks (vLLM #49757)",
-    waives="no_alloc",
-)
+@variant("gather_block_tables", defect="rows of an earlier, larger batch keep its blocks (vLLM #49757)")
 def dirty_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out, rows=point.batch_size)
 
 
-@variant(
-    "gather_block_tables",
-    defect="padding rows keep the blocks of finished requests (vLLM #37728)",
-    waives="no_alloc",
-)
+@variant("gather_block_tables", defect="padding rows keep the blocks of finished requests (vLLM #37728)")
 def padding_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out, rows=num_real(point))
 
 
-@variant(
-    "gather_block_tables",
-    defect="blocks below a sliding window stay in the table (vLLM #42273)",
-    waives="no_alloc",
-)
+@variant("gather_block_tables", defect="blocks below a sliding window stay in the table (vLLM #42273)")
 def evicted_blocks_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, x, out, windows=[0] * point.num_groups)
 
@@ -43,7 +31,6 @@ def evicted_blocks_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
 @variant(
     "gather_block_tables",
     defect="the window is taken from the optimistic count, before rejected tokens are given back (vLLM #47728)",
-    waives="no_alloc",
 )
 def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     optimistic = torch.empty_like(x.num_computed)
@@ -56,11 +43,7 @@ def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callabl
     return launch
 
 
-@variant(
-    "gather_block_tables",
-    defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)",
-    waives="no_alloc",
-)
+@variant("gather_block_tables", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)")
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
 
@@ -68,7 +51,6 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant(
     "gather_block_tables",
     defect="entries below the window are hidden in the shared source (like vLLM 0.19's clamped table)",
-    waives="no_alloc",
 )
 def source_masked_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)

@@ -151,18 +151,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (entries + counts * len(x.idx)) + 8 * len(x.idx) + 24 * point.num_groups
 
 
-operator = Operator(
-    name="gather_block_tables",
+operator = Operator.of_module(
+    __name__,
     summary="block tables by request slot -> batch order, windows masked, stale rows cleared",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

@@ -15,7 +15,6 @@ from harness.contract import Point, variant
 @variant(
     "k_quant_gather",
     defect="the upper bound is used as the work size: slack rows get a stale request index (vLLM #40772)",
-    waives="no_alloc",
 )
 def unguarded_upper_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Upstream indexed with uninitialised shared memory, so it faulted or copied a wrong row into slack. Here the stale
@@ -31,7 +30,7 @@ def unguarded_upper_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     return launch
 
 
-@variant("k_quant_gather", defect="only a token's first scale is copied, for any quant_block_size", waives="no_alloc")
+@variant("k_quant_gather", defect="only a token's first scale is copied, for any quant_block_size")
 def dropped_scales(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     pages = make_pages(point, x)
     first_scales = replace(pages, scales=pages.scales[..., :SCALE_BYTES])
@@ -39,7 +38,7 @@ def dropped_scales(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return lambda: masked_gather(x, first_out, first_scales, point.block_size)
 
 
-@variant("k_quant_gather", defect="the table's row stride is ignored: row b is read at b * columns", waives="no_alloc")
+@variant("k_quant_gather", defect="the table's row stride is ignored: row b is read at b * columns")
 def ignored_row_stride(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Invalid ids are wrapped into the cache, where upstream would read out of bounds: memory-safe, but still
     wrong.
@@ -54,7 +53,7 @@ def ignored_row_stride(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     return launch
 
 
-@variant("k_quant_gather", defect="the page count is used as the token count (SGLang #31218)", waives="no_alloc")
+@variant("k_quant_gather", defect="the page count is used as the token count (SGLang #31218)")
 def pages_for_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Right for pages of one token. Otherwise most rows keep the contents of an earlier chunk."""
     pages, size = make_pages(point, x), point.block_size

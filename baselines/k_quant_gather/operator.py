@@ -197,19 +197,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 2 * sum(lens) * (point.head_dim + scale_bytes(point)) + 4 * entries
 
 
-operator = Operator(
-    name="k_quant_gather",
+operator = Operator.of_module(
+    __name__,
     summary="values and scales of a prefill chunk's index keys, from the paged fp8 cache into contiguous workspaces",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
-    phase="prefill",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
+    phase="prefill",
     redundant=lambda p: "a batch of one request is uniform" if p.batch_size == 1 and p.seq_lens == "ragged" else None,
 )

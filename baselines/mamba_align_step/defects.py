@@ -20,7 +20,6 @@ def _only(phase: str) -> Callable[[Point], str | None]:
     "mamba_align_step",
     defect="counts are reset before all copies of a request have read them (vLLM #50432)",
     skip=_only("before_forward"),
-    waives="no_alloc",
 )
 def offsets_after_reset(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The race made deterministic: read offsets come from the counts after the reset."""
@@ -33,11 +32,7 @@ def offsets_after_reset(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     return launch
 
 
-@variant(
-    "mamba_align_step",
-    defect="columns are counted in blocks of attention, not of Mamba (vLLM #53142, #55507)",
-    waives="no_alloc",
-)
+@variant("mamba_align_step", defect="columns are counted in blocks of attention, not of Mamba (vLLM #53142, #55507)")
 def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(Point({**point, "mamba_block_size": 2 * point.mamba_block_size}), x, out)
 
@@ -46,7 +41,6 @@ def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     "mamba_align_step",
     defect="a reused slot keeps the state of its former owner (vLLM #48132)",
     skip=_only("before_forward"),
-    waives="no_alloc",
 )
 def fresh_slots_moved(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """A column of -1 counts as column 0."""
@@ -60,20 +54,13 @@ def fresh_slots_moved(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     return launch
 
 
-@variant(
-    "mamba_align_step",
-    defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)",
-    waives="no_alloc",
-)
+@variant("mamba_align_step", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)")
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return op_chain(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
 
 
 @variant(
-    "mamba_align_step",
-    defect="a state is never moved to an earlier column (vLLM #53505)",
-    skip=_only("before_forward"),
-    waives="no_alloc",
+    "mamba_align_step", defect="a state is never moved to an earlier column (vLLM #53505)", skip=_only("before_forward")
 )
 def backward_move_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, rows = op_chain(point, x, out), len(x.idx)
@@ -91,7 +78,6 @@ def backward_move_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     "mamba_align_step",
     defect="a block's end is frozen only where the step ends with it (tokens past it are lost, vLLM #55178)",
     skip=_only("after_sampling"),
-    waives="no_alloc",
 )
 def only_exact_ends_frozen(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, rows, size = op_chain(point, x, out), len(x.idx), point.mamba_block_size

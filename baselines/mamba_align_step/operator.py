@@ -74,6 +74,10 @@ class Outputs:
     starts: torch.Tensor | None = None  # [R + 1] int32, by row
 
 
+#: Outputs before the forward pass only.
+BEFORE_FORWARD = ("columns", "source_columns", "source_offsets", "batch_accepted", "state_slots", "mask", "starts")
+
+
 def table_columns(point: Point) -> int:
     """W: blocks of the longest request and k scratch columns."""
     return cdiv(point.max_model_len, point.mamba_block_size) + point.next_n - 1
@@ -213,18 +217,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8
 
 
-operator = Operator(
-    name="mamba_align_step",
+operator = Operator.of_module(
+    __name__,
     summary="columns, state slots of all groups and moves of recurrent states, by request slot",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

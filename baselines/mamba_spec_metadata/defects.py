@@ -21,16 +21,13 @@ def _mode_all(point: Point) -> str | None:
     "mamba_spec_metadata",
     defect="the table lacks the last num_speculative_blocks columns (vLLM #39809)",
     skip=_mode_all,
-    waives="no_alloc",
 )
 def table_without_speculative_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Columns missing from the persistent copy read as zero here; upstream's gather read past the row."""
     return all_states_chain(point, x, out, columns=table_columns(point) - point.num_speculative_blocks)
 
 
-@variant(
-    "mamba_spec_metadata", defect="views and pads are sized by tokens, not by requests (vLLM #39809)", waives="no_alloc"
-)
+@variant("mamba_spec_metadata", defect="views and pads are sized by tokens, not by requests (vLLM #39809)")
 def padded_by_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, n = op_chain(point, x, out), x.num_decodes
     rows = min(point.batch_size * slots_per_step(point), point.max_num_seqs)
@@ -43,12 +40,7 @@ def padded_by_tokens(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     return launch
 
 
-@variant(
-    "mamba_spec_metadata",
-    defect="the anchor is guessed from the computed tokens (vLLM #43955)",
-    skip=_mode_all,
-    waives="no_alloc",
-)
+@variant("mamba_spec_metadata", defect="the anchor is guessed from the computed tokens (vLLM #43955)", skip=_mode_all)
 def fallback_anchor(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return all_states_chain(point, x, out, anchor=lambda x: torch.full_like(x.request_slots[: x.num_decodes], -1))
 
@@ -57,7 +49,6 @@ def fallback_anchor(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     "mamba_spec_metadata",
     defect="a resumed request uses the anchor that an earlier request left in its slot",
     skip=_mode_all,
-    waives="no_alloc",
 )
 def anchor_outlives_its_request(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def unmasked(x: Inputs) -> torch.Tensor:
@@ -66,9 +57,7 @@ def anchor_outlives_its_request(point: Point, x: Inputs, out: Outputs) -> Callab
     return all_states_chain(point, x, out, anchor=unmasked)
 
 
-@variant(
-    "mamba_spec_metadata", defect="conv reads the last computed column (vLLM 0.22)", skip=_mode_all, waives="no_alloc"
-)
+@variant("mamba_spec_metadata", defect="conv reads the last computed column (vLLM 0.22)", skip=_mode_all)
 def conv_reads_computed_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, n = op_chain(point, x, out), x.num_decodes
 
@@ -80,12 +69,7 @@ def conv_reads_computed_column(point: Point, x: Inputs, out: Outputs) -> Callabl
     return launch
 
 
-@variant(
-    "mamba_spec_metadata",
-    defect="conv reads the current column (review of vLLM #42792)",
-    skip=_mode_all,
-    waives="no_alloc",
-)
+@variant("mamba_spec_metadata", defect="conv reads the current column (review of vLLM #42792)", skip=_mode_all)
 def conv_reads_current_column(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Where this step crosses a boundary, the previous step wrote the slot of another block."""
     chain, n = op_chain(point, x, out), x.num_decodes
@@ -97,18 +81,13 @@ def conv_reads_current_column(point: Point, x: Inputs, out: Outputs) -> Callable
     return launch
 
 
-@variant("mamba_spec_metadata", defect="padding rows keep the slots of a larger step (xllm #1939)", waives="no_alloc")
+@variant("mamba_spec_metadata", defect="padding rows keep the slots of a larger step (xllm #1939)")
 def padding_rows_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = all_states_chain if point.cache_mode == "all" else window_chain
     return chain(point, x, out, num_reqs=x.num_decodes)
 
 
-@variant(
-    "mamba_spec_metadata",
-    defect="the anchor of the step is never stored (review of vLLM #43955)",
-    skip=_mode_all,
-    waives="no_alloc",
-)
+@variant("mamba_spec_metadata", defect="the anchor of the step is never stored (review of vLLM #43955)", skip=_mode_all)
 def anchor_never_stored(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
 
@@ -124,7 +103,6 @@ def anchor_never_stored(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     "mamba_spec_metadata",
     defect="an unknown anchor is counted in the scheduler's blocks, not in Mamba's (vLLM #53142, #55507)",
     skip=_mode_all,
-    waives="no_alloc",
 )
 def anchor_in_scheduler_blocks(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The scheduler's blocks are twice as long here, so the column is too low but inside the row."""

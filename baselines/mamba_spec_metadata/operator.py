@@ -211,20 +211,13 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (read + point.batch_size * (2 * slots + len(PER_REQUEST) + 1) + real) + real
 
 
-operator = Operator(
-    name="mamba_spec_metadata",
+operator = Operator.of_module(
+    __name__,
     summary="state slots that a speculative decode step of Mamba layers reads and writes, "
     "and the anchor of the next step",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
     rules=(*mamba.RULES, mamba.SEQS_FIT),
-    redundant=redundant,
 )

@@ -151,10 +151,7 @@ def _slots_only(point: Point) -> str | None:
 
 
 @variant(
-    "mamba_state_copy",
-    defect="rows without a request, slot -1, move the states of another slot",
-    skip=_slots_only,
-    waives="no_alloc",
+    "mamba_state_copy", defect="rows without a request, slot -1, move the states of another slot", skip=_slots_only
 )
 def filtered_rows_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """-1 wraps around to the last slot, as an index into a tensor does."""
@@ -168,12 +165,7 @@ def filtered_rows_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     return launch
 
 
-@variant(
-    "mamba_state_copy",
-    defect="all groups' states move by the table of the first group",
-    skip=_slots_only,
-    waives="no_alloc",
-)
+@variant("mamba_state_copy", defect="all groups' states move by the table of the first group", skip=_slots_only)
 def first_table_for_all(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return masked_chain(point, replace(x, block_table=x.block_table[:1].expand(point.num_groups, -1, -1)), out)
 
@@ -182,7 +174,6 @@ def first_table_for_all(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     "mamba_state_copy",
     defect="counts after the step are taken for counts before it, so a state is kept a step late or early",
     skip=lambda p: _slots_only(p) or ("before the forward pass" if p.phase == "before_forward" else None),
-    waives="no_alloc",
 )
 def counts_before_the_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     earlier = torch.empty_like(x.num_computed)

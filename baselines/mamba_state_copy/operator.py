@@ -443,18 +443,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return moved
 
 
-operator = Operator(
-    name="mamba_state_copy",
+operator = Operator.of_module(
+    __name__,
     summary="recurrent states copied at block boundaries: convolution shifted by the accepted drafts, SSM state whole",
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, *COPY_AXES),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="pointer_lists",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=axes.same_batch_elsewhere,
 )

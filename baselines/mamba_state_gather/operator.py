@@ -98,16 +98,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (point.batch_size * (2 + 2 * slots) + entries)
 
 
-operator = Operator(
-    name="mamba_state_gather",
+operator = Operator.of_module(
+    __name__,
     summary="state slots of a speculative decode step, gathered in every Mamba layer or once for all of them",
     axes=(*mamba.DECODE_STEP, mamba.MAX_NUM_SEQS, axes.TABLE_PADDING, NUM_LAYERS),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"input_slots": ("b", "j"), "output_slots": ("b", "j")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="per_layer_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

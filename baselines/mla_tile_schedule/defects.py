@@ -11,11 +11,7 @@ from baselines.mla_tile_schedule.operator import Inputs, Outputs, unbounded_part
 from harness.contract import Point, variant
 
 
-@variant(
-    "mla_tile_schedule",
-    defect="a captured graph gets fresh tensors (vLLM #32810, fixed in #35175)",
-    waives="no_alloc",
-)
+@variant("mla_tile_schedule", defect="a captured graph gets fresh tensors (vLLM #32810, fixed in #35175)")
 def fresh_tensors(point: Point, x: Inputs, out: Outputs) -> Callable[[], Mapping[str, torch.Tensor]]:
     return fresh_tiles(point, x)
 
@@ -28,7 +24,6 @@ def _derived_parts_only(point: Point) -> str | None:
     "mla_tile_schedule",
     defect="P = num_sms // CTAs without a lower bound: P = 0, nothing is scheduled (FP8 extension)",
     skip=_derived_parts_only,
-    waives="no_alloc",
 )
 def parts_without_lower_bound(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """On a GPU the division by P = 0 goes unnoticed, the loop over parts never runs, and only num_splits[0] is set."""
@@ -49,17 +44,12 @@ def _new_layout(point: Point) -> str | None:
     "mla_tile_schedule",
     defect="a zero length counts as zero blocks: the last block of a padding request is -1 (vLLM #33664, #35969)",
     skip=_new_layout,
-    waives="no_alloc",
 )
 def zero_length_without_block(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return copied(views(point, out), fresh_tiles(point, x, shortest=0))
 
 
-@variant(
-    "mla_tile_schedule",
-    defect="rows of parts without work are not written (vLLM's FlashMLA #3, #7)",
-    waives="no_alloc",
-)
+@variant("mla_tile_schedule", defect="rows of parts without work are not written (vLLM's FlashMLA #3, #7)")
 def idle_parts_unwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """They must start at request B, or a part runs the work of an earlier step."""
     persistent, compute = views(point, out), fresh_tiles(point, x)
@@ -81,7 +71,6 @@ def _one_part_new_layout(point: Point) -> str | None:
     "mla_tile_schedule",
     defect="the only row of the batch-invariant path has the old field order (suspected in vLLM)",
     skip=_one_part_new_layout,
-    waives="no_alloc",
 )
 def old_field_order(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return copied(views(point, out), fresh_tiles(point, x, new=False))

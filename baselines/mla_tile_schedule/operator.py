@@ -159,8 +159,8 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * (2 * point.batch_size + 1 + point.num_sm_parts * FIELDS[point.layout])
 
 
-operator = Operator(
-    name="mla_tile_schedule",
+operator = Operator.of_module(
+    __name__,
     summary="FlashMLA's split-KV schedule: B requests over P parts, long ones split, short ones packed",
     axes=(
         axes.BATCH_SIZE,
@@ -176,11 +176,6 @@ operator = Operator(
         OVERHEAD,
         MAX_NUM_SEQS,
     ),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="fresh_copy",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

@@ -30,7 +30,6 @@ def _one_by_one(lens: torch.Tensor, slots: torch.Tensor, num_sms: int, atoms: An
     "paged_mqa_schedule",
     defect="negative lengths are read as uint32: 16.7 million segments (vLLM #51538)",
     skip=_by_request,
-    waives="no_alloc",
 )
 def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def table(lens, slots, num_sms, atoms, back):
@@ -44,7 +43,6 @@ def negative_length_unsigned(point: Point, x: Inputs, out: Outputs) -> Callable[
     "paged_mqa_schedule",
     defect="the schedule is built for whole requests and launched in atoms (mixed modes, as in vLLM #55270)",
     skip=_by_request,
-    waives="no_alloc",
 )
 def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return copy_fresh(point, x, out, _one_by_one)
@@ -53,7 +51,6 @@ def whole_requests_for_atoms(point: Point, x: Inputs, out: Outputs) -> Callable[
 @variant(
     "paged_mqa_schedule",
     defect="the schedule is cut for the rows of the persistent table, not for those of the producer",
-    waives="no_alloc",
 )
 def cut_for_the_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The consumer reads num_sms + 1 rows, and so leaves out the work of the others."""
@@ -64,7 +61,6 @@ def cut_for_the_table(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     "paged_mqa_schedule",
     defect="the search runs past the prefix sums if all lengths are 0 and 32 divides B (DeepGEMM #353, vLLM #51970)",
     skip=_by_request,
-    waives="no_alloc",
 )
 def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Upstream's search ends at B where no unit is left, and then reads prefix[B] of an array of B rounded up to 32
@@ -93,7 +89,6 @@ def search_past_prefix(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     "paged_mqa_schedule",
     defect="the schedule is built for single tokens and launched for runs (ids on one side only, vLLM #55270)",
     skip=_by_token,
-    waives="no_alloc",
 )
 def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return copy_fresh(point, x, out, _one_by_one)
@@ -103,7 +98,6 @@ def tokens_for_runs(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     "paged_mqa_schedule",
     defect="the segments of a run count once instead of once per token, so SMs with long runs are the last to finish",
     skip=_by_token,
-    waives="no_alloc",
 )
 def runs_count_once(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def table(lens, slots, num_sms, ids, back):

@@ -182,8 +182,8 @@ def same_elsewhere(point: Point) -> str | None:
     return axes.same_batch_elsewhere(point)
 
 
-operator = Operator(
-    name="paged_mqa_schedule",
+operator = Operator.of_module(
+    __name__,
     summary="the KV segments of a batch cut into one contiguous, nearly equal piece per SM, for paged MQA logits",
     axes=(
         axes.BATCH_SIZE,
@@ -201,11 +201,6 @@ operator = Operator(
         REMAINDER,
         TABLE_ROWS,
     ),
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

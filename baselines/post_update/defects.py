@@ -27,9 +27,7 @@ def _corrected(
     return launch
 
 
-@variant(
-    "post_update", defect="drafts are counted twice for penalties (vLLM #33251)", skip=on_device, waives="no_alloc"
-)
+@variant("post_update", defect="drafts are counted twice for penalties (vLLM #33251)", skip=on_device)
 def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
     if x.bins is None:
@@ -43,12 +41,7 @@ def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     return launch
 
 
-@variant(
-    "post_update",
-    defect="progress counts rejected drafts (as the host believes, vLLM #30029)",
-    skip=on_device,
-    waives="no_alloc",
-)
+@variant("post_update", defect="progress counts rejected drafts (as the host believes, vLLM #30029)", skip=on_device)
 def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def optimistic() -> torch.Tensor:
         query = torch.diff(x.query_start_loc[: len(x.idx) + 1])
@@ -61,18 +54,12 @@ def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     "post_update",
     defect="a chunk leaves an accepted count of 0, or that of the slot's former owner (vLLM #48132)",
     skip=on_device,
-    waives="no_alloc",
 )
 def accepted_below_one(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _corrected(point, x, out, out.accepted, lambda: out.num_sampled[: len(x.idx)])
 
 
-@variant(
-    "post_update",
-    defect="the last chunk of a prompt does not sample (comparison off by one)",
-    skip=on_device,
-    waives="no_alloc",
-)
+@variant("post_update", defect="the last chunk of a prompt does not sample (comparison off by one)", skip=on_device)
 def last_chunk_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     longer = torch.empty_like(x.prompt_lens)
     chain = set_up(point, replace(x, prompt_lens_device=longer), out)
@@ -84,12 +71,7 @@ def last_chunk_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     return launch
 
 
-@variant(
-    "post_update",
-    defect="a filtered row is written to the last slot: -1 wraps around",
-    skip=on_device,
-    waives="no_alloc",
-)
+@variant("post_update", defect="a filtered row is written to the last slot: -1 wraps around", skip=on_device)
 def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     wrapped = torch.empty_like(x.idx)
     chain = set_up(point, replace(x, idx=wrapped), out)
@@ -105,7 +87,6 @@ def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     "post_update",
     defect="a chunk's sampled token counts: last token and history of the middle of a prompt",
     skip=on_device,
-    waives="no_alloc",
 )
 def chunks_sampled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, prompt_lens_device=torch.zeros_like(x.prompt_lens)), out)

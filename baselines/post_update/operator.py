@@ -226,18 +226,10 @@ def redundant(point: Point) -> str | None:
     return slots.redundant(point)
 
 
-operator = Operator(
-    name="post_update",
+operator = Operator.of_module(
+    __name__,
     summary="sampled tokens -> counts, history, penalties and last tokens of the request slots",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
-    redundant=redundant,
 )

@@ -15,7 +15,6 @@ from harness.contract import Point, variant
     "seq_lens_update",
     defect="the counts are permuted in place (a race like vLLM #50432)",
     skip=lambda p: "a slot is read and written by one request alone" if by_slot(p) else None,
-    waives="no_alloc",
 )
 def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The race made deterministic: rows are written in order, so a row whose source is above it reads a new count."""
@@ -34,7 +33,7 @@ def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     return set_up(point, x, out, row_by_row)
 
 
-@variant("seq_lens_update", defect="the host's bound is used as the exact length (vLLM #40772)", waives="no_alloc")
+@variant("seq_lens_update", defect="the host's bound is used as the exact length (vLLM #40772)")
 def bound_as_exact(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, rows = op_chain(point, x, out), len(x.num_scheduled)
 
@@ -45,9 +44,7 @@ def bound_as_exact(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant(
-    "seq_lens_update", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", waives="no_alloc"
-)
+@variant("seq_lens_update", defect="rows past the batch keep the lengths of a larger step (xllm #1939)")
 def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, tail = op_chain(point, x, out), out.seq_lens[len(x.num_scheduled) :]
 
@@ -63,7 +60,6 @@ def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     "seq_lens_update",
     defect="the row of the batch is used where the request's slot is needed",
     skip=lambda p: None if by_slot(p) else "counts are kept by row",
-    waives="no_alloc",
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def by_row(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
@@ -77,7 +73,6 @@ def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     "seq_lens_update",
     defect="a new request continues with the counts that its slot's former owner left (like vLLM #43955)",
     skip=lambda p: None if by_slot(p) else "counts are kept by row",
-    waives="no_alloc",
 )
 def former_owner(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def corrected_always(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:

@@ -295,19 +295,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return 4 * entries + 8 * x.num_tokens
 
 
-operator = Operator(
-    name="seq_lens_update",
+operator = Operator.of_module(
+    __name__,
     summary="accepted tokens of the previous step -> computed counts, lengths and positions on the device, "
     "a bound on the host",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
-    redundant=redundant,
 )

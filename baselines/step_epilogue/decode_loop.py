@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from baselines.draft_inputs.operator import operator as draft_inputs
-from baselines.post_update.operator import operator as post_update
-from baselines.step_epilogue.operator import (
-    Inputs,
-    Outputs,
-    drafter_part,
-    drafter_point,
-    operator,
-    update_part,
-    update_point,
-)
-from baselines.step_prologue.decode_loop import axes_of, point_of, step_axes
+from baselines.step_epilogue.operator import PARTS, Inputs, Outputs, drafter_part, operator, update_part
+from baselines.step_prologue.decode_loop import step_axes
 from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
 from harness.contract import Point
 
@@ -115,36 +105,21 @@ BINDING = LoopBinding(
 )
 
 
-def _inputs(cut: Callable[..., tuple]) -> Callable[[Point, EngineState], Any]:
-    """Of a part, as step_epilogue gives them to it."""
-
-    def of_part(point: Point, state: EngineState) -> Any:
-        whole, nothing = operator.complete(axes(state.shape)), dict.fromkeys(Outputs.__dataclass_fields__)
-        handed = outputs(whole, state, Outputs(**nothing))
-        return cut(whole, inputs(whole, state), handed)[1]
-
-    return of_part
-
-
-POST_UPDATE = LoopBinding(
-    operator="post_update",
-    axes=lambda shape: axes_of(post_update, update_point(point_of(operator, shape, axes(shape)))),
+POST_UPDATE = PARTS.binding(
+    BINDING,
+    operator,
+    update_part,
     needs=("seq_lens",),
     builds=lambda shape: UPDATED,
-    turn="after_sampling",
-    by_slot=True,
-    inputs=_inputs(update_part),
     outputs=outputs,
     consumed=lambda point, state, out: updated(state),
 )
 #: Its first pass: the passes behind it are part of the drafter's graph, or of draft_passes.
-DRAFT_INPUTS = LoopBinding(
-    operator="draft_inputs",
-    axes=lambda shape: axes_of(draft_inputs, drafter_point(point_of(operator, shape, axes(shape)))),
+DRAFT_INPUTS = PARTS.binding(
+    BINDING,
+    operator,
+    drafter_part,
     needs=("input_ids", "positions", "num_rejected"),
     builds=lambda shape: FIRST_PASS,
-    turn="after_sampling",
-    by_slot=True,
-    inputs=_inputs(drafter_part),
     consumed=lambda point, state, out: first_pass(state, out),
 )

@@ -16,9 +16,7 @@ vLLM 0.33 takes 5 launches, 8 with recurrent states, and 4 copies of arrays that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +27,9 @@ from baselines.post_update import operator as post_update
 from baselines.step_epilogue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
+from baselines.workloads.composition import Composition, Part, part_point
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, Axis, Expected, Operator, Point
+from harness.contract import HOST, Axis, Operator, Point
 
 STATES = Axis("states", axes.choice("no", "yes"), "no", "whether the model has recurrent states")
 AXES = slots.composed(
@@ -54,23 +53,49 @@ def with_states(point: Point) -> bool:
     return point.states == "yes"
 
 
-def part(operator: Operator, point: Point, **changes: Any) -> Point:
-    """The step's point as one of a part."""
-    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
-    return operator.complete({**own, **changes})
-
-
 def update_point(point: Point) -> Point:
-    return part(post_update.operator, point, new_drafts="no")
+    return part_point(post_update.operator, point, new_drafts="no")
 
 
 def drafter_point(point: Point) -> Point:
     """draft_inputs has no padding rows."""
-    return part(draft_inputs.operator, point, batch_size=slots.num_real(point), draft_pass="first")
+    return part_point(draft_inputs.operator, point, batch_size=slots.num_real(point), draft_pass="first")
 
 
 def states_point(point: Point) -> Point:
-    return part(mamba_align_step.operator, point, phase="after_sampling")
+    return part_point(mamba_align_step.operator, point, phase="after_sampling")
+
+
+update_part = Part(post_update, update_point)
+#: Over the counts and last tokens that post_update has written. Of its rows idx, starts, length, counts and last token
+#: are known.
+drafter_part = Part(
+    draft_inputs,
+    drafter_point,
+    reads={
+        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "seq_lens": lambda point, x, out: x.seq_lens[: slots.num_real(point)],
+        "num_rejected": lambda point, x, out: out.num_rejected[: slots.num_real(point)],
+        "num_sampled": lambda point, x, out: out.num_sampled[: slots.num_real(point)],
+    },
+    shared=lambda point, x: slots.num_real(point) * (8 + 4 + 4 + 4 + 4 + 8),
+)
+#: Over the counts by slot that post_update has written; ``accepted`` in place. Columns are read and moves written.
+states_part = Part(
+    mamba_align_step,
+    states_point,
+    with_states,
+    reads={
+        "num_computed": lambda point, x, out: out.num_computed,
+        "accepted_before": lambda point, x, out: out.accepted,
+        "query_start_loc": lambda point, x, out: None,
+        "seq_lens": lambda point, x, out: None,
+    },
+    writes=dict.fromkeys(mamba_align_step.BEFORE_FORWARD),
+    shared=lambda point, x: point.batch_size * (8 + 2 * 4 + 4),
+)
+PARTS = Composition(update_part, drafter_part, states_part)
+Outputs = PARTS.Outputs
 
 
 @dataclass(frozen=True)
@@ -91,26 +116,6 @@ class Inputs:
     target_ids: torch.Tensor  # [max_num_batched_tokens] int32, the step's tokens
     target_pos: torch.Tensor  # [max_num_batched_tokens] int64
     num_tokens: int  # A
-
-
-@dataclass(frozen=True)
-class Outputs:
-    num_sampled: torch.Tensor  # [R] int32, by row, as all of post_update
-    num_rejected: torch.Tensor
-    num_computed: torch.Tensor
-    total: torch.Tensor
-    last: torch.Tensor
-    accepted: torch.Tensor
-    bins: torch.Tensor | None
-    all_ids_device: torch.Tensor | None
-    all_ids_host: torch.Tensor | None = field(metadata=HOST)
-    ids: torch.Tensor  # [max_num_batched_tokens] int32, as all of draft_inputs
-    pos: torch.Tensor
-    lens: torch.Tensor
-    starts: torch.Tensor
-    last_index: torch.Tensor
-    step: torch.Tensor
-    moves: torch.Tensor | None  # [R, 3] int32, where the model has states
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -135,102 +140,14 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    made = vars(post_update.make_outputs(update_point(point))) | vars(draft_inputs.make_outputs(drafter_point(point)))
-    made["moves"] = torch.empty(point.max_num_seqs, 3, dtype=torch.int32) if with_states(point) else None
-    return Outputs(**{name: made[name] for name in Outputs.__dataclass_fields__})
+make_outputs, views = PARTS.make_outputs, PARTS.views
+reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
 
-
-# --- point, inputs and outputs for the variants of the parts ----------------------------------------------------------
-
-
-def update_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, post_update.Inputs, post_update.Outputs]:
-    inputs = {name: getattr(x, name, None) for name in post_update.Inputs.__dataclass_fields__}
-    outputs = {name: getattr(out, name, None) for name in post_update.Outputs.__dataclass_fields__}
-    return update_point(point), post_update.Inputs(**inputs), post_update.Outputs(**outputs)
-
-
-def drafter_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, draft_inputs.Inputs, draft_inputs.Outputs]:
-    """Over the counts and last tokens that post_update has written before."""
-    real = slots.num_real(point)
-    inputs = draft_inputs.Inputs(
-        query_start_loc=x.query_start_loc,
-        seq_lens=x.seq_lens[:real],
-        num_rejected=out.num_rejected[:real],
-        step=out.step,
-        target_ids=x.target_ids,
-        target_pos=x.target_pos,
-        idx=x.idx[:real],
-        num_sampled=out.num_sampled[:real],
-        last=out.last,
-        next_prefill=x.next_prefill,
-        num_tokens=x.num_tokens,
-    )
-    names = ("ids", "pos", "lens", "starts", "last_index", "step")
-    return drafter_point(point), inputs, draft_inputs.Outputs(**{name: getattr(out, name) for name in names})
-
-
-def states_part(
-    point: Point, x: Inputs, out: Outputs
-) -> tuple[Point, mamba_align_step.Inputs, mamba_align_step.Outputs]:
-    """Over the counts by slot that post_update has written before; ``accepted`` in place."""
-    inputs = mamba_align_step.Inputs(
-        idx=x.idx, num_computed=out.num_computed, columns_before=x.columns_before, accepted_before=out.accepted
-    )
-    return states_point(point), inputs, mamba_align_step.Outputs(accepted=out.accepted, moves=out.moves)
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    found = post_update.views(update_point(point), update_part(point, None, out)[2])
-    names = ("ids", "pos", "lens", "starts", "last_index", "step")
-    return found | {name: getattr(out, name) for name in names} | _moves(point, out)
-
-
-def _moves(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {"moves": out.moves[: point.batch_size]} if with_states(point) else {}
-
-
-def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    """The references of the parts, each over what those before it wrote."""
-    written, found = make_outputs(point), {}
-
-    def of(module: Any, cut: Any) -> None:
-        for name, e in module.reference(*cut(point, x, written)[:2]).items():
-            getattr(written, name).copy_(e.value)
-            found[name] = e
-
-    of(post_update, update_part)
-    of(draft_inputs, drafter_part)
-    if with_states(point):
-        of(mamba_align_step, states_part)
-    return found
-
-
-def bytes_moved(point: Point, x: Inputs) -> int:
-    """That of the parts, without what one writes and another one reads, and row data once."""
-    written = {name: e.value for name, e in reference(point, x).items()}
-    out = Outputs(**(dict.fromkeys(Outputs.__dataclass_fields__) | written))
-    real = slots.num_real(point)
-    total = post_update.bytes_moved(*update_part(point, x, out)[:2])
-    # Of the drafter's rows: idx, starts, length, counts and last token are known.
-    total += draft_inputs.bytes_moved(*drafter_part(point, x, out)[:2]) - real * (8 + 4 + 4 + 4 + 4 + 8)
-    if with_states(point):
-        total += point.batch_size * (4 + 12)
-    return total
-
-
-operator = Operator(
-    name="step_epilogue",
+operator = Operator.of_module(
+    __name__,
     summary="what a sampled step leaves behind: counts, state of the slots, the drafter's first inputs, states to move",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

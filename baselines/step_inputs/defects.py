@@ -16,7 +16,6 @@ from harness.contract import Point, variant
     "step_inputs",
     defect="drafts inside the prompt are told by their placeholder, not by position (vLLM #54137)",
     skip=on_device,
-    waives="no_alloc",
 )
 def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, n = op_chain(point, x, out), x.num_logits
@@ -28,12 +27,7 @@ def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
     return launch
 
 
-@variant(
-    "step_inputs",
-    defect="rows past the batch keep the lengths of a larger step (xllm #1939)",
-    skip=on_device,
-    waives="no_alloc",
-)
+@variant("step_inputs", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", skip=on_device)
 def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, tail = op_chain(point, x, out), out.seq_lens[len(x.idx) :]
 
@@ -46,22 +40,14 @@ def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 @variant(
-    "step_inputs",
-    defect="boundaries of the host, stale under adaptive verification (vLLM #52795)",
-    skip=on_device,
-    waives="no_alloc",
+    "step_inputs", defect="boundaries of the host, stale under adaptive verification (vLLM #52795)", skip=on_device
 )
 def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     stale = {name: getattr(x, name).clone() for name in ("query_start_loc", "cu_num_logits")}
     return set_up(point, replace(x, **stale), out)
 
 
-@variant(
-    "step_inputs",
-    defect="drafts and the last token are written over prompt tokens (vLLM #45237)",
-    skip=on_device,
-    waives="no_alloc",
-)
+@variant("step_inputs", defect="drafts and the last token are written over prompt tokens (vLLM #45237)", skip=on_device)
 def prompt_overwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, prompt_lens_device=torch.zeros_like(x.prompt_lens)), out)
 
@@ -70,7 +56,6 @@ def prompt_overwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     "step_inputs",
     defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)",
     skip=on_device,
-    waives="no_alloc",
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return set_up(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)

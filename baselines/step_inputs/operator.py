@@ -238,18 +238,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     return read + 12 * tokens + 32 * logits + 4 * point.max_num_seqs
 
 
-operator = Operator(
-    name="step_inputs",
+operator = Operator.of_module(
+    __name__,
     summary="positions, lengths, input tokens and logit rows of a step, from the request slots",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

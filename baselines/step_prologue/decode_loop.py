@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from baselines.compute_slot_mappings.operator import operator as compute_slot_mappings
 from baselines.decode_step import decode_loop as decode_step
-from baselines.gather_block_tables.operator import operator as gather_block_tables
-from baselines.step_inputs.operator import operator as step_inputs
 from baselines.step_prologue.operator import (
+    PARTS,
     Inputs,
     Outputs,
     indexer_part,
     inputs_part,
-    inputs_point,
     operator,
-    part,
     slots_part,
     tables_part,
 )
 from baselines.workloads import request_slots as slots
 from baselines.workloads.engine_state import Consumed, EngineShape, EngineState, LoopBinding
-from harness.contract import Operator, Point
+from harness.contract import Point
 
 #: Outputs by token or logit row that the model or the sampler reads, and those that a state's layers read.
 BY_TOKEN = ("positions", "input_ids", "logits_indices", "expanded_idx", "expanded_pos", "drafted", "logit_positions")
@@ -160,56 +156,28 @@ BINDING = LoopBinding(
 
 # --- its parts, which stand in a stack one by one where no group holds states -----------------------------------------
 
-
-def point_of(whole: Operator, shape: EngineShape, of: Mapping[str, Any]) -> Point:
-    """The whole step's point. Raises ValueError where groups hold states."""
-    if shape.state_groups:
-        raise ValueError("groups of states take step_prologue and step_epilogue, not their parts one by one")
-    return whole.complete(of)
-
-
-def axes_of(single: Operator, point: Point) -> dict[str, Any]:
-    return {axis.name: point[axis.name] for axis in single.axes}
-
-
-def _inputs(cut: Callable[..., tuple]) -> Callable[[Point, EngineState], Any]:
-    """Of a part, as step_prologue gives them to it."""
-
-    def of_part(point: Point, state: EngineState) -> Any:
-        whole, nothing = operator.complete(axes(state.shape)), dict.fromkeys(Outputs.__dataclass_fields__)
-        handed = outputs(whole, state, Outputs(**nothing))
-        return cut(whole, inputs(whole, state), handed)[1]
-
-    return of_part
-
-
-STEP_INPUTS = LoopBinding(
-    operator="step_inputs",
-    axes=lambda shape: axes_of(step_inputs, inputs_point(point_of(operator, shape, axes(shape)))),
+STEP_INPUTS = PARTS.binding(
+    BINDING,
+    operator,
+    inputs_part,
     builds=lambda shape: ("seq_lens", *BY_TOKEN),
-    by_slot=True,
-    inputs=_inputs(inputs_part),
     outputs=outputs,
     consumed=lambda point, state, out: by_token(state, out),
 )
-GATHER_BLOCK_TABLES = LoopBinding(
-    operator="gather_block_tables",
-    axes=lambda shape: axes_of(gather_block_tables, part(gather_block_tables, point_of(operator, shape, axes(shape)))),
+GATHER_BLOCK_TABLES = PARTS.binding(
+    BINDING,
+    operator,
+    tables_part,
     needs=("seq_lens",),
     builds=tables,
-    by_slot=True,
-    inputs=_inputs(tables_part),
     outputs=lambda point, state, out: replace(out, target=state.slots.block_tables),
     consumed=lambda point, state, out: gathered(point, state, out.target),
 )
-COMPUTE_SLOT_MAPPINGS = LoopBinding(
-    operator="compute_slot_mappings",
-    axes=lambda shape: axes_of(
-        compute_slot_mappings, part(compute_slot_mappings, point_of(operator, shape, axes(shape)))
-    ),
+COMPUTE_SLOT_MAPPINGS = PARTS.binding(
+    BINDING,
+    operator,
+    slots_part,
     needs=("positions",),
     builds=mappings,
-    by_slot=True,
-    inputs=_inputs(slots_part),
     consumed=lambda point, state, out: mapped(out.slots),
 )

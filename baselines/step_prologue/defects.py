@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 
 from baselines.decode_step import chains as decode_step
-from baselines.step_prologue.chains import chains, on_device
-from baselines.step_prologue.operator import Inputs, Outputs, indexer_part, with_indexer
+from baselines.step_prologue.chains import CHAINS, on_device, op_chain
+from baselines.step_prologue.operator import PARTS, Inputs, Outputs, with_indexer
+from baselines.workloads.composition import in_sequence
 from harness.contract import Point, variant
 
 
@@ -29,41 +30,34 @@ def _several_groups(point: Point) -> str | None:
     "step_prologue",
     defect="the indexer gets the host's bound instead of the exact lengths (vllm-ascend #8914)",
     skip=_with_indexer,
-    waives="no_alloc",
 )
 def bounds_for_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    at, step, made = indexer_part(point, x, out)
-    bounds, parts = torch.empty_like(step.seq_lens), chains(point, x, out)[:-1]
-    indexer = decode_step.op_chain(at, replace(step, seq_lens=bounds), made)
+    def indexer(at: Point, step: decode_step.Inputs, made: decode_step.Outputs) -> Callable[[], None]:
+        bounds = torch.empty_like(step.seq_lens)
 
-    def launch() -> None:
-        for part in parts:
-            part()
-        bounds.copy_((step.seq_lens + point.next_n - 1).clamp(max=point.max_model_len) * (step.seq_lens > 0))
-        indexer()
+        def bound() -> None:
+            bounds.copy_((step.seq_lens + point.next_n - 1).clamp(max=point.max_model_len) * (step.seq_lens > 0))
 
-    return launch
+        return in_sequence(bound, decode_step.op_chain(at, replace(step, seq_lens=bounds), made))
+
+    return PARTS.sequence(*CHAINS[:-1], indexer)(point, x, out)
 
 
 @variant(
-    "step_prologue",
-    defect="boundaries of set-up, stale under adaptive verification (vLLM #52795)",
-    skip=on_device,
-    waives="no_alloc",
+    "step_prologue", defect="boundaries of set-up, stale under adaptive verification (vLLM #52795)", skip=on_device
 )
 def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     stale = replace(x, query_start_loc=x.query_start_loc.clone(), cu_num_logits=x.cu_num_logits.clone())
-    return decode_step.in_sequence(*chains(point, stale, out))
+    return op_chain(point, stale, out)
 
 
 @variant(
     "step_prologue",
     defect="further groups keep the slot mapping of the first one (like vLLM #34865)",
     skip=_several_groups,
-    waives="no_alloc",
 )
 def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain = decode_step.in_sequence(*chains(point, x, out))
+    chain = op_chain(point, x, out)
     others = out.slots[1 : point.num_groups - point.state_groups]
 
     def launch() -> None:
@@ -77,11 +71,10 @@ def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[
     "step_prologue",
     defect="padding rows write the states of the request in slot 0 (like vLLM #49757)",
     skip=_with_states,
-    waives="no_alloc",
 )
 def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slot -1 is clamped for the gather and never told apart again."""
-    chain, rows = decode_step.in_sequence(*chains(point, x, out)), point.batch_size
+    chain, rows = op_chain(point, x, out), point.batch_size
     states = x.tables[x.starts[point.num_groups - point.state_groups] :][: point.next_n]
 
     def launch() -> None:
@@ -96,10 +89,9 @@ def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[
     "step_prologue",
     defect="columns of states are counted in blocks of attention (vLLM #53142, #55507)",
     skip=_with_states,
-    waives="no_alloc",
 )
 def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows = decode_step.in_sequence(*chains(point, x, out)), point.batch_size
+    chain, rows = op_chain(point, x, out), point.batch_size
 
     def launch() -> None:
         chain()

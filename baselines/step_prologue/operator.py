@@ -23,7 +23,6 @@ for a hybrid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,9 +37,10 @@ from baselines.step_inputs import operator as step_inputs
 from baselines.step_prologue.cases import EDGE_CASES, SEQUENCES
 from baselines.workloads import axes
 from baselines.workloads import request_slots as slots
+from baselines.workloads.composition import Composition, Part, part_point
 from baselines.workloads.decode_batch import int32
 from baselines.workloads.mamba_steps import MAMBA_BLOCK_SIZE
-from harness.contract import HOST, Axis, Expected, Operator, Point, Rule
+from harness.contract import HOST, Axis, Operator, Point, Rule
 
 INDEXER = Axis(
     "indexer",
@@ -76,24 +76,23 @@ def with_indexer(point: Point) -> bool:
     return point.indexer != "none"
 
 
-def part(operator: Operator, point: Point, **changes: Any) -> Point:
+def _at(operator: Operator, point: Point, **changes: Any) -> Point:
     """The step's point as one of a part, with what the groups of several parts depend on."""
-    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
     groups = {name: point[name] for name in ("next_n", "mamba_block_size", "state_groups")}
-    return Point({**groups, **operator.complete({**own, **changes})})
+    return Point({**groups, **part_point(operator, point, **changes)})
 
 
 def indexer_point(point: Point) -> Point:
-    return part(decode_step.operator, point, decode_path="flatten" if point.indexer == "none" else point.indexer)
+    return _at(decode_step.operator, point, decode_path="flatten" if point.indexer == "none" else point.indexer)
 
 
 def inputs_point(point: Point) -> Point:
     """step_inputs has no padding rows."""
-    return part(step_inputs.operator, point, batch_size=slots.num_real(point))
+    return _at(step_inputs.operator, point, batch_size=slots.num_real(point))
 
 
 def states_point(point: Point) -> Point:
-    return part(mamba_align_step.operator, point, num_groups=point.state_groups, phase="before_forward")
+    return _at(mamba_align_step.operator, point, num_groups=point.state_groups, phase="before_forward")
 
 
 def _whole(single: Operator, point: Point) -> bool:
@@ -154,34 +153,64 @@ class Inputs:
     num_blocks_host: torch.Tensor | None = field(metadata=HOST, default=None)
 
 
-@dataclass(frozen=True)
-class Outputs:
-    seq_lens: torch.Tensor  # [R] int32, as all of step_inputs
-    positions: torch.Tensor
-    input_ids: torch.Tensor
-    next_prefill: torch.Tensor
-    logits_indices: torch.Tensor
-    expanded_idx: torch.Tensor
-    expanded_pos: torch.Tensor
-    drafted: torch.Tensor
-    logit_positions: torch.Tensor
-    block_tables: torch.Tensor  # flat int32, in batch order, laid out like the tables by slot
-    slots: torch.Tensor  # [G, max_num_batched_tokens] int64
-    accepted: torch.Tensor | None = None  # where state_groups > 0, as all of mamba_align_step
-    moves: torch.Tensor | None = None
-    columns: torch.Tensor | None = None
-    source_columns: torch.Tensor | None = None
-    source_offsets: torch.Tensor | None = None
-    batch_accepted: torch.Tensor | None = None
-    state_slots: torch.Tensor | None = None
-    mask: torch.Tensor | None = None
-    starts: torch.Tensor | None = None
-    lens: torch.Tensor | None = None  # where there is an indexer, as all of decode_step
-    decode_lens: torch.Tensor | None = None
-    expanded_block_table: torch.Tensor | None = None  # decode_step's block_table
-    schedule: torch.Tensor | None = None
-    tile_scheduler_metadata: torch.Tensor | None = None
-    num_splits: torch.Tensor | None = None
+def _state_tables(point: Point, flat: torch.Tensor) -> torch.Tensor:
+    """[state_groups, R, W]: the tables of the groups that hold states, which have one width and lie side by side."""
+    first = slots.table_starts(point)[point.num_groups - point.state_groups]
+    return flat[first:].view(point.state_groups, point.max_num_seqs, slots.group_widths(point)[-1])
+
+
+inputs_part = Part(
+    step_inputs,
+    inputs_point,
+    reads={
+        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "cu_num_logits": lambda point, x, out: x.cu_num_logits[: slots.num_real(point) + 1],
+    },
+)
+tables_part = Part(
+    gather_block_tables,
+    lambda point: _at(gather_block_tables.operator, point),
+    reads={
+        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "source": lambda point, x, out: x.tables,
+    },
+    writes={"target": "block_tables"},
+    shared=lambda point, x: 8 * slots.num_real(point),  # idx
+)
+#: Over the positions that step_inputs has written.
+slots_part = Part(
+    compute_slot_mappings,
+    lambda point: _at(compute_slot_mappings.operator, point),
+    shared=lambda point, x: 8 * point.batch_size + 4 * (point.batch_size + 1) + 8 * x.num_tokens,  # all but tables
+)
+#: Over the lengths and tables in batch order that step_inputs and gather_block_tables have written.
+states_part = Part(
+    mamba_align_step,
+    states_point,
+    lambda point: point.state_groups > 0,
+    reads={
+        "seq_lens": lambda point, x, out: out.seq_lens[: point.batch_size],
+        "slot_tables": lambda point, x, out: _state_tables(point, x.tables),
+        "batch_tables": lambda point, x, out: _state_tables(point, out.block_tables)[:, : point.batch_size],
+    },
+    shared=lambda point, x: 8 * point.batch_size,  # idx
+)
+#: Over the lengths and the first group's table in batch order.
+indexer_part = Part(
+    decode_step,
+    indexer_point,
+    with_indexer,
+    reads={
+        "seq_lens": lambda point, x, out: out.seq_lens[: point.batch_size],
+        "query_start_loc": lambda point, x, out: x.query_start_loc[: point.batch_size + 1],
+        "block_table": lambda point, x, out: slots.group_tables(point, out.block_tables)[0][: point.batch_size],
+        "num_decode_tokens": lambda point, x, out: x.num_tokens + point.token_padding,
+    },
+    writes={"block_table": "expanded_block_table"},
+    shared=lambda point, x: 4 * (2 * point.batch_size + 1),  # lengths and query starts
+)
+PARTS = Composition(inputs_part, tables_part, slots_part, states_part, indexer_part)
+Outputs = PARTS.Outputs
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -228,201 +257,15 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     )
 
 
-def make_outputs(point: Point) -> Outputs:
-    made = vars(step_inputs.make_outputs(inputs_point(point)))
-    made = made | {"slots": compute_slot_mappings.make_outputs(point).slots}
-    made |= {"block_tables": gather_block_tables.make_outputs(point).target}
-    if point.state_groups:
-        made |= vars(mamba_align_step.make_outputs(states_point(point)))
-    if with_indexer(point):
-        tables = vars(decode_step.make_outputs(indexer_point(point)))
-        made |= {**tables, "expanded_block_table": tables["block_table"]}
-        del made["block_table"]
-    return Outputs(**made)
+make_outputs, views = PARTS.make_outputs, PARTS.views
+reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
 
-
-# --- point, inputs and outputs for the variants of the parts ----------------------------------------------------------
-
-
-def inputs_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, step_inputs.Inputs, step_inputs.Outputs]:
-    real = slots.num_real(point)
-    return (
-        inputs_point(point),
-        step_inputs.Inputs(
-            idx=x.idx[:real],
-            query_start_loc=x.query_start_loc,
-            cu_num_logits=x.cu_num_logits[: real + 1],
-            num_computed=x.num_computed,
-            last=x.last,
-            draft=x.draft,
-            prompt_lens_device=x.prompt_lens_device,
-            all_ids_device=x.all_ids_device,
-            num_tokens=x.num_tokens,
-            num_logits=x.num_logits,
-            prompt_lens_host=x.prompt_lens_host,
-            all_ids_host=x.all_ids_host,
-        ),
-        step_inputs.Outputs(**{name: getattr(out, name) for name in step_inputs.Outputs.__dataclass_fields__}),
-    )
-
-
-def tables_part(
-    point: Point, x: Inputs, out: Outputs
-) -> tuple[Point, gather_block_tables.Inputs, gather_block_tables.Outputs]:
-    inputs = gather_block_tables.Inputs(
-        idx=x.idx[: slots.num_real(point)],
-        source=x.tables,
-        num_computed=x.num_computed,
-        starts=x.starts,
-        widths=x.widths,
-        block_sizes=x.block_sizes,
-        reach=x.reach,
-        num_blocks_device=x.num_blocks_device,
-        num_blocks_host=x.num_blocks_host,
-    )
-    outputs = gather_block_tables.Outputs(out.block_tables)
-    return part(gather_block_tables.operator, point), inputs, outputs
-
-
-def slots_part(
-    point: Point, x: Inputs, out: Outputs
-) -> tuple[Point, compute_slot_mappings.Inputs, compute_slot_mappings.Outputs]:
-    """Over the positions that step_inputs has written before."""
-    inputs = compute_slot_mappings.Inputs(
-        idx=x.idx,
-        query_start_loc=x.query_start_loc,
-        positions=out.positions,
-        tables=x.tables,
-        starts=x.starts,
-        widths=x.widths,
-        block_sizes=x.block_sizes,
-        enabled=x.enabled,
-        sharded=x.sharded,
-        num_tokens=x.num_tokens,
-    )
-    return part(compute_slot_mappings.operator, point), inputs, compute_slot_mappings.Outputs(out.slots)
-
-
-def _states_of(point: Point, flat: torch.Tensor) -> torch.Tensor:
-    """[state_groups, R, W]: the tables of the groups that hold states, which have one width and lie side by side."""
-    first = slots.table_starts(point)[point.num_groups - point.state_groups]
-    return flat[first:].view(point.state_groups, point.max_num_seqs, slots.group_widths(point)[-1])
-
-
-def states_part(
-    point: Point, x: Inputs, out: Outputs
-) -> tuple[Point, mamba_align_step.Inputs, mamba_align_step.Outputs]:
-    """Over the lengths and tables in batch order that step_inputs and gather_block_tables have written before."""
-    inputs = mamba_align_step.Inputs(
-        idx=x.idx,
-        num_computed=x.num_computed,
-        columns_before=x.columns_before,
-        accepted_before=x.accepted_before,
-        query_start_loc=x.query_start_loc,
-        seq_lens=out.seq_lens[: point.batch_size],
-        slot_tables=_states_of(point, x.tables),
-        batch_tables=_states_of(point, out.block_tables)[:, : point.batch_size],
-    )
-    names = mamba_align_step.Outputs.__dataclass_fields__
-    return states_point(point), inputs, mamba_align_step.Outputs(**{name: getattr(out, name) for name in names})
-
-
-def indexer_part(point: Point, x: Inputs, out: Outputs) -> tuple[Point, decode_step.Inputs, decode_step.Outputs]:
-    """Over the lengths and the first group's table in batch order that two parts have written before."""
-    rows = point.batch_size
-    inputs = decode_step.Inputs(
-        seq_lens=out.seq_lens[:rows],
-        query_start_loc=x.query_start_loc[: rows + 1],
-        block_table=slots.group_tables(point, out.block_tables)[0][:rows],
-        query_start_loc_cpu=x.query_start_loc_cpu,
-        num_decode_tokens=x.num_tokens + point.token_padding,
-    )
-    names = [name for name in decode_step.Outputs.__dataclass_fields__ if name != "block_table"]
-    outputs = {name: getattr(out, name) for name in names} | {"block_table": out.expanded_block_table}
-    return indexer_point(point), inputs, decode_step.Outputs(**outputs)
-
-
-def _composed(point: Point, of: Any) -> dict[str, Any]:
-    """``of(module, part)`` of every part that the point has, by the names of the step's outputs."""
-    found = dict(of(step_inputs, inputs_part))
-    found |= {
-        f"block_tables{name.removeprefix('target')}": v for name, v in of(gather_block_tables, tables_part).items()
-    }
-    found |= of(compute_slot_mappings, slots_part)
-    if point.state_groups:
-        found |= of(mamba_align_step, states_part)
-    if with_indexer(point):
-        tables = dict(of(decode_step, indexer_part))
-        if "block_table" in tables:
-            tables["expanded_block_table"] = tables.pop("block_table")
-        found |= tables
-    return found
-
-
-def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    points = {
-        "step_inputs": inputs_point,
-        "mamba_align_step": states_point,
-        "decode_step": indexer_point,
-    }
-
-    def of(module: Any, cut: Any) -> Mapping[str, torch.Tensor]:
-        name = module.operator.name
-        at = points[name](point) if name in points else part(module.operator, point)
-        fields = {n: getattr(out, n, None) for n in module.Outputs.__dataclass_fields__}
-        if name == "gather_block_tables":
-            fields = {"target": out.block_tables}
-        elif name == "decode_step":
-            fields["block_table"] = out.expanded_block_table
-        return module.views(at, module.Outputs(**fields))
-
-    return _composed(point, of)
-
-
-def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
-    """The references of the parts, each over what those before it wrote."""
-    written = make_outputs(point)
-
-    def of(module: Any, cut: Any) -> Mapping[str, Expected]:
-        expected = module.reference(*cut(point, x, written)[:2])
-        for name, e in expected.items():
-            own = {"gather_block_tables": "block_tables", "decode_step": "expanded_block_table"}
-            own = own.get(module.operator.name, name) if name in ("target", "block_table") else name
-            getattr(written, own).copy_(e.value)
-        return expected
-
-    return _composed(point, of)
-
-
-def bytes_moved(point: Point, x: Inputs) -> int:
-    """That of the parts, without what one writes and another one reads."""
-    expected = {name: e.value for name, e in reference(point, x).items()}
-    out = Outputs(**expected)
-    rows = point.batch_size
-    total = step_inputs.bytes_moved(*inputs_part(point, x, out)[:2])
-    total += gather_block_tables.bytes_moved(*tables_part(point, x, out)[:2]) - 8 * slots.num_real(point)
-    total += compute_slot_mappings.bytes_moved(*slots_part(point, x, out)[:2])
-    total -= 8 * rows + 4 * (rows + 1) + 8 * x.num_tokens
-    if point.state_groups:
-        total += mamba_align_step.bytes_moved(*states_part(point, x, out)[:2]) - 8 * rows
-    if with_indexer(point):
-        total += decode_step.bytes_moved(*indexer_part(point, x, out)[:2]) - 4 * (2 * rows + 1)
-    return total
-
-
-operator = Operator(
-    name="step_prologue",
+operator = Operator.of_module(
+    __name__,
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
-    axes=AXES,
-    make_inputs=make_inputs,
-    make_outputs=make_outputs,
-    views=views,
     indices={"slots": ("g", "t")},
-    reference=reference,
-    bytes_moved=bytes_moved,
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,
-    rules=RULES,
     redundant=slots.redundant,
 )

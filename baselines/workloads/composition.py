@@ -1,0 +1,165 @@
+"""Operators that are made of others: a composed operator is a list of parts and of what they share.
+
+Outputs, views, reference and least traffic of the whole follow from the list, and so do sequences of variants of the
+parts and the bindings of single parts to a decode loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, make_dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from baselines.workloads.engine_state import EngineShape, EngineState, LoopBinding
+from harness.contract import Expected, Operator, Point
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Sets up a variant of a part, or of the whole: (point, inputs, outputs) -> launch.
+Setup = Callable[[Point, Any, Any], Callable[[], Any]]
+
+
+def in_sequence(*launches: Callable[[], Any]) -> Callable[[], None]:
+    def launch() -> None:
+        for part in launches:
+            part()
+
+    return launch
+
+
+def with_inputs(variant: Setup, change: Callable[[Any], Any]) -> Setup:
+    """The variant on other inputs: ``change`` makes them of those that it would get."""
+    return lambda point, x, out: variant(point, change(x), out)
+
+
+def part_point(operator: Operator, point: Point, **changes: Any) -> Point:
+    """The whole's point as one of a part: its value of every axis that both have."""
+    own = {axis.name: point[axis.name] for axis in operator.axes if axis.name in point}
+    return operator.complete({**own, **changes})
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator as part of a composed one, the whole. Called with the whole's point, inputs and outputs it returns
+    those of the part; tensors are shared.
+
+    module:  baselines.<operator>.operator.
+    at:      (the whole's point) -> the part's.
+    applies: (the whole's point) -> whether the whole has this part there.
+    reads:   field of the part's Inputs -> (point, x, out) -> its value. A field that is not named here has the value of
+             its namesake in the whole's inputs or, where an earlier part writes it, outputs; None if neither has it.
+    writes:  field of the part's Outputs -> that of the whole's, or None if the whole has no such output. Fields not
+             named here have one name in both.
+    shared:  (point, x) -> bytes of the part's least traffic that other parts move as well.
+    """
+
+    module: ModuleType
+    at: Callable[[Point], Point]
+    applies: Callable[[Point], bool] = lambda point: True
+    reads: Mapping[str, Callable[[Point, Any, Any], Any]] = field(default_factory=dict)
+    writes: Mapping[str, str | None] = field(default_factory=dict)
+    shared: Callable[[Point, Any], int] = lambda point, x: 0
+
+    def __call__(self, point: Point, x: Any, out: Any) -> tuple[Point, Any, Any]:
+        made = {}
+        for name in self.module.Inputs.__dataclass_fields__:
+            value = self.reads.get(name, lambda p, x, out, n=name: getattr(x, n, getattr(out, n, None)))
+            made[name] = value(point, x, out)
+        return self.at(point), self.module.Inputs(**made), self.outputs(out)
+
+    @property
+    def operator(self) -> Operator:
+        return self.module.operator
+
+    @property
+    def output_fields(self) -> dict[str, Field]:
+        """Name in the whole's outputs -> the field of the part's."""
+        names = {f: self.writes.get(f.name, f.name) for f in fields(self.module.Outputs)}
+        return {name: f for f, name in names.items() if name is not None}
+
+    def outputs(self, out: Any) -> Any:
+        named = {f.name: getattr(out, name) for name, f in self.output_fields.items()}
+        return self.module.Outputs(**dict.fromkeys(self.module.Outputs.__dataclass_fields__) | named)
+
+    def renamed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs, or views, of the part by their names in the whole."""
+        return {self.writes.get(name, name): value for name, value in values.items()}
+
+
+class Composition:
+    """Parts in the order in which an engine launches them: each reads what those before it have written."""
+
+    def __init__(self, *parts: Part) -> None:
+        self.parts = parts
+
+    @cached_property
+    def Outputs(self) -> type:
+        """The outputs of all parts; None where a part does not apply, or has no use for it."""
+        all_fields = {name: f for part in self.parts for name, f in part.output_fields.items()}
+        declared = [(name, f.type, field(default=None, metadata=f.metadata)) for name, f in all_fields.items()]
+        return make_dataclass("Outputs", declared, frozen=True)
+
+    def parts_at(self, point: Point) -> list[Part]:
+        return [part for part in self.parts if part.applies(point)]
+
+    def make_outputs(self, point: Point) -> Any:
+        made: dict[str, Any] = {}
+        for part in self.parts_at(point):
+            made |= part.renamed(vars(part.module.make_outputs(part.at(point))))
+        return self.Outputs(**{name: buffer for name, buffer in made.items() if name is not None})
+
+    def views(self, point: Point, out: Any) -> dict[str, Tensor]:
+        seen: dict[str, Tensor] = {}
+        for part in self.parts_at(point):
+            seen |= part.renamed(part.module.views(part.at(point), part.outputs(out)))
+        return seen
+
+    def reference(self, point: Point, x: Any) -> Mapping[str, Expected]:
+        """The references of the parts, each over what those before it have written."""
+        return self._run(point, x)[0]
+
+    def bytes_moved(self, point: Point, x: Any) -> int:
+        """That of the parts, less what several of them read, or one writes and another reads."""
+        _, out = self._run(point, x)
+        moved = [part.module.bytes_moved(*part(point, x, out)[:2]) for part in self.parts_at(point)]
+        return sum(moved) - sum(part.shared(point, x) for part in self.parts_at(point))
+
+    def _run(self, point: Point, x: Any) -> tuple[dict[str, Expected], Any]:
+        out, expected = self.make_outputs(point), {}
+        for part in self.parts_at(point):
+            made = part.renamed(part.module.reference(*part(point, x, out)[:2]))
+            for name, e in made.items():
+                getattr(out, name).copy_(e.value)
+            expected |= made
+        return expected, out
+
+    def sequence(self, *setups: Setup | None) -> Setup:
+        """Sets up one variant for each part, in order, and launches them one after another."""
+
+        def setup(point: Point, x: Any, out: Any) -> Callable[[], None]:
+            pairs = zip(self.parts, setups, strict=True)
+            return in_sequence(*(variant(*part(point, x, out)) for part, variant in pairs if part.applies(point)))
+
+        return setup
+
+    def binding(self, whole: LoopBinding, operator: Operator, part: Part, **own: Any) -> LoopBinding:
+        """One part alone in a stack, on the tensors that the whole would give it. operator: the whole."""
+
+        def whole_point(shape: EngineShape) -> Point:
+            if shape.state_groups:
+                raise ValueError("groups of states take step_prologue and step_epilogue, not their parts one by one")
+            return operator.complete(whole.axes(shape))
+
+        def inputs(point: Point, state: EngineState) -> Any:
+            at = whole_point(state.shape)
+            return part(at, whole.inputs(at, state), whole.outputs(at, state, self.Outputs()))[1]
+
+        def axes(shape: EngineShape) -> Mapping[str, Any]:
+            at = part.at(whole_point(shape))
+            return {axis.name: at[axis.name] for axis in part.operator.axes}
+
+        settings = {"turn": whole.turn, "by_slot": whole.by_slot} | own
+        return LoopBinding(operator=part.operator.name, axes=axes, inputs=inputs, **settings)
