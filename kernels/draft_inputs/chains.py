@@ -15,7 +15,7 @@ CHUNK = 1024
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
-def _first_rows(
+def draft_inputs_first_rows_kernel(
     query_start_loc,
     seq_lens,
     num_rejected,
@@ -65,7 +65,7 @@ def _first_rows(
 
 
 @triton.jit(do_not_specialize=["rows", "capacity", "k", "most"])
-def _second_rows(
+def draft_inputs_second_rows_kernel(
     seq_lens,
     num_rejected,
     pos_before,
@@ -98,7 +98,7 @@ def _second_rows(
 
 
 @triton.jit(do_not_specialize=["k", "most", "hidden_size"])
-def _later_rows(
+def draft_inputs_later_rows_kernel(
     step,
     sampled,
     pos_before,
@@ -140,7 +140,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     if point.draft_pass == "first":
 
         def launch() -> None:
-            _first_rows[(rows + 1,)](
+            draft_inputs_first_rows_kernel[(rows + 1,)](
                 x.query_start_loc,
                 x.seq_lens,
                 x.num_rejected,
@@ -164,7 +164,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     elif point.draft_pass == "second":
 
         def launch() -> None:
-            _second_rows[(rows + 1,)](
+            draft_inputs_second_rows_kernel[(rows + 1,)](
                 x.seq_lens,
                 x.num_rejected,
                 x.pos_before,
@@ -185,7 +185,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     else:
 
         def launch() -> None:
-            _later_rows[(rows,)](
+            draft_inputs_later_rows_kernel[(rows,)](
                 x.step,
                 x.sampled,
                 x.pos_before,

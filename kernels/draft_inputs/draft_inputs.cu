@@ -1,7 +1,7 @@
 // draft_inputs, one launch per pass of the drafter.
 //
-// first_pass: a warp per row shifts its tokens; the threads of the grid also clear the tails behind the last row.
-// second_pass: a thread per entry of the R + 1 boundaries. later_pass: a block per row and strip of its hidden values.
+// First pass: a warp per row shifts its tokens; the threads of the grid also clear the tails behind the last row.
+// Second pass: a thread per entry of the R + 1 boundaries. Later passes: a block per row and strip of its hidden values.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
 // Predicted: 1.22, 1.07 and 1.80, the floor:
@@ -19,47 +19,42 @@
 
 constexpr int THREADS = 128;
 
-extern "C" __global__ void __launch_bounds__(THREADS) first_pass(
-    const int* __restrict__ query_start_loc, const int* __restrict__ seq_lens, const int* __restrict__ num_rejected,
-    const int* __restrict__ target_ids, const long long* __restrict__ target_pos, const long long* __restrict__ idx,
-    const int* __restrict__ num_sampled, const long long* __restrict__ last, const int* __restrict__ next_prefill,
-    int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts,
-    long long* __restrict__ last_index, long long* __restrict__ step, int rows, int capacity) {
+using namespace draft_inputs;
+
+extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    const int last_end = load(query_start_loc + rows);
-    if (b < rows) {
-        const int start = load(query_start_loc + b), end = load(query_start_loc + b + 1);
-        const int kept = end - start - load(num_rejected + b), sampled = load(num_sampled + b), length = load(seq_lens + b);
-        const long long s = load(idx + b);
-        const draft_inputs::Shifted first =
-            draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, kept, target_ids, target_pos);
-        const int newest = (int)load(last + s), prompt_token = load(next_prefill + s);
-        draft_inputs::shift_row(
-            b, lane, blockIdx.y, gridDim.y, start, kept, sampled > 0 ? newest : prompt_token, length, first, target_ids,
-            target_pos, ids, pos, lens, starts, last_index);
+    const int last_end = load(x.query_start_loc + n.num_reqs);
+    if (b < n.num_reqs) {
+        const int start = load(x.query_start_loc + b), end = load(x.query_start_loc + b + 1);
+        const int kept = end - start - load(x.num_rejected + b), sampled = load(x.num_sampled + b);
+        const int length = load(x.seq_lens + b);
+        const long long s = load(x.idx + b);
+        const Shifted first = load_shifted(start, blockIdx.y * 32 + lane, kept, x);
+        const int newest = (int)load(x.last + s), prompt_token = load(x.next_prefill + s);
+        const int token = sampled > 0 ? newest : prompt_token;
+        shift_row(b, lane, blockIdx.y, gridDim.y, start, kept, token, length, first, x, out);
     }
     // After the row, whose chain of loads is longer.
-    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, rows, capacity, last_end, lens, starts, last_index, step);
+    if (blockIdx.y == 0) clear_tails(thread, last_end, out, n);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) second_pass(
-    const int* __restrict__ seq_lens, const int* __restrict__ num_rejected, const long long* __restrict__ pos_before,
-    const long long* __restrict__ drafts, int* __restrict__ ids, long long* __restrict__ pos, int* __restrict__ lens,
-    int* __restrict__ starts, long long* __restrict__ src, int rows, int capacity, int k, int most, int advance) {
+extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_second_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
-    if (b > capacity) return;
-    starts[b] = min(b, rows);
-    if (b == capacity) return;
-    if (b >= rows) {
-        lens[b] = 0;
+    if (b > n.max_num_seqs) return;
+    out.starts[b] = min(b, n.num_reqs);
+    if (b == n.max_num_seqs) return;
+    if (b >= n.num_reqs) {
+        out.lens[b] = 0;
         return;
     }
-    const long long p = pos_before[b];
-    const int length = seq_lens[b] - num_rejected[b];
-    ids[b] = (int)drafts[(long long)b * k];
-    src[b] = p + 2;
-    pos[b] = advance ? min(p + 1, (long long)most - 1) : p;
-    lens[b] = advance ? min(length, most - 1) + 1 : length;
+    const long long p = __ldg(x.pos_before + b);
+    const int length = __ldg(x.seq_lens + b) - __ldg(x.num_rejected + b);
+    out.ids[b] = (int)__ldg(x.drafts + (long long)b * n.k);
+    out.src[b] = p + 2;
+    out.pos[b] = advance ? min(p + 1, (long long)n.max_model_len - 1) : p;
+    out.lens[b] = advance ? min(length, n.max_model_len - 1) + 1 : length;
 }
 
 template <int VECTOR>
@@ -73,35 +68,32 @@ struct Vector<1> {
     using type = short;
 };
 
-#define LATER_PARAMETERS                                                                                                  \
-    const long long *__restrict__ step, const long long *__restrict__ sampled, const long long *pos_before,               \
-        const long long *src_before, const int *lens_before, const short *__restrict__ hidden_before,                     \
-        int *__restrict__ ids, long long *pos, int *lens, long long *src, long long *__restrict__ drafts,                 \
-        short *__restrict__ hidden, int k, int most, int hidden_size, int advance
-#define LATER_ARGUMENTS                                                                                                   \
-    step, sampled, pos_before, src_before, lens_before, hidden_before, ids, pos, lens, src, drafts, hidden, k, most,      \
-        hidden_size, advance
-
 template <int VECTOR>
-__device__ __forceinline__ void later(LATER_PARAMETERS) {
+__device__ __forceinline__ void later(const Inputs& x, const Outputs& out, const Sizes& n, int advance) {
     using Values = typename Vector<VECTOR>::type;
     const int b = blockIdx.x, strip = blockIdx.y;
-    const long long done = *step;
+    const long long done = __ldg(x.step);
     if (strip == 0 && threadIdx.x == 0) {
-        const long long token = sampled[b];
-        drafts[(long long)b * k + done] = token;
-        if (done < k - 1) {
-            ids[b] = (int)token;
-            src[b] = src_before[b] + 1;
-            pos[b] = advance ? min(pos_before[b] + 1, (long long)most - 1) : pos_before[b];
-            lens[b] = advance ? min(lens_before[b], most - 1) + 1 : lens_before[b];
+        const long long token = __ldg(x.sampled + b);
+        out.drafts[(long long)b * n.k + done] = token;
+        if (done < n.k - 1) {
+            out.ids[b] = (int)token;
+            out.src[b] = x.src_before[b] + 1;
+            out.pos[b] = advance ? min(x.pos_before[b] + 1, (long long)n.max_model_len - 1) : x.pos_before[b];
+            out.lens[b] = advance ? min(x.lens_before[b], n.max_model_len - 1) + 1 : x.lens_before[b];
         }
     }
-    if (done >= k - 1) return;
-    const Values* from = reinterpret_cast<const Values*>(hidden_before + (long long)b * hidden_size);
-    Values* to = reinterpret_cast<Values*>(hidden + (long long)b * hidden_size);
-    for (int h = strip * THREADS + threadIdx.x; h < hidden_size / VECTOR; h += gridDim.y * THREADS) to[h] = from[h];
+    if (done >= n.k - 1) return;
+    const Values* from = reinterpret_cast<const Values*>(x.hidden_before + (long long)b * n.hidden_size);
+    Values* to = reinterpret_cast<Values*>(out.hidden + (long long)b * n.hidden_size);
+    for (int h = strip * THREADS + threadIdx.x; h < n.hidden_size / VECTOR; h += gridDim.y * THREADS) to[h] = __ldg(from + h);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) later_pass_vec8(LATER_PARAMETERS) { later<8>(LATER_ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) later_pass_vec1(LATER_PARAMETERS) { later<1>(LATER_ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec8(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
+    later<8>(x, out, n, advance);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec1(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
+    later<1>(x, out, n, advance);
+}

@@ -6,14 +6,54 @@
 
 namespace draft_inputs {
 
+struct Inputs {
+    const int* query_start_loc;
+    const int* seq_lens;
+    const int* num_rejected;
+    const long long* step;
+    const int* target_ids;
+    const long long* target_pos;
+    const long long* idx;
+    const int* num_sampled;
+    const long long* last;
+    const int* next_prefill;
+    const long long* drafts;
+    const long long* sampled;
+    const long long* pos_before;
+    const long long* src_before;
+    const int* lens_before;
+    const short* hidden_before;
+    int num_tokens;
+};
+
+struct Outputs {
+    int* ids;
+    long long* pos;
+    int* lens;
+    int* starts;
+    long long* last_index;
+    long long* step;
+    long long* src;
+    long long* drafts;
+    short* hidden;
+};
+
+struct Sizes {
+    int num_reqs, max_num_seqs, k, max_model_len, hidden_size;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
 // Behind the last row, which ends with token `end`. thread: index in all threads of the launch.
-__device__ __forceinline__ void clear_tails(
-    int thread, int rows, int capacity, int end, int* __restrict__ lens, int* __restrict__ starts,
-    long long* __restrict__ last_index, long long* __restrict__ step) {
-    const int past = rows + thread;
-    if (past < capacity) lens[past] = 0, last_index[past] = 0;
-    if (past <= capacity) starts[past] = end;
-    if (thread == 0) *step = 0;
+__device__ __forceinline__ void clear_tails(int thread, int end, const Outputs& out, const Sizes& n) {
+    const int past = n.num_reqs + thread;
+    if (past < n.max_num_seqs) out.lens[past] = 0, out.last_index[past] = 0;
+    if (past <= n.max_num_seqs) out.starts[past] = end;
+    if (thread == 0) *out.step = 0;
 }
 
 // What the first pass stores for token j of a row: its position, and the id of the token behind it.
@@ -22,11 +62,10 @@ struct Shifted {
     int id;
 };
 
-__device__ __forceinline__ Shifted load_shifted(
-    int start, int j, int tokens, const int* __restrict__ target_ids, const long long* __restrict__ target_pos) {
+__device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, const Inputs& x) {
     Shifted shifted{};
-    if (j < tokens) shifted.position = load(target_pos + start + j);
-    if (j < tokens - 1) shifted.id = load(target_ids + start + j + 1);
+    if (j < tokens) shifted.position = load(x.target_pos + start + j);
+    if (j < tokens - 1) shifted.id = load(x.target_ids + start + j + 1);
     return shifted;
 }
 
@@ -34,21 +73,20 @@ __device__ __forceinline__ Shifted load_shifted(
 // many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by the
 // caller, perhaps before it knows how many are kept.
 __device__ __forceinline__ void shift_row(
-    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first,
-    const int* __restrict__ target_ids, const long long* __restrict__ target_pos, int* __restrict__ ids,
-    long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index) {
+    int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first, const Inputs& x,
+    const Outputs& out) {
     Shifted now = first;
 #pragma unroll 1
     for (int j = strip * 32 + lane; j < kept; j += strips * 32) {
-        if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, target_ids, target_pos);
-        if (j < kept - 1) ids[start + j] = now.id;
-        pos[start + j] = now.position;
+        if (j >= (strip + 1) * 32) now = load_shifted(start, j, kept, x);
+        if (j < kept - 1) out.ids[start + j] = now.id;
+        out.pos[start + j] = now.position;
     }
     if (strip == 0 && lane == 0) {
-        ids[start + kept - 1] = token;
-        last_index[b] = start + kept - 1;
-        lens[b] = length;
-        starts[b] = start;
+        out.ids[start + kept - 1] = token;
+        out.last_index[b] = start + kept - 1;
+        out.lens[b] = length;
+        out.starts[b] = start;
     }
 }
 

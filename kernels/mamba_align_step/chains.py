@@ -19,7 +19,7 @@ BLOCK = 256
 
 
 @triton.jit(do_not_specialize=["rows", "block_size"])
-def _columns(
+def columns_kernel(
     idx,
     num_computed,
     columns_before,
@@ -48,7 +48,7 @@ def _columns(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _moves(idx, columns, source_columns, source_offsets, moves, rows, BLOCK: tl.constexpr):
+def moves_kernel(idx, columns, source_columns, source_offsets, moves, rows, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx + b, mask=b < rows, other=-1)
     live = s >= 0
@@ -59,14 +59,14 @@ def _moves(idx, columns, source_columns, source_offsets, moves, rows, BLOCK: tl.
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _gather_counts(idx, accepted, batch_accepted, rows, BLOCK: tl.constexpr):
+def gather_counts_kernel(idx, accepted, batch_accepted, rows, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx + b, mask=b < rows, other=-1)
     tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < rows)
 
 
 @triton.jit(do_not_specialize=["group_stride", "capacity", "width", "slots_per_row", "block_size"])
-def _state_slots(
+def state_slots_kernel(
     seq_lens,
     batch_tables,
     state_slots,
@@ -86,14 +86,16 @@ def _state_slots(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _mask(idx, mask, rows, BLOCK: tl.constexpr):
+def mask_kernel(idx, mask, rows, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx + b, mask=b < rows, other=-1)
     tl.store(mask + b, (s >= 0).to(tl.uint8), mask=b < rows)
 
 
 @triton.jit(do_not_specialize=["rows", "block_size"])
-def _freeze(idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr):
+def freeze_kernel(
+    idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr
+):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx + b, mask=b < rows, other=-1)
     live = s >= 0
@@ -114,7 +116,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
         def launch() -> None:
             snapshot.copy_(x.accepted_before)
-            _freeze[grid](
+            freeze_kernel[grid](
                 x.idx, x.num_computed, x.columns_before, snapshot, out.accepted, out.moves, rows, size, BLOCK=BLOCK
             )
 
@@ -123,7 +125,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     slots = triton.next_power_of_2(point.next_n)
 
     def launch() -> None:
-        _columns[grid](
+        columns_kernel[grid](
             x.idx,
             x.num_computed,
             x.columns_before,
@@ -137,9 +139,11 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             size,
             BLOCK=BLOCK,
         )
-        _moves[grid](x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK)
-        _gather_counts[grid](x.idx, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
-        _state_slots[(rows, point.num_groups)](
+        moves_kernel[grid](
+            x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK
+        )
+        gather_counts_kernel[grid](x.idx, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
+        state_slots_kernel[(rows, point.num_groups)](
             x.seq_lens,
             x.batch_tables,
             out.state_slots,
@@ -151,7 +155,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             SLOTS=slots,
             num_warps=1,
         )
-        _mask[grid](x.idx, mask, rows, BLOCK=BLOCK)
+        mask_kernel[grid](x.idx, mask, rows, BLOCK=BLOCK)
         starts.copy_(source)
 
     return launch

@@ -9,6 +9,40 @@ namespace mamba_align_step {
 // Threads of a row before the forward pass.
 constexpr int LANES = 8;
 
+struct Inputs {
+    const long long* idx;
+    const int* num_computed;
+    const int* columns_before;
+    const int* accepted_before;
+    const int* query_start_loc;
+    const int* seq_lens;
+    const int* slot_tables;
+    const int* batch_tables;
+};
+
+struct Outputs {
+    int* accepted;
+    int* moves;
+    int* columns;
+    int* source_columns;
+    int* source_offsets;
+    int* batch_accepted;
+    int* state_slots;
+    bool* mask;
+    int* starts;
+};
+
+// width: columns of a table. slots_per_row: state slots of a row, 1 + k. block_size: tokens of a state.
+struct Sizes {
+    int num_reqs_padded, max_num_seqs, width, slots_per_row, num_groups, block_size;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
 __device__ __forceinline__ void store_move(int* moves, int b, bool moved, int from, int to, int shift) {
     moves[3 * b] = moved ? from : -1;
     moves[3 * b + 1] = moved ? to : -1;
@@ -16,45 +50,43 @@ __device__ __forceinline__ void store_move(int* moves, int b, bool moved, int fr
 }
 
 // thread: index in all threads of the part.
-__device__ __forceinline__ void before_forward(
-    int thread, const long long* __restrict__ idx, const int* __restrict__ num_computed, const int* columns_before,
-    const int* accepted_before, const int* __restrict__ query_start_loc, const int* __restrict__ slot_tables,
-    int* accepted, int* __restrict__ moves, int* columns, int* __restrict__ source_columns,
-    int* __restrict__ source_offsets, int* __restrict__ batch_accepted, int* __restrict__ state_slots,
-    bool* __restrict__ mask, int* __restrict__ starts, int rows, int capacity, int width, int slots_per_row, int groups,
-    int block_size) {
-    const int b = thread / LANES, lane = thread % LANES;
-    if (b >= rows) return;
-    const long long s = load(idx + b), slot = max(s, 0ll);
-    const int start = load(query_start_loc + b), end = load(query_start_loc + b + 1);
-    const int computed = load(num_computed + slot), column = load(columns_before + slot), before = load(accepted_before + slot);
+__device__ __forceinline__ void before_forward(int thread, const Inputs& x, const Outputs& out, const Sizes& n) {
+    const int b = thread / LANES, lane = thread % LANES, entries = n.num_groups * n.slots_per_row;
+    if (b >= n.num_reqs_padded) return;
+    const long long s = load(x.idx + b), slot = max(s, 0ll);
+    const int start = load(x.query_start_loc + b), end = load(x.query_start_loc + b + 1);
+    const int computed = load(x.num_computed + slot), column = load(x.columns_before + slot);
+    const int before = load(x.accepted_before + slot);
     const bool live = s >= 0;
-    const int new_column = live ? (computed + end - start - 1) / block_size : 0, old = live ? column : -1;
+    const int new_column = live ? (computed + end - start - 1) / n.block_size : 0, old = live ? column : -1;
     int count = live ? before : 1, entry = 0;
     // The first entry is loaded before anything is stored.
     const int first = max(new_column, 0);
-    if (live && lane < groups * slots_per_row)
-        entry = load(slot_tables + ((long long)(lane / slots_per_row) * capacity + s) * width + first + lane % slots_per_row);
+    if (live && lane < entries) {
+        const long long row = (long long)(lane / n.slots_per_row) * n.max_num_seqs + s;
+        entry = load(x.slot_tables + row * n.width + first + lane % n.slots_per_row);
+    }
     if (lane == 0) {
         const bool crosses = old >= 0 && old != new_column;
         if (live) {
-            source_columns[s] = old;
-            source_offsets[s] = max(count - 1, 0);
-            columns[s] = new_column;
+            out.source_columns[s] = old;
+            out.source_offsets[s] = max(count - 1, 0);
+            out.columns[s] = new_column;
         }
-        store_move(moves, b, crosses, old, new_column, max(count - 1, 0));
+        store_move(out.moves, b, crosses, old, new_column, max(count - 1, 0));
         if (crosses) count = 1;
-        if (live) accepted[s] = count;
-        batch_accepted[b] = count;
-        mask[b] = live;
-        starts[b] = start;
-        if (b == rows - 1) starts[rows] = end;
+        if (live) out.accepted[s] = count;
+        out.batch_accepted[b] = count;
+        out.mask[b] = live;
+        out.starts[b] = start;
+        if (b == n.num_reqs_padded - 1) out.starts[n.num_reqs_padded] = end;
     }
 #pragma unroll 1
-    for (int i = lane; i < groups * slots_per_row; i += LANES) {
-        const int g = i / slots_per_row, j = i % slots_per_row;
-        state_slots[((long long)g * capacity + b) * slots_per_row + j] =
-            i == lane ? entry : live ? slot_tables[((long long)g * capacity + s) * width + first + j] : 0;
+    for (int i = lane; i < entries; i += LANES) {
+        const int g = i / n.slots_per_row, j = i % n.slots_per_row;
+        const long long table = (long long)g * n.max_num_seqs;
+        out.state_slots[(table + b) * n.slots_per_row + j] =
+            i == lane ? entry : live ? __ldg(x.slot_tables + (table + s) * n.width + first + j) : 0;
     }
 }
 

@@ -40,6 +40,12 @@ struct Sizes {
     int num_reqs_padded, tokens_stride, k, history_len, vocab_size;
 };
 
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
 // What a row has become: its slot, tokens produced, drafts rejected, and tokens computed; all 0 behind slot -1.
 struct Row {
     long long s;

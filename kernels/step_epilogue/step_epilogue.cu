@@ -2,8 +2,8 @@
 // clear the tails. triton.py says why blocks do not specialise. Further warps of a long row (blockIdx.y > 0) only shift its
 // tokens; what they read is by row or never written.
 //
-// bins_before, bins, columns_before and moves may be null. prompt_lens and all_ids may be in mapped pinned memory.
-// Grid: x = max(ceil(rows / 4), ceil((capacity + 1 - real) / THREADS)) blocks of THREADS, y = strips of a row.
+// bins may be null. prompt_lens and all_ids may be in mapped pinned memory. Grid: x = max(ceil(num_reqs_padded / 4),
+// ceil((max_num_seqs + 1 - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with states).
 // Predicted: 2.0, post_update and draft_inputs one after another less a launch that only loads and stores; the floor is 1.22:
@@ -23,57 +23,61 @@
 
 constexpr int THREADS = 128;
 
-extern "C" __global__ void __launch_bounds__(THREADS) epilogue(
-    const long long* __restrict__ idx, const int* __restrict__ cu_num_logits, const int* __restrict__ query_start_loc,
-    const int* __restrict__ seq_lens, const int* sampled_before, const long long* __restrict__ tokens,
-    const int* computed_before, const int* total_before, const int* bins_before, const int* __restrict__ prompt_lens,
-    const int* __restrict__ next_prefill, const int* __restrict__ target_ids, const long long* __restrict__ target_pos,
-    const int* __restrict__ columns_before, int* num_sampled, int* num_rejected, int* num_computed, int* total,
-    long long* __restrict__ last, int* __restrict__ accepted, int* bins, int* __restrict__ all_ids, int* __restrict__ ids,
-    long long* __restrict__ pos, int* __restrict__ lens, int* __restrict__ starts, long long* __restrict__ last_index,
-    long long* __restrict__ step, int* __restrict__ moves, int rows, int real, int capacity, int tokens_stride,
-    int history_len, int vocab_size, int mamba_block_size) {
+// STATES: whether the model has recurrent states.
+template <bool STATES>
+__device__ __forceinline__ void epilogue(
+    const post_update::Arguments& update, const draft_inputs::Arguments& drafter,
+    const mamba_align_step::Arguments& states) {
+    const post_update::Inputs& x = update.x;
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
-    const int last_end = load(query_start_loc + real);
-    if (b < rows) {
-        const int start = load(query_start_loc + b), query = load(query_start_loc + b + 1) - start;
-        const long long s = load(idx + b), slot = max(s, 0ll);
+    const int num_reqs = drafter.n.num_reqs, last_end = load(x.query_start_loc + num_reqs);
+    if (b < update.n.num_reqs_padded) {
+        const int start = load(x.query_start_loc + b), query = load(x.query_start_loc + b + 1) - start;
+        const long long s = load(x.idx + b), slot = max(s, 0ll);
         if (blockIdx.y > 0) {
-            if (b >= real || (int)blockIdx.y * 32 >= query) return;
+            if (b >= num_reqs || (int)blockIdx.y * 32 >= query) return;
             const draft_inputs::Shifted first =
-                draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, target_ids, target_pos);
+                draft_inputs::load_shifted(start, blockIdx.y * 32 + lane, query, drafter.x);
             // prompt_lens may be read over the bus.
-            int rejected = cu_num_logits[b + 1] - cu_num_logits[b] - sampled_before[b];
-            if (rejected != 0 && seq_lens[b] < prompt_lens[slot]) rejected = 0;
+            int rejected = x.cu_num_logits[b + 1] - x.cu_num_logits[b] - x.num_sampled[b];
+            if (rejected != 0 && x.seq_lens[b] < x.prompt_lens[slot]) rejected = 0;
             draft_inputs::shift_row(
-                b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, target_ids, target_pos, ids, pos, lens,
-                starts, last_index);
+                b, lane, blockIdx.y, gridDim.y, start, query - rejected, 0, 0, first, drafter.x, drafter.out);
             return;
         }
         const draft_inputs::Shifted first =
-            draft_inputs::load_shifted(start, lane, b < real ? query : 0, target_ids, target_pos);
-        const int prompt_token = load(next_prefill + slot), length = load(seq_lens + b);
+            draft_inputs::load_shifted(start, lane, b < num_reqs ? query : 0, drafter.x);
+        const int prompt_token = load(drafter.x.next_prefill + slot), length = load(x.seq_lens + b);
         int column = 0;
-        if (moves) column = load(columns_before + slot);
-        const post_update::Row row = post_update::update(
-            b, lane, s, query, length, cu_num_logits, sampled_before, tokens, computed_before, total_before, nullptr,
-            bins_before, prompt_lens, num_sampled, num_rejected, num_computed, total, last, nullptr, bins, all_ids,
-            tokens_stride, 0, history_len, vocab_size);
+        if (STATES) column = load(states.x.columns_before + slot);
+        const post_update::Row row = post_update::update(b, lane, s, query, length, x, update.out, update.n);
         if (lane == 0 && row.s >= 0) {
-            const int count = max(row.ns, 1);
-            accepted[row.s] =
-                moves ? mamba_align_step::freeze(b, row.computed, column, count, moves, mamba_block_size) : count;
-        } else if (lane == 0 && moves) {
-            mamba_align_step::store_move(moves, b, false, 0, 0, 0);
+            int count = max(row.ns, 1);
+            if (STATES)
+                count = mamba_align_step::freeze(b, row.computed, column, count, states.out.moves, states.n.block_size);
+            update.out.accepted[row.s] = count;
+        } else if (STATES && lane == 0) {
+            mamba_align_step::store_move(states.out.moves, b, false, 0, 0, 0);
         }
-        if (b < real) {
+        if (b < num_reqs) {
             int token = prompt_token;
-            if (lane == 0 && row.ns > 0) token = (int)tokens[(long long)b * tokens_stride + row.ns - 1];
+            if (lane == 0 && row.ns > 0) token = (int)x.tokens[(long long)b * update.n.tokens_stride + row.ns - 1];
             draft_inputs::shift_row(
-                b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, target_ids, target_pos, ids, pos, lens,
-                starts, last_index);
+                b, lane, 0, gridDim.y, start, query - row.nr, token, length, first, drafter.x, drafter.out);
         }
     }
     // After the row, whose chain of loads is longer.
-    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, real, capacity, last_end, lens, starts, last_index, step);
+    if (blockIdx.y == 0) draft_inputs::clear_tails(thread, last_end, drafter.out, drafter.n);
+}
+
+// At least one block per SM: ptxas would rather spill a register than use more than 48.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) step_epilogue_kernel(
+    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter) {
+    epilogue<false>(update, drafter, {});
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) step_epilogue_states_kernel(
+    const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter,
+    const __grid_constant__ mamba_align_step::Arguments states) {
+    epilogue<true>(update, drafter, states);
 }
