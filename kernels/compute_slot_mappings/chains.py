@@ -16,7 +16,7 @@ CHUNK = 1024
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
-def _map_rows(
+def compute_slot_mappings_rows_kernel(
     idx,
     query_start_loc,
     positions,
@@ -62,7 +62,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     grid = (point.num_groups, len(x.idx) + 1)
 
     def launch() -> None:
-        _map_rows[grid](
+        compute_slot_mappings_rows_kernel[grid](
             x.idx,
             x.query_start_loc,
             x.positions,

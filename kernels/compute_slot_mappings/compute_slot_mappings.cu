@@ -1,7 +1,7 @@
 // compute_slot_mappings in one launch. A warp per row of the batch and 32 of its tokens. Every thread of the grid also clears
 // entries of the tail, from the real number of tokens on, one per pass over the grid.
 //
-// Grid: x = max(ceil(rows / 4), ceil(capacity / (4 * THREADS))) blocks, y = groups, z = strips of a row. Block: THREADS.
+// Grid: x = max(ceil(num_reqs_padded / 4), ceil(max_num_batched_tokens / (4 * THREADS))) blocks, y = groups, z = strips of a row. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes (the last two lines: record
 // step). Predicted: 1.25, the floor:
@@ -20,19 +20,20 @@
 
 constexpr int THREADS = 128;
 
-#define PARAMETERS                                                                                                        \
-    const long long *__restrict__ idx, const int *__restrict__ query_start_loc, const long long *__restrict__ positions,  \
-        const int *__restrict__ tables, const long long *__restrict__ starts, const long long *__restrict__ widths,       \
-        const int *__restrict__ block_sizes, const bool *__restrict__ enabled, const bool *__restrict__ sharded,          \
-        long long *__restrict__ slots, int rows, int capacity, int per_row, int ranks, int rank, int interleave
-#define ARGUMENTS                                                                                                         \
-    blockIdx.y, blockIdx.x * THREADS + threadIdx.x, gridDim.x * THREADS, blockIdx.z, gridDim.z,                           \
-        compute_slot_mappings::Written{positions, per_row, capacity}, idx, query_start_loc, tables, starts, widths,          \
-        block_sizes, enabled, sharded, slots, rows, capacity, ranks, rank, interleave
+using namespace compute_slot_mappings;
 
-extern "C" __global__ void __launch_bounds__(THREADS) map_one_rank(PARAMETERS) {
-    compute_slot_mappings::map_rows<false>(ARGUMENTS);
+template <bool RANKS>
+__device__ __forceinline__ void map(const Inputs& x, const Outputs& out, const Sizes& n) {
+    const Written positions{x.positions, n.tokens_per_row, n.max_num_batched_tokens};
+    const int thread = blockIdx.x * THREADS + threadIdx.x;
+    map_rows<RANKS>(blockIdx.y, thread, gridDim.x * THREADS, blockIdx.z, gridDim.z, positions, x, out, n);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) map_ranks(PARAMETERS) {
-    compute_slot_mappings::map_rows<true>(ARGUMENTS);
+
+extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    map<false>(x, out, n);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) compute_slot_mappings_ranks_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    map<true>(x, out, n);
 }

@@ -15,7 +15,7 @@ CHUNK = 1024
 
 
 @triton.jit(do_not_specialize=["real", "max_num_seqs"])
-def _gather_rows(
+def gather_block_tables_rows_kernel(
     idx,
     source,
     num_computed,
@@ -52,7 +52,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     grid = (point.num_groups, rows_to_write(point))
 
     def launch() -> None:
-        _gather_rows[grid](
+        gather_block_tables_rows_kernel[grid](
             x.idx,
             x.source,
             x.num_computed,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
 from baselines.workloads.request_slots import group_widths, table_starts
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.gather_block_tables.triton import strips_of
+from kernels.gather_block_tables.triton import sizes, strips_of
 
 SOURCE = Path(__file__).with_name("gather_block_tables.cu")
 THREADS = 128
@@ -18,24 +19,9 @@ THREADS = 128
 @variant("gather_block_tables", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, 16 bytes per thread where rows are aligned to them."""
-    widths = group_widths(point)
-    aligned = all(size % 4 == 0 for size in (*widths, *table_starts(point)))
+    aligned = all(size % 4 == 0 for size in (*group_widths(point), *table_starts(point)))
     aligned = aligned and x.source.data_ptr() % 16 == out.target.data_ptr() % 16 == 0
     vector = 4 if aligned else 1
-    return launcher(
-        SOURCE,
-        f"gather_vec{vector}",
-        (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups),
-        THREADS,
-        x.idx,
-        x.source,
-        x.num_computed,
-        x.starts,
-        x.widths,
-        x.block_sizes,
-        x.reach,
-        x.num_blocks,
-        out.target,
-        len(x.idx),
-        point.max_num_seqs,
-    )
+    grid = (rows_to_write(point), strips_of(point, THREADS * vector), point.num_groups)
+    arguments = bundle(x), bundle(out), sizes(point, x)
+    return launcher(SOURCE, f"gather_block_tables_kernel_vec{vector}", grid, THREADS, *arguments)

@@ -20,13 +20,13 @@
 
 constexpr int THREADS = 128;
 
-#define PARAMETERS                                                                                                        \
-    const long long *__restrict__ idx, const int *__restrict__ source, const int *__restrict__ num_computed,              \
-        const long long *__restrict__ starts, const long long *__restrict__ widths, const int *__restrict__ block_sizes,  \
-        const int *__restrict__ reach, const int *__restrict__ num_blocks, int *__restrict__ target, int real,            \
-        int max_num_seqs
-#define ARGUMENTS                                                                                                         \
-    blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, idx, source, num_computed, starts, widths, block_sizes, reach, num_blocks, target, real, max_num_seqs
+using namespace gather_block_tables;
 
-extern "C" __global__ void __launch_bounds__(THREADS) gather_vec4(PARAMETERS) { gather_block_tables::gather<4>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) gather_vec1(PARAMETERS) { gather_block_tables::gather<1>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec4(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    gather<4>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) gather_block_tables_kernel_vec1(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    gather<1>(blockIdx.x, blockIdx.y * THREADS + threadIdx.x, gridDim.y * THREADS, blockIdx.z, x, out, n);
+}

@@ -12,27 +12,49 @@ namespace gather_block_tables {
 
 constexpr int EARLY = 128;
 
+struct Inputs {
+    const long long* idx;
+    const int* source;
+    const int* num_computed;
+    const long long* starts;
+    const long long* widths;
+    const int* block_sizes;
+    const int* reach;
+    const int* num_blocks;
+};
+
+struct Outputs {
+    int* target;
+};
+
+struct Sizes {
+    int num_reqs, max_num_seqs;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
 template <int VECTOR>
 __device__ __forceinline__ void gather(
-    int b, int column, int threads, int g, const long long* __restrict__ idx, const int* __restrict__ source,
-    const int* __restrict__ num_computed, const long long* __restrict__ starts, const long long* __restrict__ widths,
-    const int* __restrict__ block_sizes, const int* __restrict__ reach, const int* __restrict__ num_blocks,
-    int* __restrict__ target, int real, int max_num_seqs) {
+    int b, int column, int threads, int g, const Inputs& x, const Outputs& out, const Sizes& n) {
     int first = column * VECTOR;
-    const long long start = load(starts + g), width = load(widths + g);
-    int* row = target + start + b * width;
+    const long long start = load(x.starts + g), width = load(x.widths + g);
+    int* row = out.target + start + b * width;
     int end = (int)width, null = 0;
     const int* from = row;
     bool early = false;
     int4 loaded = make_int4(0, 0, 0, 0);
-    if (b < real) {
-        const long long s = load(idx + b);
-        const int window = load(reach + g), block_size = load(block_sizes + g);
-        from = source + start + s * width;
+    if (b < n.num_reqs) {
+        const long long s = load(x.idx + b);
+        const int window = load(x.reach + g), block_size = load(x.block_sizes + g);
+        from = x.source + start + s * width;
         early = VECTOR == 4 && column < EARLY && first < (int)width;
         if (early) loaded = load(reinterpret_cast<const int4*>(from + first));
-        const int computed = load(num_computed + s);
-        end = load(num_blocks + (long long)g * max_num_seqs + s);
+        const int computed = load(x.num_computed + s);
+        end = load(x.num_blocks + (long long)g * n.max_num_seqs + s);
         if (window > 0) null = max(computed - window, 0) / block_size;
     } else {
         null = end;
@@ -40,11 +62,11 @@ __device__ __forceinline__ void gather(
 #pragma unroll 1
     for (; first < end; first += threads * VECTOR, early = false) {
         if (VECTOR == 1) {
-            row[first] = first < null ? 0 : from[first];
+            row[first] = first < null ? 0 : __ldg(from + first);
             continue;
         }
         int4 ids = loaded;
-        if (!early) ids = first + 3 >= null ? *reinterpret_cast<const int4*>(from + first) : make_int4(0, 0, 0, 0);
+        if (!early) ids = first + 3 >= null ? __ldg(reinterpret_cast<const int4*>(from + first)) : make_int4(0, 0, 0, 0);
         if (first < null) ids.x = 0;
         if (first + 1 < null) ids.y = 0;
         if (first + 2 < null) ids.z = 0;

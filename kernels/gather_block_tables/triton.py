@@ -6,6 +6,7 @@ gather_block_tables.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -13,12 +14,22 @@ import triton.language as tl
 from baselines.gather_block_tables.operator import Inputs, Outputs, rows_to_write
 from baselines.workloads.integers import strips_of_rows
 from baselines.workloads.request_slots import group_widths
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
 COLUMNS = 256
 #: From how many threads on further programs cost more than they save: 512 on each SM of an H200.
 MOST_THREADS = 2**16
+
+
+class Sizes(NamedTuple):
+    num_reqs: int
+    max_num_seqs: int
+
+
+def sizes(point: Point, x: Inputs) -> Sizes:
+    return Sizes(len(x.idx), point.max_num_seqs)
 
 
 @triton.jit
@@ -28,33 +39,16 @@ def null_columns(computed, reach, block_size):
 
 
 @triton.jit
-def gather_row(
-    b,
-    strip,
-    strips,
-    g,
-    idx,
-    source,
-    num_computed,
-    starts,
-    widths,
-    block_sizes,
-    reach,
-    num_blocks,
-    target,
-    real,
-    max_num_seqs,
-    COLUMNS: tl.constexpr,
-):
+def gather_row(b, strip, strips, g, x, out, n, COLUMNS: tl.constexpr):
     """Every strips-th strip of a row of group g."""
     lanes = tl.arange(0, COLUMNS)
-    start, width = tl.load(starts + g), tl.load(widths + g)
-    row = target + start + b * width
-    if b < real:
-        s = tl.load(idx + b)
-        owned = tl.load(num_blocks + g * max_num_seqs + s)
-        null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
-        source_row = source + start + s * width
+    start, width = tl.load(x.starts + g), tl.load(x.widths + g)
+    row = out.target + start + b * width
+    if b < n.num_reqs:
+        s = tl.load(x.idx + b)
+        owned = tl.load(x.num_blocks + g * n.max_num_seqs + s)
+        null = null_columns(tl.load(x.num_computed + s), tl.load(x.reach + g), tl.load(x.block_sizes + g))
+        source_row = x.source + start + s * width
         begin = strip * COLUMNS
         if strip == 0:
             # Does not wait for the count. Of the other strips most have nothing to do.
@@ -70,39 +64,9 @@ def gather_row(
             tl.store(row + cleared + lanes, tl.zeros((COLUMNS,), tl.int32), mask=cleared + lanes < width)
 
 
-@triton.jit(do_not_specialize=["real", "max_num_seqs"])
-def _gather(
-    idx,
-    source,
-    num_computed,
-    starts,
-    widths,
-    block_sizes,
-    reach,
-    num_blocks,
-    target,
-    real,
-    max_num_seqs,
-    COLUMNS: tl.constexpr,
-):
-    gather_row(
-        tl.program_id(0),
-        tl.program_id(1),
-        tl.num_programs(1),
-        tl.program_id(2),
-        idx,
-        source,
-        num_computed,
-        starts,
-        widths,
-        block_sizes,
-        reach,
-        num_blocks,
-        target,
-        real,
-        max_num_seqs,
-        COLUMNS=COLUMNS,
-    )
+@triton.jit
+def gather_block_tables_kernel(x, out, n, COLUMNS: tl.constexpr):
+    gather_row(tl.program_id(0), tl.program_id(1), tl.num_programs(1), tl.program_id(2), x, out, n, COLUMNS)
 
 
 def strips_of(point: Point, columns: int, threads: int = 128) -> int:
@@ -117,20 +81,5 @@ def strips_of(point: Point, columns: int, threads: int = 128) -> int:
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all groups: rows x strips x groups."""
     grid = (rows_to_write(point), strips_of(point, COLUMNS), point.num_groups)
-
-    return fixed_launch(
-        _gather,
-        grid,
-        x.idx,
-        x.source,
-        x.num_computed,
-        x.starts,
-        x.widths,
-        x.block_sizes,
-        x.reach,
-        x.num_blocks,
-        out.target,
-        len(x.idx),
-        point.max_num_seqs,
-        COLUMNS=COLUMNS,
-    )
+    arguments = bundle(x), bundle(out), sizes(point, x)
+    return fixed_launch(gather_block_tables_kernel, grid, *arguments, COLUMNS=COLUMNS)

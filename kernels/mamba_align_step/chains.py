@@ -93,9 +93,7 @@ def mask_kernel(idx, mask, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows", "block_size"])
-def freeze_kernel(
-    idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr
-):
+def freeze_kernel(idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(idx + b, mask=b < rows, other=-1)
     live = s >= 0
@@ -139,9 +137,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             size,
             BLOCK=BLOCK,
         )
-        moves_kernel[grid](
-            x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK
-        )
+        moves_kernel[grid](x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK)
         gather_counts_kernel[grid](x.idx, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
         state_slots_kernel[(rows, point.num_groups)](
             x.seq_lens,

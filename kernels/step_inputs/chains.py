@@ -17,7 +17,7 @@ CHUNK = 1024
 
 
 @triton.jit
-def _expand(idx, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr):
+def expand_kernel(idx, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr):
     b, i = tl.program_id(0), tl.arange(0, LANES)
     start = tl.load(cu_num_logits + b)
     inside = i < tl.load(cu_num_logits + b + 1) - start
@@ -26,7 +26,7 @@ def _expand(idx, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr)
 
 
 @triton.jit(do_not_specialize=["capacity", "history_len", "look_ahead"])
-def _prompt_tokens(
+def prompt_tokens_kernel(
     idx,
     query_start_loc,
     num_computed,
@@ -55,7 +55,7 @@ def _prompt_tokens(
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
-def _positions(idx, query_start_loc, num_computed, seq_lens, positions, rows, capacity, CHUNK: tl.constexpr):
+def positions_kernel(idx, query_start_loc, num_computed, seq_lens, positions, rows, capacity, CHUNK: tl.constexpr):
     b, lanes = tl.program_id(0), tl.arange(0, CHUNK)
     if b == rows:
         for past in range(rows, capacity, CHUNK):
@@ -70,7 +70,7 @@ def _positions(idx, query_start_loc, num_computed, seq_lens, positions, rows, ca
 
 
 @triton.jit(do_not_specialize=["k"])
-def _combine(
+def combine_kernel(
     idx,
     query_start_loc,
     cu_num_logits,
@@ -99,7 +99,7 @@ def _combine(
 
 
 @triton.jit(do_not_specialize=["num_logits"])
-def _gather_drafted(
+def gather_drafted_kernel(
     input_ids,
     positions,
     logits_indices,
@@ -130,9 +130,9 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     gather_grid, prompts = (max(cdiv(x.num_logits, CHUNK), 1),), point.prompt_rows == "some"
 
     def launch() -> None:
-        _expand[(rows,)](x.idx, x.cu_num_logits, out.expanded_idx, out.expanded_pos, LANES=lanes)
+        expand_kernel[(rows,)](x.idx, x.cu_num_logits, out.expanded_idx, out.expanded_pos, LANES=lanes)
         if prompts:
-            _prompt_tokens[(rows,)](
+            prompt_tokens_kernel[(rows,)](
                 x.idx,
                 x.query_start_loc,
                 x.num_computed,
@@ -145,10 +145,10 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 point.look_ahead,
                 CHUNK=CHUNK,
             )
-        _positions[(rows + 1,)](
+        positions_kernel[(rows + 1,)](
             x.idx, x.query_start_loc, x.num_computed, out.seq_lens, out.positions, rows, capacity, CHUNK=CHUNK
         )
-        _combine[(rows,)](
+        combine_kernel[(rows,)](
             x.idx,
             x.query_start_loc,
             x.cu_num_logits,
@@ -162,7 +162,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             NEW=point.new_tokens,
             LANES=lanes,
         )
-        _gather_drafted[gather_grid](
+        gather_drafted_kernel[gather_grid](
             out.input_ids,
             out.positions,
             out.logits_indices,

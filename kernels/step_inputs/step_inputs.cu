@@ -2,7 +2,7 @@
 // hold their token and position. The threads of the grid also clear the lengths behind the last row.
 //
 // prompt_lens and all_ids may be in mapped pinned memory.
-// Grid: x = max(ceil(rows / 4), ceil((capacity - rows) / THREADS)) blocks of THREADS, y = strips of a row.
+// Grid: x = max(ceil(num_reqs / 4), ceil((max_num_seqs - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes; the same with arrays of the
 // host (record step). Predicted: 1.22, the floor:
@@ -19,17 +19,9 @@
 
 constexpr int THREADS = 128;
 
-extern "C" __global__ void __launch_bounds__(THREADS) prepare(
-    const long long* __restrict__ idx, const int* __restrict__ query_start_loc, const int* __restrict__ cu_num_logits,
-    const int* __restrict__ num_computed, const long long* __restrict__ last, const long long* __restrict__ draft,
-    const int* __restrict__ prompt_lens, const int* __restrict__ all_ids, int* __restrict__ seq_lens,
-    long long* __restrict__ positions, int* __restrict__ input_ids, int* __restrict__ next_prefill,
-    long long* __restrict__ logits_indices, long long* __restrict__ expanded_idx, int* __restrict__ expanded_pos,
-    int* __restrict__ drafted, long long* __restrict__ logit_positions, int rows, int capacity, int k, int history_len,
-    int look_ahead, int new_tokens) {
-    step_inputs::prepare(
-        blockIdx.x * THREADS + threadIdx.x, blockIdx.y, gridDim.y,
-        idx, query_start_loc, cu_num_logits, num_computed, last, draft, prompt_lens, all_ids, seq_lens, positions,
-        input_ids, next_prefill, logits_indices, expanded_idx, expanded_pos, drafted, logit_positions, rows,
-        capacity, k, history_len, look_ahead, new_tokens);
+using namespace step_inputs;
+
+extern "C" __global__ void __launch_bounds__(THREADS) step_inputs_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    prepare(blockIdx.x * THREADS + threadIdx.x, blockIdx.y, gridDim.y, x, out, n);
 }

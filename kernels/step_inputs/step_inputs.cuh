@@ -12,57 +12,86 @@
 
 namespace step_inputs {
 
+struct Inputs {
+    const long long* idx;
+    const int* query_start_loc;
+    const int* cu_num_logits;
+    const int* num_computed;
+    const long long* last;
+    const long long* draft;
+    const int* prompt_lens;
+    const int* all_ids;
+    int num_tokens, num_logits;
+};
+
+struct Outputs {
+    int* seq_lens;
+    long long* positions;
+    int* input_ids;
+    int* next_prefill;
+    long long* logits_indices;
+    long long* expanded_idx;
+    int* expanded_pos;
+    int* drafted;
+    long long* logit_positions;
+};
+
+// k: drafts per request. look_ahead: prompt tokens behind those of the step. new_tokens: sampled tokens, 0 or 1.
+struct Sizes {
+    int num_reqs, max_num_seqs, k, history_len, look_ahead, new_tokens;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
 __device__ __forceinline__ void prepare(
-    int thread, int strip, int strips, const long long* __restrict__ idx, const int* __restrict__ query_start_loc, const int* __restrict__ cu_num_logits,
-    const int* __restrict__ num_computed, const long long* __restrict__ last, const long long* __restrict__ draft,
-    const int* __restrict__ prompt_lens, const int* __restrict__ all_ids, int* __restrict__ seq_lens,
-    long long* __restrict__ positions, int* __restrict__ input_ids, int* __restrict__ next_prefill,
-    long long* __restrict__ logits_indices, long long* __restrict__ expanded_idx, int* __restrict__ expanded_pos,
-    int* __restrict__ drafted, long long* __restrict__ logit_positions, int rows, int capacity, int k, int history_len,
-    int look_ahead, int new_tokens) {
-    if (strip == 0 && thread < capacity - rows) seq_lens[rows + thread] = 0;
+    int thread, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n) {
+    if (strip == 0 && thread < n.max_num_seqs - n.num_reqs) out.seq_lens[n.num_reqs + thread] = 0;
 
     const int b = thread >> 5, lane = thread & 31;
-    if (b >= rows) return;
-    const long long s = load(idx + b);
-    const int start = load(query_start_loc + b), query = load(query_start_loc + b + 1) - start;
-    const int first_logit = load(cu_num_logits + b), n = load(cu_num_logits + b + 1) - first_logit;
+    if (b >= n.num_reqs) return;
+    const long long s = load(x.idx + b);
+    const int start = load(x.query_start_loc + b), query = load(x.query_start_loc + b + 1) - start;
+    const int first_logit = load(x.cu_num_logits + b), logits = load(x.cu_num_logits + b + 1) - first_logit;
     if (strip > 0 && strip * 32 >= query) return;  // before prompt_lens, which may be read over the bus
-    const int ahead_of_lane = strip * 32 + lane - (query - n);
-    const bool drafted_lane = ahead_of_lane >= new_tokens && ahead_of_lane < n;
-    const long long proposed = load(drafted_lane ? draft + s * k + ahead_of_lane - new_tokens : last + s);
-    const int computed = load(num_computed + s), prompt = load(prompt_lens + s), length = computed + query;
+    const int ahead_of_lane = strip * 32 + lane - (query - logits);
+    const bool drafted_lane = ahead_of_lane >= n.new_tokens && ahead_of_lane < logits;
+    const long long proposed = load(drafted_lane ? x.draft + s * n.k + ahead_of_lane - n.new_tokens : x.last + s);
+    const int computed = load(x.num_computed + s), prompt = load(x.prompt_lens + s), length = computed + query;
     const bool in_prompt = computed < prompt, past = length > prompt;
-    const bool anchored = past && new_tokens == 1 && length - n >= prompt;
-    const int* history = all_ids + s * history_len;
+    const bool anchored = past && n.new_tokens == 1 && length - logits >= prompt;
+    const int* history = x.all_ids + s * n.history_len;
     if (strip == 0 && in_prompt) {
 #pragma unroll 1
-        for (int ahead = lane; ahead < look_ahead; ahead += 32)
-            next_prefill[(long long)ahead * capacity + s] = length + ahead < prompt ? history[length + ahead] : 0;
+        for (int ahead = lane; ahead < n.look_ahead; ahead += 32)
+            out.next_prefill[(long long)ahead * n.max_num_seqs + s] = length + ahead < prompt ? __ldg(history + length + ahead) : 0;
     }
 #pragma unroll 1
     for (int j = strip * 32 + lane; j < query; j += strips * 32) {
-        const int i = j - (query - n), t = start + j, position = computed + j;
-        const bool is_draft = past && i >= new_tokens, is_last = anchored && i == 0;
+        const int i = j - (query - logits), t = start + j, position = computed + j;
+        const bool is_draft = past && i >= n.new_tokens, is_last = anchored && i == 0;
         int token = 0;
         if (is_draft || is_last) {
             // In the first turn the token is there.
             const bool there = j < strips * 32;
-            token = (int)(there ? proposed : is_draft ? draft[s * k + i - new_tokens] : last[s]);
+            token = (int)(there ? proposed : is_draft ? x.draft[s * n.k + i - n.new_tokens] : x.last[s]);
         } else if (in_prompt) {
-            token = history[position];
+            token = __ldg(history + position);
         }
-        if (is_draft || is_last || in_prompt) input_ids[t] = token;
-        positions[t] = position;
+        if (is_draft || is_last || in_prompt) out.input_ids[t] = token;
+        out.positions[t] = position;
         if (i < 0) continue;
         const int r = first_logit + i;
-        logits_indices[r] = t;
-        expanded_idx[r] = s;
-        expanded_pos[r] = i;
-        logit_positions[r] = position;
-        drafted[r] = i > 0 && position - i < prompt ? -1 : token;
+        out.logits_indices[r] = t;
+        out.expanded_idx[r] = s;
+        out.expanded_pos[r] = i;
+        out.logit_positions[r] = position;
+        out.drafted[r] = i > 0 && position - i < prompt ? -1 : token;
     }
-    if (strip == 0 && lane == 0) seq_lens[b] = length;
+    if (strip == 0 && lane == 0) out.seq_lens[b] = length;
 }
 
 }  // namespace step_inputs
