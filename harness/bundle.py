@@ -26,10 +26,12 @@ class Arguments(NamedTuple):
 @functools.cache
 def bundle_type(record: type) -> type[tuple]:
     """The NamedTuple of a dataclass Inputs or Outputs: its fields without those that stay on the CPU. Of a pair
-    ``name_device`` and ``name_host``, one of which is None, it has ``name``.
+    ``name_device`` and ``name_host``, one of which is None, it has ``name``. Attributes of the class that are None are
+    fields that only a subclass has.
     """
     names = [f.name.removesuffix("_device") for f in fields(record) if not f.metadata.get("host")]
-    return namedtuple(record.__name__, names)
+    absent = {name for base in record.__mro__ for name, value in vars(base).items() if value is None and name[0] != "_"}
+    return namedtuple(record.__name__, [*names, *sorted(absent - {f.name for f in fields(record)})])
 
 
 def bundle(record: Any) -> tuple:

@@ -137,13 +137,19 @@ def replayed(launch: Callable[[], Any]) -> Callable[[], None]:
     return run
 
 
-def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Arguments, or their types, with the fields of bundles in place of the bundles."""
-    for argument in arguments:
-        if isinstance(argument, tuple):
-            yield from _leaves(argument)
-        else:
-            yield argument
+def _parameters(kinds: Iterable[Any], arguments: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """(type, value) of a kernel's parameters, with the fields of bundles in place of the bundles."""
+    for kind, argument in zip(kinds, arguments, strict=True):
+        if isinstance(kind, tuple):
+            yield from _parameters(kind, argument)
+        elif kind != "constexpr":
+            yield kind, argument
+
+
+def _is_on_gpu(argument: Any) -> bool:
+    if isinstance(argument, tuple):
+        return any(map(_is_on_gpu, argument))
+    return getattr(argument, "is_cuda", False)
 
 
 def _for_any_size(argument: Any, in_bundle: bool = False) -> Any:
@@ -169,8 +175,7 @@ def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: A
     from triton.runtime.jit import JITFunction
 
     ordinary = functools.partial(kernel[grid], *arguments, **options)
-    on_gpu = any(getattr(a, "is_cuda", False) for a in _leaves(arguments))
-    if 0 in grid or not isinstance(kernel, JITFunction) or not on_gpu:
+    if 0 in grid or not isinstance(kernel, JITFunction) or not _is_on_gpu(arguments):
         return ordinary
     compiled = kernel.warmup(*map(_for_any_size, arguments), grid=grid, **options)
     try:
@@ -180,8 +185,7 @@ def fixed_launch(kernel: Any, grid: Sequence[int], *arguments: Any, **options: A
         kinds = compiled.src.signature
         values = [
             ctypes.c_void_p(value.data_ptr()) if kind.startswith("*") else _TRITON_TYPES[kind](value)
-            for kind, value in zip(_leaves(kinds.values()), _leaves(bound[name] for name in kinds), strict=True)
-            if kind != "constexpr"
+            for kind, value in _parameters(kinds.values(), [bound[name] for name in kinds])
         ]
         plain = not (about.global_scratch_size or about.profile_scratch_size or about.launch_cooperative_grid)
         plain = plain and not about.launch_pdl and about.num_ctas == 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from kernels.decode_flatten.triton import STRIP_SIZES, request_grid, sizes
 
 SOURCE = Path(__file__).with_name("decode_flatten.cu")
 #: As in the CUDA source.
@@ -25,43 +28,36 @@ def access_width(x: Inputs, out: Outputs) -> int:
     return 4 if aligned else 1
 
 
-def _launcher(
-    point: Point, x: Inputs, out: Outputs, kernel: str, lengths: torch.Tensor, *more: torch.Tensor
-) -> Callable[[], None]:
-    """more: what the kernel takes besides the lengths, boundaries and tables."""
-    width = access_width(x, out)
-    return launcher(
-        SOURCE,
-        f"{kernel}_vec{width}",
-        request_grid(x, out, THREADS * width),
-        THREADS,
-        lengths,
-        x.query_start_loc,
-        x.block_table,
-        out.lens,
-        out.decode_lens,
-        out.block_table,
-        len(x.seq_lens),
-        x.num_decode_tokens,
-        out.lens.numel(),
-        point.block_size,
-        copied_columns(x, out),
-        x.block_table.stride(0),
-        out.block_table.stride(0),
-        *more,
-    )
+class CudaSizes(NamedTuple):
+    """decode_flatten::Sizes: those of Triton, and what it takes apart."""
+
+    num_reqs: int
+    num_tokens: int
+    max_num_batched_tokens: int
+    columns: int
+    block_size: int
+    source_stride: int
+    table_stride: int
+
+
+def cuda_sizes(point: Point, x: Inputs, out: Outputs) -> CudaSizes:
+    return CudaSizes(*sizes(x, out), point.block_size, x.block_table.stride(0), out.block_table.stride(0))
 
 
 @variant("decode_flatten", requires=GPU, sources=SOURCE, sizes=STRIP_SIZES)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every batch in CUDA C++; 16-byte copies where both tables and the lengths are aligned for them."""
-    if out.indices is None:
-        return _launcher(point, x, out, "flatten", x.seq_lens)
-    return _launcher(point, x, out, "index", x.seq_lens, out.indices, out.request_lens)
+    width = access_width(x, out)
+    kernel = f"decode_flatten_{'' if out.indices is None else 'index_'}kernel_vec{width}"
+    arguments = bundle(x), bundle(out), cuda_sizes(point, x, out)
+    return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 
 def by_slot(point: Point, x: Inputs, out: Outputs, idx: torch.Tensor, num_computed: torch.Tensor) -> Callable[[], None]:
     """The same without x.seq_lens, from lengths before the step, [R] int32 by slot, and x.block_table, [R, W], by slot.
     idx: [B] int64, the slot of each request; -1 = none.
     """
-    return _launcher(point, x, out, "slots", num_computed, idx)
+    width = access_width(x, out)
+    arguments = bundle(replace(x, seq_lens=num_computed)), bundle(out), cuda_sizes(point, x, out), idx
+    grid = request_grid(x, out, THREADS * width)
+    return launcher(SOURCE, f"decode_flatten_slots_kernel_vec{width}", grid, THREADS, *arguments)

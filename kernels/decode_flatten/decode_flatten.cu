@@ -2,34 +2,28 @@
 
 #include "decode_flatten.cuh"
 
-// __restrict__ is needed on the kernel's own parameters: without it the compiler sinks the early load below the exit.
-#define PARAMETERS                                                                                                    \
-    const int *__restrict__ seq_lens, const int *__restrict__ query_start_loc, const int *__restrict__ source,        \
-        int *__restrict__ lens, int *__restrict__ decode_lens, int *__restrict__ table, int batch_size,               \
-        int num_tokens, int capacity, int block_size, int columns, int source_stride, int table_stride
-#define ARGUMENTS                                                                                                     \
-    seq_lens, query_start_loc, source, lens, decode_lens, table, blockIdx.x, blockIdx.y, gridDim.y, batch_size,       \
-        num_tokens, capacity, block_size, columns, source_stride, table_stride
+using namespace decode_flatten;
 
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec4(PARAMETERS) { decode_flatten::flatten<4>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS) flatten_vec1(PARAMETERS) { decode_flatten::flatten<1>(ARGUMENTS); }
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+#define ARGUMENTS const __grid_constant__ Inputs x, Outputs out, const __grid_constant__ Sizes n
+
+// Where no request of a token is wanted: known to be null when it is compiled.
+__device__ __forceinline__ Outputs without_indices(Outputs out) {
+    out.indices = out.request_lens = nullptr;
+    return out;
+}
+
+KERNEL decode_flatten_kernel_vec4(ARGUMENTS) { flatten<4>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n); }
+KERNEL decode_flatten_kernel_vec1(ARGUMENTS) { flatten<1>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n); }
 
 // The same with the request of every token, and a length per request.
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
-    index_vec4(PARAMETERS, int* __restrict__ indices, int* __restrict__ request_lens) {
-    decode_flatten::flatten<4>(ARGUMENTS, nullptr, indices, request_lens);
-}
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
-    index_vec1(PARAMETERS, int* __restrict__ indices, int* __restrict__ request_lens) {
-    decode_flatten::flatten<1>(ARGUMENTS, nullptr, indices, request_lens);
-}
+KERNEL decode_flatten_index_kernel_vec4(ARGUMENTS) { flatten<4>(blockIdx.x, blockIdx.y, gridDim.y, x, out, n); }
+KERNEL decode_flatten_index_kernel_vec1(ARGUMENTS) { flatten<1>(blockIdx.x, blockIdx.y, gridDim.y, x, out, n); }
 
 // The same with lengths before the step and tables by slot, as a step that has not gathered them yet.
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
-    slots_vec4(PARAMETERS, const long long* __restrict__ idx) {
-    decode_flatten::flatten<4, true>(ARGUMENTS, idx);
+KERNEL decode_flatten_slots_kernel_vec4(ARGUMENTS, const long long* idx) {
+    flatten<4, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx);
 }
-extern "C" __global__ void __launch_bounds__(decode_flatten::THREADS)
-    slots_vec1(PARAMETERS, const long long* __restrict__ idx) {
-    decode_flatten::flatten<1, true>(ARGUMENTS, idx);
+KERNEL decode_flatten_slots_kernel_vec1(ARGUMENTS, const long long* idx) {
+    flatten<1, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx);
 }

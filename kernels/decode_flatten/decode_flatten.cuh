@@ -41,64 +41,87 @@ struct Access<1> {
     static __device__ int zero() { return 0; }
 };
 
-// BY_SLOT: idx holds the slot of each request (-1: none), source is by slot, and seq_lens are the lengths before the step,
-// by slot. indices, request_lens: written as well, unless null. strip, strips: blockIdx.y and gridDim.y of the grid above.
+struct Inputs {
+    const int* seq_lens;
+    const int* query_start_loc;
+    const int* block_table;
+    int num_decode_tokens;
+};
+
+// indices and request_lens may be null.
+struct Outputs {
+    int* lens;
+    int* decode_lens;
+    int* block_table;
+    int* indices;
+    int* request_lens;
+};
+
+// num_tokens: rows of the expanded table. columns: those that are copied of a row.
+struct Sizes {
+    int num_reqs, num_tokens, max_num_batched_tokens, columns, block_size, source_stride, table_stride;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
+// BY_SLOT: idx holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the lengths before the
+// step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
-    const int* __restrict__ seq_lens, const int* __restrict__ query_start_loc, const int* __restrict__ source,
-    int* __restrict__ lens, int* __restrict__ decode_lens, int* __restrict__ table,
-    int b, int strip, int strips, int batch_size, int num_tokens, int capacity, int block_size, int columns, int source_stride,
-    int table_stride, const long long* __restrict__ idx = nullptr, int* __restrict__ indices = nullptr,
-    int* __restrict__ request_lens = nullptr) {
+    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n, const long long* idx = nullptr) {
     using Entries = typename Access<VECTOR>::Type;
-    if (b < batch_size) {
-        const long long owner = BY_SLOT ? max(idx[b], 0ll) : b;
-        const int* row = source + owner * source_stride;
+    if (b < n.num_reqs) {
+        const long long owner = BY_SLOT ? max(__ldg(idx + b), 0ll) : b;
+        const int* row = x.block_table + owner * n.source_stride;
         int column = (strip * THREADS + threadIdx.x) * VECTOR;
         Entries entries;
-        const bool early = strip == 0 && column < columns;
-        if (early) entries = *reinterpret_cast<const Entries*>(row + column);
+        const bool early = strip == 0 && column < n.columns;
+        if (early) entries = __ldg(reinterpret_cast<const Entries*>(row + column));
 
-        const int start = query_start_loc[b], end = query_start_loc[b + 1];
-        const int seq_len = seq_lens[owner] + (BY_SLOT ? end - start : 0);
+        const int start = __ldg(x.query_start_loc + b), end = __ldg(x.query_start_loc + b + 1);
+        const int seq_len = __ldg(x.seq_lens + owner) + (BY_SLOT ? end - start : 0);
         // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
         // would wait for these two loads before it issues the load of seq_len. Without rows the loops below end at once.
-        const int rows = min(end, num_tokens) - start;
+        const int rows = min(end, n.num_tokens) - start;
         if (strip == 0) {
 #pragma unroll 1
             for (int j = threadIdx.x; j < rows; j += THREADS) {
-                lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
-                decode_lens[start + j] = 1;
-                if (indices) indices[start + j] = b;
+                out.lens[start + j] = max(seq_len - (end - start) + j + 1, 0);
+                out.decode_lens[start + j] = 1;
+                if (out.indices) out.indices[start + j] = b;
             }
-            if (request_lens && threadIdx.x == 0) request_lens[b] = seq_len;
+            if (out.request_lens && threadIdx.x == 0) out.request_lens[b] = seq_len;
         }
-        int* first_row = table + (long long)start * table_stride;
+        int* first_row = out.block_table + (long long)start * n.table_stride;
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without a division.
         bool loaded = early;
 #pragma unroll 1
-        for (; column < columns && column * block_size < seq_len; column += strips * THREADS * VECTOR, loaded = false) {
-            if (!loaded) entries = *reinterpret_cast<const Entries*>(row + column);
+        for (; column < n.columns && column * n.block_size < seq_len; column += strips * THREADS * VECTOR, loaded = false) {
+            if (!loaded) entries = __ldg(reinterpret_cast<const Entries*>(row + column));
             int* target = first_row + column;
 #pragma unroll 1
-            for (int j = 0; j < rows; ++j, target += table_stride) *reinterpret_cast<Entries*>(target) = entries;
+            for (int j = 0; j < rows; ++j, target += n.table_stride) *reinterpret_cast<Entries*>(target) = entries;
         }
         return;
     }
 
-    const int actual = query_start_loc[batch_size];
-    const int begin = (((b - batch_size) * strips + strip) * THREADS + threadIdx.x) * VECTOR;
-    if (begin >= actual && begin >= num_tokens && begin + VECTOR <= capacity) {
-        *reinterpret_cast<Entries*>(lens + begin) = Access<VECTOR>::zero();
+    const int actual = __ldg(x.query_start_loc + n.num_reqs);
+    const int begin = (((b - n.num_reqs) * strips + strip) * THREADS + threadIdx.x) * VECTOR;
+    if (begin >= actual && begin >= n.num_tokens && begin + VECTOR <= n.max_num_batched_tokens) {
+        *reinterpret_cast<Entries*>(out.lens + begin) = Access<VECTOR>::zero();
         return;
     }
 #pragma unroll 1
-    for (int t = max(begin, actual); t < min(begin + VECTOR, capacity); ++t) {
-        lens[t] = 0;
-        if (t < num_tokens) {
-            decode_lens[t] = 1;
-            table[(long long)t * table_stride] = 0;
-            if (indices) indices[t] = batch_size + t - actual;
+    for (int t = max(begin, actual); t < min(begin + VECTOR, n.max_num_batched_tokens); ++t) {
+        out.lens[t] = 0;
+        if (t < n.num_tokens) {
+            out.decode_lens[t] = 1;
+            out.block_table[(long long)t * n.table_stride] = 0;
+            if (out.indices) out.indices[t] = n.num_reqs + t - actual;
         }
     }
 }

@@ -18,12 +18,14 @@ A row is split over strips only while the requests alone do not fill the GPU (TA
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from baselines.decode_flatten.operator import Inputs, Outputs, copied_columns
 from baselines.workloads.integers import cdiv, strips_of_rows
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -40,7 +42,7 @@ STRIP_SIZES = {"batch_size": (TARGET_BLOCKS // 3 + 1, TARGET_BLOCKS // 2 + 1, TA
 
 
 @triton.jit
-def _uniform_rows(
+def decode_flatten_uniform_kernel(
     seq_lens, source, lens, decode_lens, table, decode_len, copied, source_stride, table_stride, CHUNK: tl.constexpr
 ):
     token = tl.program_id(0)
@@ -66,7 +68,7 @@ def _launch_uniform(point: Point, x: Inputs, out: Outputs, tokens: int, columns:
     """Expand ``tokens`` rows of ``columns`` entries, then zero the lengths behind them."""
     decode_len = point.max_decode_len
     expand = fixed_launch(
-        _uniform_rows,
+        decode_flatten_uniform_kernel,
         (tokens,),
         x.seq_lens,
         x.block_table,
@@ -125,67 +127,71 @@ def request_grid(x: Inputs, out: Outputs, ints_per_block: int) -> tuple[int, int
     return batch_size + cdiv(cdiv(out.lens.numel(), ints_per_block), strips), strips
 
 
+class Sizes(NamedTuple):
+    """num_tokens: rows of the expanded table. columns: those that are copied of a row."""
+
+    num_reqs: int
+    num_tokens: int
+    max_num_batched_tokens: int
+    columns: int
+
+
+def sizes(x: Inputs, out: Outputs) -> Sizes:
+    return Sizes(len(x.seq_lens), x.num_decode_tokens, out.lens.numel(), copied_columns(x, out))
+
+
 @triton.jit
 def flatten_rows(
     request,
     strip,
     strips,
-    seq_lens,
-    query_start_loc,
-    source,
-    lens,
-    decode_lens,
-    table,
-    batch_size,
-    num_tokens,
-    capacity,
-    columns,
+    x,
+    out,
+    n,
     source_stride,
     table_stride,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     idx=None,
-    indices=None,
-    request_lens=None,
 ):
     """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
 
-    indices, request_lens: None, or written, too.
-    idx: None, or the slot of each request (-1: none), where ``source`` is by slot and ``seq_lens`` the lengths before
-    the step, by slot.
+    idx: None, or the slot of each request (-1: none), where ``x.block_table`` is by slot and ``x.seq_lens`` the lengths
+    before the step, by slot.
     """
     lanes = tl.arange(0, COLUMNS)
-    if request < batch_size:
+    if request < n.num_reqs:
         owner = request.to(tl.int64)
         if idx is not None:
             owner = tl.maximum(tl.load(idx + request), 0)
-        row = source + owner * source_stride
+        row = x.block_table + owner * source_stride
         # Load the first strip before the lengths are known: one memory latency instead of two. Later ones are rare.
-        entries = tl.load(row + lanes, mask=lanes < columns - strip * columns, other=0)
-        start = tl.load(query_start_loc + request)
-        decode_len = tl.load(query_start_loc + request + 1) - start
-        seq_len = tl.load(seq_lens + owner)
+        entries = tl.load(row + lanes, mask=lanes < n.columns - strip * n.columns, other=0)
+        start = tl.load(x.query_start_loc + request)
+        decode_len = tl.load(x.query_start_loc + request + 1) - start
+        seq_len = tl.load(x.seq_lens + owner)
         if idx is not None:
             seq_len += decode_len
-        rows = tl.minimum(decode_len, num_tokens - start)
-        first = table + start.to(tl.int64) * table_stride
+        rows = tl.minimum(decode_len, n.num_tokens - start)
+        first = out.block_table + start.to(tl.int64) * table_stride
         begin = strip * COLUMNS
         if strip == 0:
             for j in range(0, rows, COLUMNS):
                 inside = j + lanes < rows
-                tl.store(lens + start + j + lanes, tl.maximum(seq_len - decode_len + j + lanes + 1, 0), mask=inside)
-                tl.store(decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
-                if indices is not None:
-                    tl.store(indices + start + j + lanes, tl.zeros((COLUMNS,), tl.int32) + request, mask=inside)
-            if request_lens is not None:
-                tl.store(request_lens + request, seq_len)
-            inside = (lanes < columns) & (lanes * BLOCK_SIZE < seq_len)
+                lengths = tl.maximum(seq_len - decode_len + j + lanes + 1, 0)
+                tl.store(out.lens + start + j + lanes, lengths, mask=inside)
+                tl.store(out.decode_lens + start + j + lanes, tl.full((COLUMNS,), 1, tl.int32), mask=inside)
+                if out.indices is not None:
+                    tl.store(out.indices + start + j + lanes, tl.zeros((COLUMNS,), tl.int32) + request, mask=inside)
+            if out.request_lens is not None:
+                tl.store(out.request_lens + request, seq_len)
+            inside = (lanes < n.columns) & (lanes * BLOCK_SIZE < seq_len)
             for j in range(rows):
                 tl.store(first + j * table_stride + lanes, entries, mask=inside)
             begin += strips * COLUMNS
         # ceil(seq_len / BLOCK_SIZE) without a sum that overflows near 2^31. It is 1 for an empty request, which is
         # harmless: a later strip never begins at column 0.
-        used = tl.minimum(tl.maximum(seq_len - 1, 0) // BLOCK_SIZE + 1, columns)
+        used = tl.minimum(tl.maximum(seq_len - 1, 0) // BLOCK_SIZE + 1, n.columns)
         if rows > 0:
             for column in range(begin, used, strips * COLUMNS):
                 inside = column + lanes < used
@@ -193,57 +199,21 @@ def flatten_rows(
                 for j in range(rows):
                     tl.store(first + j * table_stride + column + lanes, entries, mask=inside)
     else:
-        actual = tl.load(query_start_loc + batch_size)
-        token = ((request - batch_size) * strips + strip) * COLUMNS + lanes
-        padding = (token >= actual) & (token < num_tokens)
+        actual = tl.load(x.query_start_loc + n.num_reqs)
+        token = ((request - n.num_reqs) * strips + strip) * COLUMNS + lanes
+        padding = (token >= actual) & (token < n.num_tokens)
         zeros = tl.zeros((COLUMNS,), tl.int32)
-        tl.store(lens + token, zeros, mask=(token >= actual) & (token < capacity))
-        tl.store(decode_lens + token, zeros + 1, mask=padding)
-        if indices is not None:
-            tl.store(indices + token, batch_size + token - actual, mask=padding)
-        tl.store(table + token.to(tl.int64) * table_stride, zeros, mask=padding)
+        tl.store(out.lens + token, zeros, mask=(token >= actual) & (token < n.max_num_batched_tokens))
+        tl.store(out.decode_lens + token, zeros + 1, mask=padding)
+        if out.indices is not None:
+            tl.store(out.indices + token, n.num_reqs + token - actual, mask=padding)
+        tl.store(out.block_table + token.to(tl.int64) * table_stride, zeros, mask=padding)
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_tokens", "capacity", "columns"])
-def _fused(
-    seq_lens,
-    query_start_loc,
-    source,
-    lens,
-    decode_lens,
-    table,
-    batch_size,
-    num_tokens,
-    capacity,
-    columns,
-    source_stride,
-    table_stride,
-    indices,
-    request_lens,
-    BLOCK_SIZE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    flatten_rows(
-        tl.program_id(0),
-        tl.program_id(1),
-        tl.num_programs(1),
-        seq_lens,
-        query_start_loc,
-        source,
-        lens,
-        decode_lens,
-        table,
-        batch_size,
-        num_tokens,
-        capacity,
-        columns,
-        source_stride,
-        table_stride,
-        BLOCK_SIZE=BLOCK_SIZE,
-        COLUMNS=COLUMNS,
-        indices=indices,
-        request_lens=request_lens,
-    )
+@triton.jit
+def decode_flatten_kernel(x, out, n, source_stride, table_stride, BLOCK_SIZE: tl.constexpr, COLUMNS: tl.constexpr):
+    request, strip, strips = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    flatten_rows(request, strip, strips, x, out, n, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
 
 
 @variant("decode_flatten", sizes=STRIP_SIZES)
@@ -251,27 +221,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for uniform, ragged, padded and token-padded batches; copies used blocks only. Not recompiled for
     another batch size or table width; of row strides only 1 and divisibility by 16 matter.
     """
-    source, table, block_size = x.block_table, out.block_table, point.block_size
-    batch_size, capacity, columns = len(x.seq_lens), out.lens.numel(), copied_columns(x, out)
     grid = request_grid(x, out, COLUMNS_PER_PROGRAM)
-    return fixed_launch(
-        _fused,
-        grid,
-        x.seq_lens,
-        x.query_start_loc,
-        source,
-        out.lens,
-        out.decode_lens,
-        table,
-        batch_size,
-        x.num_decode_tokens,
-        capacity,
-        columns,
-        source.stride(0),
-        table.stride(0),
-        out.indices,
-        out.request_lens,
-        BLOCK_SIZE=block_size,
-        COLUMNS=COLUMNS_PER_PROGRAM,
-        num_warps=4,
-    )
+    # Outside the bundles, as Triton shall specialise on them: rows are then known to be aligned.
+    strides = x.block_table.stride(0), out.block_table.stride(0)
+    tile = {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS_PER_PROGRAM, "num_warps": 4}
+    return fixed_launch(decode_flatten_kernel, grid, bundle(x), bundle(out), sizes(x, out), *strides, **tile)

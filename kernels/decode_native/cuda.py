@@ -7,8 +7,10 @@ from pathlib import Path
 
 from baselines.decode_native.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
+from kernels.decode_native.triton import sizes
 
 SOURCE = Path(__file__).with_name("decode_native.cu")
 THREADS = 128
@@ -17,17 +19,5 @@ THREADS = 128
 @variant("decode_native", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++."""
-    batch_size, width = len(x.seq_lens), point.max_decode_len
-    return launcher(
-        SOURCE,
-        "context_lens",
-        cdiv(batch_size * width, THREADS),
-        THREADS,
-        x.seq_lens,
-        x.decode_lens,
-        out.buffer,
-        batch_size,
-        width,
-        point.compress_ratio,
-        int(point.row_alignment == "front"),
-    )
+    blocks = cdiv(len(x.seq_lens) * point.max_decode_len, THREADS)
+    return launcher(SOURCE, "decode_native_kernel", blocks, THREADS, bundle(x), bundle(out), sizes(point, x))

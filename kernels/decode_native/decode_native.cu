@@ -1,5 +1,5 @@
 // decode_native in one launch: context_lens[b, j] = max(seq_lens[b] - L + 1 + j, 0) / compress_ratio, contiguous (B, L).
-// One thread per entry. front != 0: rows are aligned at their front, and columns past a row are 0.
+// One thread per entry. is_front: rows are aligned at their front, and columns past a row are 0.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record full). Predicted: 1.07, the floor:
 //
@@ -10,13 +10,15 @@
 // One load and one store in sequence, as the floor. No other shape was measured.
 
 #include "decode_native.cuh"
+#include "load.cuh"
 
-extern "C" __global__ void context_lens(
-    const int* __restrict__ seq_lens, const int* __restrict__ decode_lens, int* __restrict__ out,
-    int batch_size, int width, int compress_ratio, int front) {
+using namespace decode_native;
+
+extern "C" __global__ void decode_native_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= batch_size * width) return;
-    const int b = i / width, j = i % width;
-    const int row = front ? decode_lens[b] : width;
-    out[i] = decode_native::context_len(seq_lens[b], row, j, compress_ratio);
+    if (i >= n.batch_size * n.width) return;
+    const int b = i / n.width, j = i % n.width;
+    const int seq_len = load(x.seq_lens + b), row = n.is_front ? load(x.decode_lens + b) : n.width;
+    out.buffer[i] = context_len(seq_len, row, j, n.compress_ratio);
 }

@@ -8,12 +8,14 @@ decode_native.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from baselines.decode_native.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -27,30 +29,32 @@ def context_len(seq_len, row, j, compress_ratio):
     return tl.where(j < row, length, 0) // compress_ratio
 
 
-@triton.jit(do_not_specialize=["entries", "width", "compress_ratio", "front"])
-def _context_lens(seq_lens, decode_lens, out, entries, width, compress_ratio, front, BLOCK: tl.constexpr):
+class Sizes(NamedTuple):
+    """width: columns of a row, L. is_front: 1 where rows are aligned at their front, else 0."""
+
+    batch_size: int
+    width: int
+    compress_ratio: int
+    is_front: int
+
+
+def sizes(point: Point, x: Inputs) -> Sizes:
+    return Sizes(len(x.seq_lens), point.max_decode_len, point.compress_ratio, int(point.row_alignment == "front"))
+
+
+@triton.jit
+def decode_native_kernel(x, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < entries
-    b, j = i // width, i % width
-    row = tl.load(decode_lens + b, mask=inside, other=0) * front + width * (1 - front)
-    tl.store(out + i, context_len(tl.load(seq_lens + b, mask=inside, other=0), row, j, compress_ratio), mask=inside)
+    inside = i < n.batch_size * n.width
+    b, j = i // n.width, i % n.width
+    row = tl.load(x.decode_lens + b, mask=inside, other=0) * n.is_front + n.width * (1 - n.is_front)
+    seq_len = tl.load(x.seq_lens + b, mask=inside, other=0)
+    tl.store(out.buffer + i, context_len(seq_len, row, j, n.compress_ratio), mask=inside)
 
 
 @variant("decode_native")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, clamp and compression included, straight into the flat buffer."""
-    width, compress_ratio, front = point.max_decode_len, point.compress_ratio, int(point.row_alignment == "front")
-    entries = len(x.seq_lens) * width
-    grid = (cdiv(entries, ENTRIES_PER_PROGRAM),)
-    return fixed_launch(
-        _context_lens,
-        grid,
-        x.seq_lens,
-        x.decode_lens,
-        out.buffer,
-        entries,
-        width,
-        compress_ratio,
-        front,
-        BLOCK=ENTRIES_PER_PROGRAM,
-    )
+    grid = (cdiv(len(x.seq_lens) * point.max_decode_len, ENTRIES_PER_PROGRAM),)
+    arguments = bundle(x), bundle(out), sizes(point, x)
+    return fixed_launch(decode_native_kernel, grid, *arguments, BLOCK=ENTRIES_PER_PROGRAM)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from baselines.decode_flatten.operator import copied_columns
-from baselines.decode_step.operator import Inputs, Outputs, schedule_point
-from baselines.workloads.integers import cdiv, reciprocal
+from baselines.decode_step.operator import Inputs, Outputs
+from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from harness.launch import replayed
+from kernels.decode_flatten import cuda as decode_flatten
 from kernels.decode_flatten.cuda import access_width
 from kernels.decode_flatten.triton import STRIP_SIZES, request_grid
+from kernels.decode_step.triton import Sizes, sizes
 
 SOURCE = Path(__file__).with_name("decode_step.cu")
 #: As in the CUDA source.
@@ -23,51 +25,25 @@ THREADS = 256
 SIZES = STRIP_SIZES | {"num_sms": (THREADS - 1,)}
 
 
+def cuda_sizes(point: Point, x: Inputs, out: Outputs, num_schedulers: int) -> Sizes:
+    """With strides and block size among those of decode_flatten."""
+    return sizes(point, x, out, num_schedulers)._replace(flatten=decode_flatten.cuda_sizes(point, x, out))
+
+
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, with the device functions of the operators' own kernels."""
-    size, width = point.batch_size, point.max_decode_len
-    schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
+    size = point.batch_size
+    num_schedulers = 1 + cdiv(point.num_sms + 1, THREADS)
+    arguments = bundle(x), bundle(out), cuda_sizes(point, x, out, num_schedulers)
     many = "one" if size <= THREADS else "many"
-    arguments = (
-        x.seq_lens,
-        x.query_start_loc,
-        out.schedule,
-        out.tile_scheduler_metadata,
-        out.num_splits,
-        schedulers,
-        size,
-        cdiv(size, THREADS),
-        point.num_sms,
-        *reciprocal(point.num_sms),
-        int(point.remainder == "back"),
-        point.num_sm_parts,
-        point.overhead,
-        *reciprocal(point.num_sm_parts),
-        int(point.layout == "old"),
-    )
     if point.decode_path == "native":
-        grid, atoms = schedulers + cdiv(size * width, THREADS), schedule_point(point, "native").atoms
-        return launcher(SOURCE, f"native_{many}", grid, THREADS, *arguments, out.lens, out.decode_lens, width, atoms)
+        blocks = num_schedulers + cdiv(size * point.max_decode_len, THREADS)
+        return launcher(SOURCE, f"decode_step_native_{many}_kernel", blocks, THREADS, *arguments)
     vector = access_width(x, out)
     across, strips = request_grid(x, out, THREADS * vector)
-    return launcher(
-        SOURCE,
-        f"flatten_vec{vector}_{many}",
-        (schedulers + across, strips),
-        THREADS,
-        *arguments,
-        x.block_table,
-        out.lens,
-        out.decode_lens,
-        out.block_table,
-        x.num_decode_tokens,
-        out.lens.numel(),
-        point.block_size,
-        copied_columns(x, out),
-        x.block_table.stride(0),
-        out.block_table.stride(0),
-    )
+    kernel = f"decode_step_flatten_{many}_kernel_vec{vector}"
+    return launcher(SOURCE, kernel, (num_schedulers + across, strips), THREADS, *arguments)
 
 
 @variant("decode_step", requires=GPU, sources=SOURCE, sizes=SIZES)

@@ -24,13 +24,14 @@ launches that overlap copies of themselves, which no engine submits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from baselines.decode_flatten.operator import copied_columns
 from baselines.decode_step.operator import Inputs, Outputs, schedule_point
-from baselines.workloads.integers import cdiv, reciprocal
+from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.decode_flatten import triton as decode_flatten
@@ -48,231 +49,79 @@ ENTRIES = 256
 NUM_WARPS = 8
 
 
+class Sizes(NamedTuple):
+    """num_schedulers: programs in front. schedule, tiles, flatten: of the parts. width: columns of (B, L), L."""
+
+    num_schedulers: int
+    schedule: paged_mqa_schedule.Sizes
+    tiles: mla_tile_schedule.Sizes
+    flatten: decode_flatten.Sizes
+    width: int
+
+
+def sizes(point: Point, x: Inputs, out: Outputs, num_schedulers: int) -> Sizes:
+    """x, out: of the step, whose path decides what the paged-MQA schedule is over."""
+    batch_size, width = point.batch_size, point.max_decode_len
+    if point.decode_path == "flatten":
+        schedule = paged_mqa_schedule.sizes(point, batch_size, width, x.num_decode_tokens)
+    else:
+        atoms = schedule_point(point, "native").atoms
+        schedule = paged_mqa_schedule.sizes(point, batch_size, atoms, batch_size * atoms)
+    return Sizes(num_schedulers, schedule, mla_tile_schedule.sizes(point, x), decode_flatten.sizes(x, out), width)
+
+
 @triton.jit
 def build_schedule(
     program,
     seq_lens,
     query_start_loc,
-    schedule,
-    metadata,
-    num_splits,
-    batch_size,
-    num_sms,
-    multiplier,
-    shift,
-    factor,
-    queries,
-    back,
-    num_parts,
-    overhead,
+    out,
+    n,
     TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
-    OLD: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    PARTS: tl.constexpr,
-    TEAM: tl.constexpr,
+    SCHEDULE: tl.constexpr,
+    TILES: tl.constexpr,
 ):
-    """One of the programs in front: the tile schedule, or SLOTS rows of the paged-MQA schedule."""
+    """One of the programs in front: the tile schedule, or SCHEDULE.SLOTS rows of the paged-MQA schedule."""
     if program == 0:
-        tile_schedule(
-            seq_lens,
-            metadata,
-            num_splits,
-            batch_size,
-            num_parts,
-            overhead,
-            OLD=OLD,
-            REQUESTS=REQUESTS,
-            ENDS=ENDS,
-            PARTS=PARTS,
-            TEAM=TEAM,
-        )
+        tile_schedule(seq_lens, out, n.tiles, TILES)
     else:
-        schedule_rows(
-            program - 1,
-            seq_lens,
-            query_start_loc,
-            schedule,
-            batch_size,
-            1,
-            num_sms,
-            multiplier,
-            shift,
-            factor,
-            queries,
-            back,
-            TOKENS=TOKENS,
-            ROWS=ROWS,
-            SLOTS=SLOTS,
-        )
+        schedule_rows(program - 1, seq_lens, query_start_loc, 1, out.schedule, n.schedule, TOKENS, SCHEDULE)
 
 
-#: Integers of both kernels that Triton must not specialise on: it would recompile for 1 and for multiples of 16.
-_SIZES = [
-    "schedulers",
-    "batch_size",
-    "num_sms",
-    "multiplier",
-    "shift",
-    "factor",
-    "queries",
-    "back",
-    "num_parts",
-    "overhead",
-]
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "capacity", "columns"])
-def _flatten_step(
-    seq_lens,
-    query_start_loc,
-    schedule,
-    metadata,
-    num_splits,
-    schedulers,
-    batch_size,
-    num_sms,
-    multiplier,
-    shift,
-    factor,
-    queries,
-    back,
-    num_parts,
-    overhead,
-    source,
-    lens,
-    decode_lens,
-    table,
-    capacity,
-    columns,
+@triton.jit
+def decode_step_flatten_kernel(
+    x,
+    out,
+    n,
     source_stride,
     table_stride,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
-    OLD: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    PARTS: tl.constexpr,
-    TEAM: tl.constexpr,
+    SCHEDULE: tl.constexpr,
+    TILES: tl.constexpr,
 ):
     program, strip = tl.program_id(0), tl.program_id(1)
-    if program >= schedulers:
-        flatten_rows(
-            program - schedulers,
-            strip,
-            tl.num_programs(1),
-            seq_lens,
-            query_start_loc,
-            source,
-            lens,
-            decode_lens,
-            table,
-            batch_size,
-            queries,
-            capacity,
-            columns,
-            source_stride,
-            table_stride,
-            BLOCK_SIZE=BLOCK_SIZE,
-            COLUMNS=COLUMNS,
-        )
+    if program >= n.num_schedulers:
+        request, strips = program - n.num_schedulers, tl.num_programs(1)
+        flatten_rows(request, strip, strips, x, out, n.flatten, source_stride, table_stride, BLOCK_SIZE, COLUMNS)
     elif strip == 0:
-        build_schedule(
-            program,
-            seq_lens,
-            query_start_loc,
-            schedule,
-            metadata,
-            num_splits,
-            batch_size,
-            num_sms,
-            multiplier,
-            shift,
-            factor,
-            queries,
-            back,
-            num_parts,
-            overhead,
-            TOKENS=True,
-            ROWS=ROWS,
-            SLOTS=SLOTS,
-            OLD=OLD,
-            REQUESTS=REQUESTS,
-            ENDS=ENDS,
-            PARTS=PARTS,
-            TEAM=TEAM,
-        )
+        build_schedule(program, x.seq_lens, x.query_start_loc, out, n, True, SCHEDULE, TILES)
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "width"])
-def _native_step(
-    seq_lens,
-    query_start_loc,
-    schedule,
-    metadata,
-    num_splits,
-    schedulers,
-    batch_size,
-    num_sms,
-    multiplier,
-    shift,
-    factor,
-    queries,
-    back,
-    num_parts,
-    overhead,
-    lens,
-    decode_lens,
-    width,
-    ENTRIES: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
-    OLD: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    PARTS: tl.constexpr,
-    TEAM: tl.constexpr,
-):
-    program = tl.program_id(0)
-    if program >= schedulers:
-        i = (program - schedulers) * ENTRIES + tl.arange(0, ENTRIES)
-        inside = i < batch_size * width
+@triton.jit
+def decode_step_native_kernel(x, out, n, ENTRIES: tl.constexpr, SCHEDULE: tl.constexpr, TILES: tl.constexpr):
+    program, width = tl.program_id(0), n.width
+    if program >= n.num_schedulers:
+        i = (program - n.num_schedulers) * ENTRIES + tl.arange(0, ENTRIES)
+        inside = i < n.schedule.batch_size * width
         b, j = i // width, i % width
-        seq_len = tl.load(seq_lens + b, mask=inside, other=0)
-        start = tl.load(query_start_loc + b, mask=inside, other=0)
-        end = tl.load(query_start_loc + b + 1, mask=inside, other=0)
-        tl.store(lens + i, context_len(seq_len, width, j, 1), mask=inside)
-        tl.store(decode_lens + b, end - start, mask=inside & (j == 0))
+        seq_len = tl.load(x.seq_lens + b, mask=inside, other=0)
+        start = tl.load(x.query_start_loc + b, mask=inside, other=0)
+        end = tl.load(x.query_start_loc + b + 1, mask=inside, other=0)
+        tl.store(out.lens + i, context_len(seq_len, width, j, 1), mask=inside)
+        tl.store(out.decode_lens + b, end - start, mask=inside & (j == 0))
     else:
-        build_schedule(
-            program,
-            seq_lens,
-            query_start_loc,
-            schedule,
-            metadata,
-            num_splits,
-            batch_size,
-            num_sms,
-            multiplier,
-            shift,
-            factor,
-            queries,
-            back,
-            num_parts,
-            overhead,
-            TOKENS=False,
-            ROWS=ROWS,
-            SLOTS=SLOTS,
-            OLD=OLD,
-            REQUESTS=REQUESTS,
-            ENDS=ENDS,
-            PARTS=PARTS,
-            TEAM=TEAM,
-        )
+        build_schedule(program, x.seq_lens, x.query_start_loc, out, n, False, SCHEDULE, TILES)
 
 
 @variant("decode_step", sizes=STRIP_SIZES)
@@ -280,64 +129,15 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch. The first program builds the tile schedule, the next ones the paged-MQA schedule, the rest lengths
     and rows.
     """
-    size, width = point.batch_size, point.max_decode_len
-    programs, schedule_sizes = paged_mqa_schedule.tiling(size, point.num_sms)
-    schedulers = 1 + programs
-    sizes = {
-        **schedule_sizes,
-        **mla_tile_schedule.tiling(size, point.num_sm_parts, point.layout),
-        "num_warps": NUM_WARPS,
-    }
-    sms = (point.num_sms, *reciprocal(point.num_sms))
-    rest = (int(point.remainder == "back"), point.num_sm_parts, point.overhead)
+    programs, schedule = paged_mqa_schedule.tiling(point.batch_size, point.num_sms)
+    num_schedulers = 1 + programs
+    tiles = mla_tile_schedule.tiling(point.batch_size, point.num_sm_parts, point.layout)
+    shapes = {"SCHEDULE": schedule, "TILES": tiles, "num_warps": NUM_WARPS}
+    arguments = bundle(x), bundle(out), sizes(point, x, out, num_schedulers)
     if point.decode_path == "flatten":
-        source, table, block_size = x.block_table, out.block_table, point.block_size
-        capacity, columns = out.lens.numel(), copied_columns(x, out)
         across, strips = decode_flatten.request_grid(x, out, COLUMNS)
-        return fixed_launch(
-            _flatten_step,
-            (schedulers + across, strips),
-            x.seq_lens,
-            x.query_start_loc,
-            out.schedule,
-            out.tile_scheduler_metadata,
-            out.num_splits,
-            schedulers,
-            size,
-            *sms,
-            width,
-            x.num_decode_tokens,
-            *rest,
-            source,
-            out.lens,
-            out.decode_lens,
-            table,
-            capacity,
-            columns,
-            source.stride(0),
-            table.stride(0),
-            BLOCK_SIZE=block_size,
-            COLUMNS=COLUMNS,
-            **sizes,
-        )
-    atoms, entries = schedule_point(point, "native").atoms, cdiv(size * width, ENTRIES)
-    return fixed_launch(
-        _native_step,
-        (schedulers + entries,),
-        x.seq_lens,
-        x.query_start_loc,
-        out.schedule,
-        out.tile_scheduler_metadata,
-        out.num_splits,
-        schedulers,
-        size,
-        *sms,
-        atoms,
-        size * atoms,
-        *rest,
-        out.lens,
-        out.decode_lens,
-        width,
-        ENTRIES=ENTRIES,
-        **sizes,
-    )
+        grid, strides = (num_schedulers + across, strips), (x.block_table.stride(0), out.block_table.stride(0))
+        shapes |= {"BLOCK_SIZE": point.block_size, "COLUMNS": COLUMNS}
+        return fixed_launch(decode_step_flatten_kernel, grid, *arguments, *strides, **shapes)
+    grid = (num_schedulers + cdiv(point.batch_size * point.max_decode_len, ENTRIES),)
+    return fixed_launch(decode_step_native_kernel, grid, *arguments, ENTRIES=ENTRIES, **shapes)

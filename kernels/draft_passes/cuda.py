@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
-from baselines.workloads.integers import cdiv, reciprocal
-from baselines.workloads.request_slots import num_real
+from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
+from kernels.draft_passes.triton import sizes
 
 SOURCE = Path(__file__).with_name("draft_passes.cu")
 THREADS = 256
@@ -18,34 +19,7 @@ THREADS = 256
 @variant("draft_passes", requires=GPU, sources=SOURCE, sizes={"batch_size": (THREADS,), "num_sms": (THREADS - 1,)})
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a thread per row, pass and group."""
-    rows, capacity = point.batch_size, point.max_num_seqs
-    name, schedulers, schedule = "passes", 0, ()
-    if with_indexer(point):
-        name = "schedules"
-        schedulers = cdiv(point.num_sms + 1, THREADS)
-        sms = (point.num_sms, *reciprocal(point.num_sms))
-        schedule = (out.schedule, rows, schedulers, *sms, int(point.remainder == "back"))
-    return launcher(
-        SOURCE,
-        name,
-        (schedulers + cdiv(capacity + 1, THREADS), passes(point), point.num_groups),
-        THREADS,
-        x.idx,
-        x.seq_lens,
-        x.num_rejected,
-        x.tables,
-        x.table_starts,
-        x.widths,
-        x.block_sizes,
-        x.enabled,
-        out.pos,
-        out.lens,
-        out.src,
-        out.slots,
-        out.starts,
-        num_real(point),
-        capacity,
-        point.max_model_len,
-        int(point.advance == "yes"),
-        *schedule,
-    )
+    num_schedulers = cdiv(point.num_sms + 1, THREADS) if with_indexer(point) else 0
+    grid = (num_schedulers + cdiv(point.max_num_seqs + 1, THREADS), passes(point), point.num_groups)
+    kernel = "draft_passes_indexer_kernel" if with_indexer(point) else "draft_passes_kernel"
+    return launcher(SOURCE, kernel, grid, THREADS, bundle(x), bundle(out), sizes(point, num_schedulers))

@@ -1,6 +1,6 @@
 // Metadata of a drafter's passes 2 .. k in one launch. triton.py says why one is enough.
 //
-// blockIdx.y: pass. blockIdx.z: group. blockIdx.x < schedulers: THREADS rows of the indexer's schedule; from there on a
+// blockIdx.y: pass. blockIdx.z: group. blockIdx.x < num_schedulers: THREADS rows of the indexer's schedule; from there on a
 // thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse indexer, third
@@ -21,72 +21,99 @@
 constexpr int THREADS = 256;
 static_assert(THREADS == paged_mqa_schedule::THREADS);
 
+namespace draft_passes {
+
+struct Inputs {
+    const long long* idx;
+    const int* seq_lens;
+    const int* num_rejected;
+    const int* tables;
+    const long long* table_starts;
+    const long long* widths;
+    const int* block_sizes;
+    const bool* enabled;
+    const bool* sharded;
+};
+
+// schedule: null without an indexer.
+struct Outputs {
+    long long* pos;
+    int* lens;
+    long long* src;
+    long long* slots;
+    int* starts;
+    int* schedule;
+};
+
+// advance: whether positions advance from pass to pass. num_schedulers: blocks in front of a pass. schedule: of the indexer,
+// over all rows.
+struct Sizes {
+    int num_reqs, max_num_seqs, max_model_len, advance, num_schedulers;
+    paged_mqa_schedule::Sizes schedule;
+};
+
+}  // namespace draft_passes
+
+using namespace draft_passes;
+
 // Lengths in a pass, further tokens ahead of the last kept one; 0 for padding.
 struct InPass {
     const int* seq_lens;
     const int* num_rejected;
-    int real, most, further;
+    int num_reqs, max_model_len, further;
 
     __device__ __forceinline__ int operator[](int b) const {
-        return b < real ? min(seq_lens[b] - num_rejected[b], most - further) + further : 0;
+        return b < num_reqs ? min(__ldg(seq_lens + b) - __ldg(num_rejected + b), max_model_len - further) + further : 0;
     }
 };
 
-#define PARAMETERS                                                                                                        \
-    const long long *__restrict__ idx, const int *__restrict__ seq_lens, const int *__restrict__ num_rejected,            \
-        const int *__restrict__ tables, const long long *__restrict__ table_starts, const long long *__restrict__ widths, \
-        const int *__restrict__ block_sizes, const bool *__restrict__ enabled, long long *__restrict__ pos,               \
-        int *__restrict__ lens, long long *__restrict__ src, long long *__restrict__ slots, int *__restrict__ starts,     \
-        int real, int capacity, int most, int advance
-
-__device__ __forceinline__ void rows_of_pass(int block, PARAMETERS) {
+__device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int i = blockIdx.y, g = blockIdx.z, b = block * THREADS + threadIdx.x;
-    if (i == 0 && g == 0 && b <= capacity) starts[b] = min(b, real);
-    if (b >= capacity) return;
-    const long long at = (long long)i * capacity + b;
-    const bool live = b < real;
-    const int further = advance ? i + 1 : 0, size = load_in_order(block_sizes + g);
-    const long long table_start = load_in_order(table_starts + g), width = load_in_order(widths + g);
-    const bool on = load_in_order(enabled + g);
+    if (i == 0 && g == 0 && b <= n.max_num_seqs) out.starts[b] = min(b, n.num_reqs);
+    if (b >= n.max_num_seqs) return;
+    const long long of_pass = (long long)i * n.max_num_seqs + b;
+    const bool live = b < n.num_reqs;
+    const int further = n.advance ? i + 1 : 0, size = load_in_order(x.block_sizes + g);
+    const long long table_start = load_in_order(x.table_starts + g), width = load_in_order(x.widths + g);
+    const bool on = load_in_order(x.enabled + g);
     int kept = 0, length = 0;
     long long slot = -1;
     if (live) {
-        const long long s = load_in_order(idx + b);
-        kept = load_in_order(seq_lens + b) - load_in_order(num_rejected + b);
-        length = min(kept, most - further) + further;
+        const long long s = load_in_order(x.idx + b);
+        kept = load_in_order(x.seq_lens + b) - load_in_order(x.num_rejected + b);
+        length = min(kept, n.max_model_len - further) + further;
         const int position = length - 1;
-        if (on) slot = tables[table_start + s * width + position / size] * size + position % size;
+        if (on) slot = __ldg(x.tables + table_start + s * width + position / size) * size + position % size;
     }
-    slots[((long long)i * gridDim.z + g) * capacity + b] = slot;
+    out.slots[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
     if (g > 0) return;
-    lens[at] = length;
+    out.lens[of_pass] = length;
     if (live) {
-        src[at] = (long long)kept + i + 1;
-        pos[at] = length - 1;
+        out.src[of_pass] = (long long)kept + i + 1;
+        out.pos[of_pass] = length - 1;
     }
 }
 
-#define ARGUMENTS                                                                                                         \
-    idx, seq_lens, num_rejected, tables, table_starts, widths, block_sizes, enabled, pos, lens, src, slots, starts, real, \
-        capacity, most, advance
+extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    rows_of_pass(blockIdx.x, x, out, n);
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS) passes(PARAMETERS) { rows_of_pass(blockIdx.x, ARGUMENTS); }
-
-extern "C" __global__ void __launch_bounds__(THREADS) schedules(
-    PARAMETERS, int* __restrict__ schedule, int rows, int schedulers, int num_sms, int multiplier, int shift, int back) {
-    const int block = (int)blockIdx.x - schedulers;
+extern "C" __global__ void __launch_bounds__(THREADS) draft_passes_indexer_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    const int block = (int)blockIdx.x - n.num_schedulers, rows = n.schedule.batch_size;
     if (block >= 0) {
-        rows_of_pass(block, ARGUMENTS);
+        rows_of_pass(block, x, out, n);
         return;
     }
     if (blockIdx.z > 0) return;
-    const InPass lengths{seq_lens, num_rejected, real, most, advance ? (int)blockIdx.y + 1 : 0};
+    const int further = n.advance ? (int)blockIdx.y + 1 : 0;
+    const InPass lengths{x.seq_lens, x.num_rejected, n.num_reqs, n.max_model_len, further};
     const paged_mqa_schedule::Requests<InPass> work{lengths, 1, 1};
-    int* table = schedule + (long long)blockIdx.y * (num_sms + 1) * 2;
+    int* table = out.schedule + (long long)blockIdx.y * (n.schedule.num_sms + 1) * 2;
     if (rows <= THREADS) {
-        paged_mqa_schedule::schedule<false>(work, table, blockIdx.x, rows, 1, num_sms, multiplier, shift, back);
+        paged_mqa_schedule::schedule<false>(work, table, blockIdx.x, n.schedule);
     } else {
-        paged_mqa_schedule::schedule<true>(
-            work, table, blockIdx.x, rows, (rows + THREADS - 1) / THREADS, num_sms, multiplier, shift, back);
+        paged_mqa_schedule::schedule<true>(work, table, blockIdx.x, n.schedule);
     }
 }

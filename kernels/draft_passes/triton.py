@@ -13,154 +13,100 @@ draft_passes.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from baselines.draft_passes.operator import Inputs, Outputs, passes, with_indexer
-from baselines.workloads.integers import cdiv, reciprocal
+from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import num_real
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 from kernels.compute_slot_mappings.triton import slots_of
 from kernels.paged_mqa_schedule import triton as paged_mqa_schedule
+from kernels.paged_mqa_schedule.triton import Sizes as ScheduleSizes
 from kernels.paged_mqa_schedule.triton import schedule_rows
 
 #: Rows of a program, and lengths that a program of a schedule gathers at once.
 ENTRIES, GATHERED = 128, 256
 
 
+class Sizes(NamedTuple):
+    """advance: 1 if positions advance from pass to pass, else 0. num_schedulers: programs in front of a pass. schedule:
+    of the indexer, over all rows.
+    """
+
+    num_reqs: int
+    max_num_seqs: int
+    max_model_len: int
+    advance: int
+    num_schedulers: int
+    schedule: paged_mqa_schedule.Sizes
+
+
+def sizes(point: Point, num_schedulers: int) -> Sizes:
+    rows, advance = point.batch_size, int(point.advance == "yes")
+    schedule = paged_mqa_schedule.sizes(point, rows, 1, rows)
+    return Sizes(num_real(point), point.max_num_seqs, point.max_model_len, advance, num_schedulers, schedule)
+
+
 @triton.jit
-def kept_tokens(seq_lens, num_rejected, b, inside):
+def kept_tokens(x, b, inside):
     """Tokens of a request without the rejected ones; 0 where not ``inside``."""
-    return tl.load(seq_lens + b, mask=inside, other=0) - tl.load(num_rejected + b, mask=inside, other=0)
+    return tl.load(x.seq_lens + b, mask=inside, other=0) - tl.load(x.num_rejected + b, mask=inside, other=0)
 
 
-@triton.jit(
-    do_not_specialize=[
-        *("rows", "real", "capacity", "most", "advance", "schedulers"),
-        *("num_sms", "multiplier", "shift", "back"),
-    ]
-)
-def _passes(
-    idx,
-    seq_lens,
-    num_rejected,
-    tables,
-    table_starts,
-    widths,
-    block_sizes,
-    enabled,
-    pos,
-    lens,
-    src,
-    slots,
-    starts,
-    schedule,
-    lengths,
-    rows,
-    real,
-    capacity,
-    most,
-    advance,
-    schedulers,
-    num_sms,
-    multiplier,
-    shift,
-    back,
-    INDEXER: tl.constexpr,
-    ENTRIES: tl.constexpr,
-    GATHERED: tl.constexpr,
-    ROWS: tl.constexpr = None,
-    SLOTS: tl.constexpr = None,
-):
+@triton.jit
+def draft_passes_kernel(x, out, n, scratch, ENTRIES: tl.constexpr, GATHERED: tl.constexpr, SCHEDULE: tl.constexpr):
+    """scratch: [passes, num_schedulers, B] lengths. SCHEDULE: tile of the indexer's schedule; None: no indexer."""
     program, i, g = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    further = (i + 1) * advance  # tokens ahead of the last kept one
-    if INDEXER:  # noqa: SIM102  (known when it is compiled)
-        if (program < schedulers) & (g == 0):
-            own = lengths + (i * schedulers + program) * rows
+    further = (i + 1) * n.advance  # tokens ahead of the last kept one
+    if SCHEDULE is not None:  # noqa: SIM102  (known when it is compiled)
+        if (program < n.num_schedulers) & (g == 0):
+            rows = n.schedule.batch_size
+            lengths = scratch + (i * n.num_schedulers + program) * rows
             for first in range(0, rows, GATHERED):
                 b = first + tl.arange(0, GATHERED)
-                length = tl.minimum(kept_tokens(seq_lens, num_rejected, b, b < real), most - further) + further
-                tl.store(own + b, tl.where(b < real, length, 0), mask=b < rows)
+                length = tl.minimum(kept_tokens(x, b, b < n.num_reqs), n.max_model_len - further) + further
+                tl.store(lengths + b, tl.where(b < n.num_reqs, length, 0), mask=b < rows)
             tl.debug_barrier()
-            schedule_rows(
-                program,
-                own,
-                own,
-                schedule + i * (num_sms + 1) * 2,
-                rows,
-                1,
-                num_sms,
-                multiplier,
-                shift,
-                1,
-                rows,
-                back,
-                TOKENS=False,
-                ROWS=ROWS,
-                SLOTS=SLOTS,
-            )
-    if program >= schedulers:
-        row = (program - schedulers) * ENTRIES + tl.arange(0, ENTRIES)
-        inside = row < real
-        kept = kept_tokens(seq_lens, num_rejected, row, inside)
-        length = tl.minimum(kept, most - further) + further
+            table = out.schedule + i * (n.schedule.num_sms + 1) * 2
+            sms = n.schedule  # a row is one query, which the compiler knows of a constant
+            sizes = ScheduleSizes(rows, sms.num_sms, sms.multiplier, sms.shift, 1, rows, sms.is_back)
+            schedule_rows(program, lengths, lengths, 1, table, sizes, False, SCHEDULE)
+    if program >= n.num_schedulers:
+        row = (program - n.num_schedulers) * ENTRIES + tl.arange(0, ENTRIES)
+        inside = row < n.num_reqs
+        kept = kept_tokens(x, row, inside)
+        length = tl.minimum(kept, n.max_model_len - further) + further
         position = length - 1
-        s = tl.load(idx + row, mask=inside, other=-1)
-        known = tl.where(tl.load(enabled + g) != 0, s, -1) >= 0
-        table = tables + tl.load(table_starts + g) + s * tl.load(widths + g)
-        slot = slots_of(position, known, table, tl.load(block_sizes + g), False, 1, 0, 1)
-        tl.store(slots + (i * tl.num_programs(2) + g).to(tl.int64) * capacity + row, slot, mask=row < capacity)
+        s = tl.load(x.idx + row, mask=inside, other=-1)
+        known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
+        table = x.tables + tl.load(x.table_starts + g) + s * tl.load(x.widths + g)
+        slot = slots_of(position, known, table, tl.load(x.block_sizes + g), False, 1, 0, 1)
+        in_range, begin = row < n.max_num_seqs, i * n.max_num_seqs
+        of_group = (i * tl.num_programs(2) + g).to(tl.int64) * n.max_num_seqs
+        tl.store(out.slots + of_group + row, slot, mask=in_range)
         if g == 0:
-            tl.store(src + i * capacity + row, kept.to(tl.int64) + i + 1, mask=inside)
-            tl.store(pos + i * capacity + row, position.to(tl.int64), mask=inside)
-            tl.store(lens + i * capacity + row, tl.where(inside, length, 0), mask=row < capacity)
+            tl.store(out.src + begin + row, kept.to(tl.int64) + i + 1, mask=inside)
+            tl.store(out.pos + begin + row, position.to(tl.int64), mask=inside)
+            tl.store(out.lens + begin + row, tl.where(inside, length, 0), mask=in_range)
             if i == 0:
-                tl.store(starts + row, tl.minimum(row, real), mask=row <= capacity)
+                tl.store(out.starts + row, tl.minimum(row, n.num_reqs), mask=row <= n.max_num_seqs)
 
 
 @variant("draft_passes")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for all passes."""
-    rows, capacity, count = point.batch_size, point.max_num_seqs, passes(point)
-    schedulers, sizes, lengths = 0, {}, None
+    rows, count = point.batch_size, passes(point)
+    num_schedulers, schedule, scratch = 0, None, None
     if with_indexer(point):
-        schedulers, sizes = paged_mqa_schedule.tiling(rows, point.num_sms)
-        lengths = torch.empty(count * schedulers * rows, dtype=torch.int32, device=out.pos.device)
-    blocks = cdiv(capacity + 1, ENTRIES)
-
-    return fixed_launch(
-        _passes,
-        (schedulers + blocks, count, point.num_groups),
-        x.idx,
-        x.seq_lens,
-        x.num_rejected,
-        x.tables,
-        x.table_starts,
-        x.widths,
-        x.block_sizes,
-        x.enabled.view(torch.uint8),
-        out.pos,
-        out.lens,
-        out.src,
-        out.slots,
-        out.starts,
-        out.schedule,
-        lengths,
-        rows,
-        num_real(point),
-        capacity,
-        point.max_model_len,
-        int(point.advance == "yes"),
-        schedulers,
-        point.num_sms,
-        *reciprocal(point.num_sms),
-        int(point.remainder == "back"),
-        INDEXER=with_indexer(point),
-        ENTRIES=ENTRIES,
-        GATHERED=GATHERED,
-        **sizes,
-        num_warps=4,
-    )
+        num_schedulers, schedule = paged_mqa_schedule.tiling(rows, point.num_sms)
+        scratch = torch.empty(count * num_schedulers * rows, dtype=torch.int32, device=out.pos.device)
+    grid = (num_schedulers + cdiv(point.max_num_seqs + 1, ENTRIES), count, point.num_groups)
+    shapes = {"ENTRIES": ENTRIES, "GATHERED": GATHERED, "SCHEDULE": schedule, "num_warps": 4}
+    arguments = bundle(x), bundle(out), sizes(point, num_schedulers), scratch
+    return fixed_launch(draft_passes_kernel, grid, *arguments, **shapes)

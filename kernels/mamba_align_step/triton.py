@@ -114,10 +114,16 @@ def mamba_align_step_after_kernel(x, out, n, ROWS: tl.constexpr):
     store_move(out.moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), inside)
 
 
-def tiling(point: Point) -> dict[str, int]:
-    """Rows of a program before the forward pass, and lanes of a row."""
+class Tile(NamedTuple):
+    """ROWS: of a program before the forward pass. SLOTS: lanes of a row."""
+
+    ROWS: int
+    SLOTS: int
+
+
+def tiling(point: Point, entries: int) -> Tile:
     slots = triton.next_power_of_2(point.next_n)
-    return {"ROWS": max(TILE // slots, 1), "SLOTS": slots}
+    return Tile(max(entries // slots, 1), slots)
 
 
 @variant("mamba_align_step")
@@ -126,6 +132,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     rows, arguments = len(x.idx), (bundle(x), bundle(out), sizes(point, x))
     if point.phase == "after_sampling":
         return fixed_launch(mamba_align_step_after_kernel, (cdiv(rows, ROWS),), *arguments, ROWS=ROWS, num_warps=2)
-    tile = tiling(point)
-    grid = (cdiv(rows, tile["ROWS"]),)
-    return fixed_launch(mamba_align_step_before_kernel, grid, *arguments, **tile, num_warps=1)
+    tile = tiling(point, TILE)
+    grid = (cdiv(rows, tile.ROWS),)
+    return fixed_launch(mamba_align_step_before_kernel, grid, *arguments, *tile, num_warps=1)

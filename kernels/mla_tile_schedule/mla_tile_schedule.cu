@@ -4,12 +4,13 @@
 
 #include "mla_tile_schedule.cuh"
 
-#define PARAMETERS                                                                                            \
-    const int *__restrict__ seq_lens, int *__restrict__ metadata, int *__restrict__ num_splits, int batch_size, \
-        int num_parts, int overhead, int multiplier, int shift, int old
-#define ARGUMENTS seq_lens, metadata, num_splits, batch_size, num_parts, overhead, multiplier, shift, old
+using namespace mla_tile_schedule;
 
-using mla_tile_schedule::THREADS, mla_tile_schedule::tile_schedule;
-
-extern "C" __global__ void __launch_bounds__(THREADS) schedule_few(PARAMETERS) { tile_schedule<false>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) schedule_many(PARAMETERS) { tile_schedule<true>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) mla_tile_schedule_few_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    tile_schedule<false>(x.seq_lens, out.tile_scheduler_metadata, out.num_splits, n);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) mla_tile_schedule_many_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    tile_schedule<true>(x.seq_lens, out.tile_scheduler_metadata, out.num_splits, n);
+}

@@ -36,13 +36,27 @@ constexpr int MAX_BATCH = 4096, MAX_PARTS = 512;
 constexpr int BLOCK_N = 64, BLOCK_N_LOG2 = 6;
 constexpr unsigned ALL = 0xffffffffu, NO_SNAP = 0xffffffffu;
 constexpr int SNAP_BITS = 7;  // overhead <= 64
-constexpr int NEVER = 0x7fffffff;
+constexpr int kSentinel = 0x7fffffff;
 // Batches and parts that one warp schedules, and those for which stretched parts are found by doubling.
 constexpr int SMALL_BATCH = 128, SMALL_PARTS = 32, JUMP_BATCH = THREADS, JUMP_PARTS = THREADS;
-constexpr unsigned FAR = 0x3fff;  // parts; more than there are
+constexpr unsigned kMaxParts = 0x3fff;  // parts; more than there are
+
+struct Inputs {
+    const int* seq_lens;
+};
+
+struct Outputs {
+    int* tile_scheduler_metadata;
+    int* num_splits;
+};
+
+// multiplier, shift: they divide by num_parts. is_old: layout of the rows.
+struct Sizes {
+    int batch_size, num_parts, overhead, multiplier, shift, is_old;
+};
 
 // Costs of four requests, summed up one after another.
-struct Four {
+struct PrefixOf4 {
     int4 ends;
     int count, sum;
 };
@@ -52,7 +66,7 @@ __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
-// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what has its
+// PrefixOf4 lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what has its
 // operator[].
 template <class Lens>
 __device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
@@ -75,11 +89,11 @@ __device__ __forceinline__ int4 four_lens(const int* seq_lens, int first, int co
 
 // Of the requests from `first` on; a length past the batch counts as 0.
 template <class Lens>
-__device__ __forceinline__ Four four_costs(const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
+__device__ __forceinline__ PrefixOf4 four_costs(const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
     const int count = batch_size - first;
     const int4 s = four_lens(seq_lens, first, count);
-    // Costs past the batch are never read: their ends are NEVER, and no later thread of the block has a request.
-    Four four;
+    // Costs past the batch are never read: their ends are kSentinel, and no later thread of the block has a request.
+    PrefixOf4 four;
     four.count = count;
     four.ends.x = blocks_of(s.x, old) + overhead;
     four.ends.y = four.ends.x + blocks_of(s.y, old) + overhead;
@@ -89,11 +103,11 @@ __device__ __forceinline__ Four four_costs(const Lens seq_lens, int first, int b
     return four;
 }
 
-// The ends of four requests; NEVER past the batch.
-__device__ __forceinline__ int4 absolute(const Four& four, int before) {
+// The ends of four requests; kSentinel past the batch.
+__device__ __forceinline__ int4 absolute(const PrefixOf4& four, int before) {
     return make_int4(
-        four.count > 0 ? before + four.ends.x : NEVER, four.count > 1 ? before + four.ends.y : NEVER,
-        four.count > 2 ? before + four.ends.z : NEVER, four.count > 3 ? before + four.ends.w : NEVER);
+        four.count > 0 ? before + four.ends.x : kSentinel, four.count > 1 ? before + four.ends.y : kSentinel,
+        four.count > 2 ? before + four.ends.z : kSentinel, four.count > 3 ? before + four.ends.w : kSentinel);
 }
 
 __device__ __forceinline__ int inclusive_scan(int value, int lane) {
@@ -106,7 +120,7 @@ __device__ __forceinline__ int inclusive_scan(int value, int lane) {
 }
 
 // Parts look for a snap at once; the first lane that snaps is right, and moves itself and all later lanes.
-__device__ __forceinline__ void settle(const int* ends, int lane, int slack, int& start, int& reached, int& end, int next) {
+__device__ __forceinline__ void resolve(const int* ends, int lane, int slack, int& start, int& reached, int& end, int next) {
 #pragma unroll 1
     while (true) {
 #pragma unroll 1
@@ -160,12 +174,12 @@ __device__ __forceinline__ void small_schedule(
     const int lane = threadIdx.x & 31;
     int reached = 0, block = 0, split = 0;
     if (threadIdx.x < 32) {
-        const Four four = four_costs(seq_lens, lane * ITEMS, batch_size, overhead, old);
+        const PrefixOf4 four = four_costs(seq_lens, lane * ITEMS, batch_size, overhead, old);
         const int inclusive = inclusive_scan(four.sum, lane);
         const int total = __shfl_sync(ALL, inclusive, 31);
         const int4 mine = absolute(four, inclusive - four.sum);
         *reinterpret_cast<int4*>(ends + lane * ITEMS) = mine;
-        if (lane == 0) *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(NEVER, NEVER, NEVER, NEVER);
+        if (lane == 0) *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(kSentinel, kSentinel, kSentinel, kSentinel);
         __syncwarp();
         const int stride =
             (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
@@ -185,7 +199,7 @@ __device__ __forceinline__ void small_schedule(
         int end = z ? here.z : y ? here.y : x ? here.x : earlier;
         const int next = z ? here.w : y ? here.z : x ? here.y : here.x;
         reached = row * ITEMS + x + y + z;
-        settle(ends, lane, slack, start, reached, end, next);
+        resolve(ends, lane, slack, start, reached, end, next);
 
         block = reached < batch_size ? start - end : 0;
         const int before = __shfl_up_sync(ALL, reached, 1);
@@ -216,7 +230,7 @@ __device__ __forceinline__ void small_schedule(
     for (int i = parts[p].x + (thread & ((1 << team_log2) - 1)) + 1; i <= until; i += 1 << team_log2) num_splits[i] = i + starts;
 }
 
-// How many ends are at or below `reach`. capacity: power of two; ends holds NEVER from the batch up to there.
+// How many ends are at or below `reach`. capacity: power of two; ends holds kSentinel from the batch up to there.
 __device__ __forceinline__ int ends_within(const int* ends, int capacity, int reach) {
     int found = 0;
     // Every probe is inside ends: the compiler would compute the address of a guarded load again in each turn.
@@ -275,16 +289,16 @@ __device__ __forceinline__ void jump_schedule(
                 least = min(least, __reduce_min_sync(ALL, stretched_by(ends, first + i, next + lane, batch_size, num_parts, overhead, stride, parts_per_cost)));
             if (lane == i) mine = least;
         }
-        if (lane < ITEMS && first + lane < batch_size) jumps[first + lane] = mine == NO_SNAP ? FAR << 16 | batch_size : mine ^ 0xffff;
+        if (lane < ITEMS && first + lane < batch_size) jumps[first + lane] = mine == NO_SNAP ? kMaxParts << 16 | batch_size : mine ^ 0xffff;
     }
-    if (thread < levels) jumps[thread * width + batch_size] = FAR << 16 | batch_size;
+    if (thread < levels) jumps[thread * width + batch_size] = kMaxParts << 16 | batch_size;
     __syncthreads();
-    unsigned jump = thread < batch_size ? jumps[thread] : FAR << 16 | batch_size;
+    unsigned jump = thread < batch_size ? jumps[thread] : kMaxParts << 16 | batch_size;
 #pragma unroll 1
     for (int level = 1; level < levels; ++level) {
         if (thread < batch_size) {
             const unsigned further = jumps[(level - 1) * width + (jump & 0xffff)];
-            jump = min((jump >> 16) + (further >> 16), FAR) << 16 | (further & 0xffff);
+            jump = min((jump >> 16) + (further >> 16), kMaxParts) << 16 | (further & 0xffff);
             jumps[level * width + thread] = jump;
         }
         __syncthreads();
@@ -331,9 +345,9 @@ __device__ __forceinline__ void jump_schedule(
 
 // MANY: compiled for more than THREADS requests only.
 template <bool MANY, class Lens>
-__device__ __forceinline__ void tile_schedule(
-    const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
-    int batch_size, int num_parts, int overhead, int multiplier, int shift, int old) {
+__device__ __forceinline__ void tile_schedule(const Lens seq_lens, int* metadata, int* num_splits, const Sizes& n) {
+    const int batch_size = n.batch_size, num_parts = n.num_parts, overhead = n.overhead, multiplier = n.multiplier;
+    const int shift = n.shift, old = n.is_old;
     __shared__ __align__(16) int ends[MAX_BATCH + 4];
     __shared__ int warp_sums[WARPS];
     // begin request, begin block, begin split, parts up to this one that start inside a request
@@ -346,13 +360,13 @@ __device__ __forceinline__ void tile_schedule(
     }
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds NEVER from the batch up to here
+    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds kSentinel from the batch up to here
 
     int total = 0;
 #pragma unroll 1
     for (int tile = 0; tile < capacity; tile += TILE) {
         const int first = tile + threadIdx.x * ITEMS;
-        const Four four = four_costs(seq_lens, first, batch_size, overhead, old);
+        const PrefixOf4 four = four_costs(seq_lens, first, batch_size, overhead, old);
         int before = inclusive_scan(four.sum, lane);
         if (lane == 31) warp_sums[warp] = before;
         before += total - four.sum;
@@ -364,7 +378,7 @@ __device__ __forceinline__ void tile_schedule(
             total += other;
         }
         *reinterpret_cast<int4*>(ends + first) = absolute(four, before);
-        if (threadIdx.x == 0) ends[tile + TILE] = NEVER;
+        if (threadIdx.x == 0) ends[tile + TILE] = kSentinel;
         __syncthreads();
     }
 
@@ -397,7 +411,7 @@ __device__ __forceinline__ void tile_schedule(
                 const int slack = p ? overhead : 0;
                 int start = base + min(lane, num_parts - chunk) * stride;
                 int end = reached ? ends[reached - 1] : 0;
-                settle(ends, lane, slack, start, reached, end, ends[reached]);
+                resolve(ends, lane, slack, start, reached, end, ends[reached]);
 
                 const int block = reached < batch_size ? start - end : 0;
                 int before = __shfl_up_sync(ALL, reached, 1);

@@ -21,14 +21,44 @@ an H200 at B = 128 (lengths 4096 to 8192, 16 parts; lognormal around 1024, 132 p
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from baselines.mla_tile_schedule.operator import Inputs, Outputs
-from baselines.workloads.integers import tile
+from baselines.workloads.integers import reciprocal, tile
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
+
+
+class Sizes(NamedTuple):
+    """multiplier, shift: they divide by num_parts. is_old: layout of the rows. Triton has no need of these three."""
+
+    batch_size: int
+    num_parts: int
+    overhead: int
+    multiplier: int
+    shift: int
+    is_old: int
+
+
+class Tile(NamedTuple):
+    """OLD: layout of the rows. REQUESTS, PARTS: of a batch, at most. ENDS: of a row of the table of two levels. TEAM:
+    lanes that share the requests of a part.
+    """
+
+    OLD: bool
+    REQUESTS: int
+    ENDS: int
+    PARTS: int
+    TEAM: int
+
+
+def sizes(point: Point, x: Inputs) -> Sizes:
+    parts = point.num_sm_parts
+    return Sizes(len(x.seq_lens), parts, point.overhead, *reciprocal(parts), int(point.layout == "old"))
 
 
 @triton.jit
@@ -51,20 +81,15 @@ def _first_snap(p, start, slack, end, next_end):
     return tl.min(tl.where(next_end <= start + slack, -1, snap), 0)
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_parts", "overhead"])
-def tile_schedule(
-    seq_lens,
-    metadata,
-    num_splits,
-    batch_size,
-    num_parts,
-    overhead,
-    OLD: tl.constexpr,
-    REQUESTS: tl.constexpr,
-    ENDS: tl.constexpr,
-    PARTS: tl.constexpr,
-    TEAM: tl.constexpr,
-):
+@triton.jit
+def tile_schedule(seq_lens, out, n, TILE: tl.constexpr):
+    OLD: tl.constexpr = TILE.OLD
+    REQUESTS: tl.constexpr = TILE.REQUESTS
+    ENDS: tl.constexpr = TILE.ENDS
+    PARTS: tl.constexpr = TILE.PARTS
+    TEAM: tl.constexpr = TILE.TEAM
+    batch_size, num_parts, overhead = n.batch_size, n.num_parts, n.overhead
+    num_splits = out.num_splits
     request = tl.arange(0, REQUESTS)
     real = request < batch_size
     length = tl.load(seq_lens + request, mask=real, other=0)
@@ -89,18 +114,18 @@ def tile_schedule(
 
     # All parts look for a snap at once. The first that snaps is right, because nothing before it did; it moves itself
     # and all later ones. -1: a part that was moved has ends to pass first.
-    found = _first_snap(p, start, slack, end, next_end)
-    while found != 0x7FFFFFFF:
-        if found < 0:
+    nearest = _first_snap(p, start, slack, end, next_end)
+    while nearest != 0x7FFFFFFF:
+        if nearest < 0:
             behind = next_end <= start + slack
             end = tl.where(behind, next_end, end)
             reached += behind.to(tl.int32)
             next_end = tl.where(reached < REQUESTS, tl.gather(ends, tl.minimum(reached, REQUESTS - 1), 0), 0x7FFFFFFF)
         else:
-            start += tl.where(p >= found // 128, found % 128, 0)
+            start += tl.where(p >= nearest // 128, nearest % 128, 0)
             # Settled: a request without blocks may put another end within reach.
-            slack = tl.where(p <= found // 128, 0, slack)
-        found = _first_snap(p, start, slack, end, next_end)
+            slack = tl.where(p <= nearest // 128, 0, slack)
+        nearest = _first_snap(p, start, slack, end, next_end)
 
     block = tl.where(reached < batch_size, start - end, 0)
     inside = (block > 0).to(tl.int32)
@@ -115,7 +140,7 @@ def tile_schedule(
     next_block = tl.where(working, tl.gather(block, following, 0), 0)
     cut_last = (next_block > 0).to(tl.int32)
     last = next_request - 1 + cut_last
-    row, written = metadata + p * 8, p < num_parts
+    row, written = out.tile_scheduler_metadata + p * 8, p < num_parts
     last_length = tl.load(seq_lens + last, mask=written, other=0)
     tl.store(row, reached, mask=written)
     tl.store(row + 4, split, mask=written)
@@ -140,24 +165,21 @@ def tile_schedule(
         tl.store(num_splits + finished, finished + starts_inside[:, None], mask=finished <= next_request[:, None])
 
 
-def tiling(batch_size: int, num_parts: int, layout: str) -> dict[str, int]:
-    """Compile-time sizes of ``tile_schedule``, for up to 128, 1024 or 4096 requests and up to 32, 256 or 512 parts."""
+@triton.jit
+def mla_tile_schedule_kernel(x, out, n, TILE: tl.constexpr):
+    tile_schedule(x.seq_lens, out, n, TILE)
+
+
+def tiling(batch_size: int, num_parts: int, layout: str) -> Tile:
+    """For up to 128, 1024 or 4096 requests and up to 32, 256 or 512 parts."""
     requests, parts = tile(batch_size, (128, 1024, 4096)), tile(num_parts, (32, 256, 512))
-    return {
-        "OLD": layout == "old",
-        "REQUESTS": requests,
-        "ENDS": 64 if requests > 1024 else 32,
-        "PARTS": parts,
-        "TEAM": 512 // parts,
-    }
+    ends = 64 if requests > 1024 else 32
+    return Tile(OLD=layout == "old", REQUESTS=requests, ENDS=ends, PARTS=parts, TEAM=512 // parts)
 
 
 @variant("mla_tile_schedule", sizes={"batch_size": (128, 1024)})  # full tiles
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One program; compiled for batches up to 128, 1024 and 4096 requests, and up to 32, 256 and 512 parts."""
-    metadata, num_splits, batch_size = out.tile_scheduler_metadata, out.num_splits, len(x.seq_lens)
-    num_parts, overhead = point.num_sm_parts, point.overhead
-    sizes = tiling(batch_size, num_parts, point.layout)
-    return fixed_launch(
-        tile_schedule, (1,), x.seq_lens, metadata, num_splits, batch_size, num_parts, overhead, **sizes, num_warps=8
-    )
+    batch_size, arguments = len(x.seq_lens), (bundle(x), bundle(out), sizes(point, x))
+    shape = tiling(batch_size, point.num_sm_parts, point.layout)
+    return fixed_launch(mla_tile_schedule_kernel, (1,), *arguments, TILE=shape, num_warps=8)

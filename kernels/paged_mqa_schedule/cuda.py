@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from baselines.paged_mqa_schedule.operator import Inputs, Outputs, request_lens, with_indices
-from baselines.workloads.integers import cdiv, reciprocal
+from baselines.workloads.integers import cdiv
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
+from kernels.paged_mqa_schedule.triton import single_sizes
 
 SOURCE = Path(__file__).with_name("paged_mqa_schedule.cu")
 #: As in the CUDA source: threads of a block, each with a row of the table.
@@ -20,23 +21,10 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch, one block on any current GPU: a scan, one barrier and a binary search per row; any batch in 4 KB of
     shared memory.
     """
-    lens = request_lens(x)
+    lens, runs = request_lens(x), with_indices(point)
     batch_size = len(lens)
-    runs = with_indices(point)
-    size = "one" if batch_size <= THREADS else "four" if batch_size <= 4 * THREADS else "many"
-    return launcher(
-        SOURCE,
-        ("runs_" if runs else "schedule_") + size,
-        cdiv(point.num_sms + 1, THREADS),
-        THREADS,
-        lens,
-        x.indices if runs else lens,
-        out.schedule,
-        batch_size,
-        lens.stride(0),
-        cdiv(batch_size, THREADS),
-        point.num_sms,
-        *reciprocal(point.num_sms),
-        point.max_decode_len if runs else point.atoms,
-        int(point.remainder == "back"),
-    )
+    rows = "requests" if not runs else "runs"
+    shape = "one" if batch_size <= THREADS else "four" if batch_size <= 4 * THREADS else "many"
+    arguments = lens, x.indices if runs else lens, lens.stride(0), out.schedule, single_sizes(point, x)
+    blocks = cdiv(point.num_sms + 1, THREADS)
+    return launcher(SOURCE, f"paged_mqa_schedule_{rows}_{shape}_kernel", blocks, THREADS, *arguments)

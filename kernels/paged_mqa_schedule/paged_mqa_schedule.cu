@@ -4,20 +4,18 @@
 
 #include "paged_mqa_schedule.cuh"
 
-using paged_mqa_schedule::Requests, paged_mqa_schedule::Runs, paged_mqa_schedule::schedule, paged_mqa_schedule::THREADS;
+using namespace paged_mqa_schedule;
 
-// ids: of the tokens of runs, whose longest has `atoms` of them; unused without runs.
-#define PARAMETERS                                                                                              \
-    const int *__restrict__ lens, const int *__restrict__ ids, int *__restrict__ table, int batch_size,         \
-        int row_stride, int rows_per_thread, int num_sms, int multiplier, int shift, int atoms, int back
-#define ARGUMENTS table, blockIdx.x, batch_size, rows_per_thread, num_sms, multiplier, shift, back
-#define OF_REQUESTS Requests<const int*>{lens, row_stride, atoms}
-#define OF_RUNS Runs{lens, ids, batch_size, atoms}
+// ids: of the tokens of runs; unused without runs.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+#define ARGUMENTS \
+    const int *__restrict__ lens, const int *__restrict__ ids, int row_stride, int *__restrict__ table, const __grid_constant__ Sizes n
+#define REQUESTS Requests<const int*>{lens, row_stride, n.factor}, table, blockIdx.x, n
+#define RUNS Runs{lens, ids, n.batch_size, n.factor}, table, blockIdx.x, n
 
-KERNEL schedule_one(PARAMETERS) { schedule<false>(OF_REQUESTS, ARGUMENTS); }
-KERNEL schedule_four(PARAMETERS) { schedule<false, 4>(OF_REQUESTS, ARGUMENTS); }
-KERNEL schedule_many(PARAMETERS) { schedule<true>(OF_REQUESTS, ARGUMENTS); }
-KERNEL runs_one(PARAMETERS) { schedule<false>(OF_RUNS, ARGUMENTS); }
-KERNEL runs_four(PARAMETERS) { schedule<false, 4>(OF_RUNS, ARGUMENTS); }
-KERNEL runs_many(PARAMETERS) { schedule<true>(OF_RUNS, ARGUMENTS); }
+KERNEL paged_mqa_schedule_requests_one_kernel(ARGUMENTS) { schedule<false>(REQUESTS); }
+KERNEL paged_mqa_schedule_requests_four_kernel(ARGUMENTS) { schedule<false, 4>(REQUESTS); }
+KERNEL paged_mqa_schedule_requests_many_kernel(ARGUMENTS) { schedule<true>(REQUESTS); }
+KERNEL paged_mqa_schedule_runs_one_kernel(ARGUMENTS) { schedule<false>(RUNS); }
+KERNEL paged_mqa_schedule_runs_four_kernel(ARGUMENTS) { schedule<false, 4>(RUNS); }
+KERNEL paged_mqa_schedule_runs_many_kernel(ARGUMENTS) { schedule<true>(RUNS); }

@@ -33,6 +33,12 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int LOADS = 4;  // in flight per thread where it has many requests
 
+// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of the batch.
+// multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
+struct Sizes {
+    int batch_size, num_sms, multiplier, shift, factor, queries, is_back;
+};
+
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
 
@@ -149,12 +155,10 @@ struct Runs {
 };
 
 // ITEMS: requests of a thread; with MANY, which has one item per thread, an item is rows_per_thread requests.
-// table: int32 (num_sms + 1, 2). block: which THREADS rows of it. back != 0: the last SMs instead of the first get the
-// N mod num_sms remaining units.
+// table: int32 (num_sms + 1, 2). block: which THREADS rows of it.
 template <bool MANY, int ITEMS = 1, class Work>
-__device__ __forceinline__ void schedule(
-    const Work work, int* __restrict__ table, int block, int batch_size, int rows_per_thread, int num_sms, int multiplier, int shift,
-    int back) {
+__device__ __forceinline__ void schedule(const Work work, int* table, int block, const Sizes& n) {
+    const int batch_size = n.batch_size, num_sms = n.num_sms, rows_per_thread = (batch_size + THREADS - 1) / THREADS;
     __shared__ int item_start[THREADS * ITEMS];  // units before an item, counted from the first of its warp
     __shared__ __align__(16) int warp_total[WARPS];
     const int thread = threadIdx.x, lane = thread & 31, first = (thread >> 5) * 32 * ITEMS + lane;
@@ -199,9 +203,9 @@ __device__ __forceinline__ void schedule(
         warp_start[w] = total;
         total += warp_total[w];
     }
-    const int share = (int)((unsigned long long)total * multiplier >> shift);
+    const int share = (int)((unsigned long long)total * n.multiplier >> n.shift);
     const int rest = total - share * num_sms;
-    const int shorter = back ? num_sms - rest : 0;  // SMs before the first that gets a unit more
+    const int shorter = n.is_back ? num_sms - rest : 0;  // SMs before the first that gets a unit more
     const int sm = block * THREADS + thread;
     if (sm > num_sms) return;
     const int start = sm * share + min(max(sm - shorter, 0), rest);

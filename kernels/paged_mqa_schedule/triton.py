@@ -23,6 +23,7 @@ most L - 1 neighbours, all loaded at once. So nobody counts the runs, which Deep
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -39,6 +40,32 @@ COMPARISONS = 2048
 #: Largest batch that a program of one warp scans at once, and the table rows of such a program.
 WARP_TILE = tl.constexpr(128)
 WARP_SLOTS = 2
+
+
+class Sizes(NamedTuple):
+    """factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of
+    the batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units left over.
+    """
+
+    batch_size: int
+    num_sms: int
+    multiplier: int
+    shift: int
+    factor: int
+    queries: int
+    is_back: int
+
+
+class Tile(NamedTuple):
+    """ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger. SLOTS: rows of the table."""
+
+    ROWS: int
+    SLOTS: int
+
+
+def sizes(point: Point, batch_size: int, factor: int, queries: int) -> Sizes:
+    is_back = int(point.remainder == "back")
+    return Sizes(batch_size, point.num_sms, *reciprocal(point.num_sms), factor, queries, is_back)
 
 
 @triton.jit
@@ -99,26 +126,22 @@ def schedule_rows(
     program,
     lens,
     query_start_loc,
-    table,
-    batch_size,
     row_stride,
-    num_sms,
-    multiplier,
-    shift,
-    factor,
-    queries,
-    back,
+    table,
+    n,
     TOKENS: tl.constexpr,
-    ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
+    TILE: tl.constexpr,
     RUNS: tl.constexpr = False,
 ):
-    """SLOTS rows of the table. ROWS: lengths scanned at once; up to WARP_TILE, the batch is no larger.
+    """TILE.SLOTS rows of the table.
 
-    A request is ``factor`` queries of one length, its atoms. TOKENS: the batch is flattened; a request is one query per
-    token, at most ``factor``, and has no atoms. RUNS: rows are tokens, query_start_loc their ids; a request is a run of
-    at most ``factor`` of them. queries: number of all queries.
+    A request is ``n.factor`` queries of one length, its atoms. TOKENS: the batch is flattened; a request is one query
+    per token, at most ``n.factor``, and has no atoms. RUNS: rows are tokens, query_start_loc their ids; a request is a
+    run of at most ``n.factor`` of them.
     """
+    ROWS: tl.constexpr = TILE.ROWS
+    SLOTS: tl.constexpr = TILE.SLOTS
+    batch_size, num_sms, factor = n.batch_size, n.num_sms, n.factor
     atoms = 1 if TOKENS or RUNS else factor
     rows = tl.arange(0, ROWS)
     first = _weight(lens, query_start_loc, rows, batch_size, row_stride, factor, TOKENS, RUNS)
@@ -129,15 +152,14 @@ def schedule_rows(
         before = tl.sum(first, 0)
         total = before
         for begin in range(ROWS, batch_size, ROWS):
-            total += tl.sum(
-                _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS), 0
-            )
+            tile = _weight(lens, query_start_loc, begin + rows, batch_size, row_stride, factor, TOKENS, RUNS)
+            total += tl.sum(tile, 0)
 
     units = total * atoms
-    share = ((units.to(tl.int64) * multiplier) >> shift).to(tl.int32)
+    share = ((units.to(tl.int64) * n.multiplier) >> n.shift).to(tl.int32)
     rest = units - share * num_sms
     slot = program * SLOTS + tl.arange(0, SLOTS)
-    start = slot * share + tl.where(back != 0, tl.maximum(slot - num_sms + rest, 0), tl.minimum(slot, rest))
+    start = slot * share + tl.where(n.is_back != 0, tl.maximum(slot - num_sms + rest, 0), tl.minimum(slot, rest))
 
     if ROWS <= WARP_TILE:
         ended = ends[None, :] * atoms <= start[:, None]
@@ -158,12 +180,8 @@ def schedule_rows(
     live = request < batch_size
     if TOKENS:
         query = tl.load(query_start_loc + request, mask=live, other=0)
-        length = (
-            tl.load(lens + request, mask=live, other=0)
-            - tl.load(query_start_loc + request + 1, mask=live, other=0)
-            + query
-            + 1
-        )
+        end = tl.load(query_start_loc + request + 1, mask=live, other=0)
+        length = tl.load(lens + request, mask=live, other=0) - end + query + 1
         for _ in range(1, factor):
             width = _segments(length)
             next_token = ((segment >= width) & live).to(tl.int32)
@@ -185,60 +203,36 @@ def schedule_rows(
                 segment -= tl.where(next_atom, width, 0)
                 query += next_atom.to(tl.int32)
     if TOKENS or RUNS:
-        query = tl.where(live, query, queries)
+        query = tl.where(live, query, n.queries)
     inside = slot <= num_sms
     tl.store(table + 2 * slot, query, mask=inside)
     tl.store(table + 2 * slot + 1, segment, mask=inside)
 
 
-@triton.jit(
-    do_not_specialize=["lens", "ids", "batch_size", "row_stride", "num_sms", "multiplier", "shift", "atoms", "back"]
-)
-def _schedule(
-    lens,
-    ids,
-    table,
-    batch_size,
-    row_stride,
-    num_sms,
-    multiplier,
-    shift,
-    atoms,
-    back,
-    ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
-    RUNS: tl.constexpr,
-):
-    schedule_rows(
-        tl.program_id(0),
-        lens,
-        ids,
-        table,
-        batch_size,
-        row_stride,
-        num_sms,
-        multiplier,
-        shift,
-        atoms,
-        batch_size if RUNS else batch_size * atoms,
-        back,
-        TOKENS=False,
-        ROWS=ROWS,
-        SLOTS=SLOTS,
-        RUNS=RUNS,
-    )
+@triton.jit(do_not_specialize=["lens", "ids", "row_stride"])
+def paged_mqa_schedule_kernel(lens, ids, row_stride, table, n, TILE: tl.constexpr, RUNS: tl.constexpr):
+    """lens, ids, row_stride: of views, whose alignment the kernel shall not be specialised on."""
+    schedule_rows(tl.program_id(0), lens, ids, row_stride, table, n, False, TILE, RUNS)
 
 
-def tiling(batch_size: int, num_sms: int) -> tuple[int, dict[str, int]]:
-    """Programs of several warps, and the compile-time sizes of ``schedule_rows``."""
+def tiling(batch_size: int, num_sms: int) -> tuple[int, Tile]:
+    """Programs of several warps, and their tile."""
     rows = SMALL_TILE if batch_size <= SMALL_TILE else LARGE_TILE
     slots = COMPARISONS // rows
-    return cdiv(num_sms + 1, slots), {"ROWS": rows, "SLOTS": slots}
+    return cdiv(num_sms + 1, slots), Tile(rows, slots)
 
 
-def warp_tiling(num_sms: int) -> tuple[int, dict[str, int]]:
+def warp_tiling(num_sms: int) -> tuple[int, Tile]:
     """The same for programs of one warp and at most WARP_TILE requests."""
-    return cdiv(num_sms + 1, WARP_SLOTS), {"ROWS": WARP_TILE.value, "SLOTS": WARP_SLOTS}
+    return cdiv(num_sms + 1, WARP_SLOTS), Tile(WARP_TILE.value, WARP_SLOTS)
+
+
+def single_sizes(point: Point, x: Inputs) -> Sizes:
+    """Of the operator alone: its rows are requests, or tokens in runs."""
+    batch_size = len(request_lens(x))
+    if with_indices(point):
+        return sizes(point, batch_size, point.max_decode_len, batch_size)
+    return sizes(point, batch_size, point.atoms, batch_size * point.atoms)
 
 
 @variant("paged_mqa_schedule", sizes={"batch_size": (WARP_TILE.value, SMALL_TILE, LARGE_TILE)})  # full tiles
@@ -246,26 +240,9 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch; every program scans the lengths and counts the requests before its rows. Three shapes are
     compiled.
     """
-    lens, table = request_lens(x), out.schedule
-    batch_size, row_stride = len(lens), lens.stride(0)
-    num_sms, back, runs = point.num_sms, int(point.remainder == "back"), with_indices(point)
-    multiplier, shift = reciprocal(num_sms)
+    lens, runs = request_lens(x), with_indices(point)
+    batch_size = len(lens)
     warps = 1 if batch_size <= WARP_TILE.value else 4
-    programs, sizes = warp_tiling(num_sms) if warps == 1 else tiling(batch_size, num_sms)
-    return fixed_launch(
-        _schedule,
-        (programs,),
-        lens,
-        x.indices if runs else lens,
-        table,
-        batch_size,
-        row_stride,
-        num_sms,
-        multiplier,
-        shift,
-        point.max_decode_len if runs else point.atoms,
-        back,
-        **sizes,
-        RUNS=runs,
-        num_warps=warps,
-    )
+    programs, shape = warp_tiling(point.num_sms) if warps == 1 else tiling(batch_size, point.num_sms)
+    arguments = lens, x.indices if runs else lens, lens.stride(0), out.schedule, single_sizes(point, x)
+    return fixed_launch(paged_mqa_schedule_kernel, (programs,), *arguments, TILE=shape, RUNS=runs, num_warps=warps)

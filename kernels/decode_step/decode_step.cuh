@@ -1,0 +1,74 @@
+// The parts of decode_step: schedules, (B, L) lengths and flattened rows; decode_step.cu has the launches, step_prologue
+// another one.
+
+#pragma once
+
+#include "decode_flatten/decode_flatten.cuh"
+#include "decode_native/decode_native.cuh"
+#include "mla_tile_schedule/mla_tile_schedule.cuh"
+#include "paged_mqa_schedule/paged_mqa_schedule.cuh"
+
+namespace decode_step {
+
+constexpr int THREADS = 256;
+static_assert(THREADS == decode_flatten::THREADS, "of one block");
+static_assert(THREADS == mla_tile_schedule::THREADS && THREADS == paged_mqa_schedule::THREADS, "of one block");
+
+using Inputs = decode_flatten::Inputs;
+
+// indices and request_lens: always null.
+struct Outputs {
+    int* lens;
+    int* decode_lens;
+    int* block_table;
+    int* schedule;
+    int* tile_scheduler_metadata;
+    int* num_splits;
+    int* indices;
+    int* request_lens;
+};
+
+// num_schedulers: blocks in front. schedule, tiles, flatten: of the parts. width: columns of (B, L), L.
+struct Sizes {
+    int num_schedulers;
+    paged_mqa_schedule::Sizes schedule;
+    mla_tile_schedule::Sizes tiles;
+    decode_flatten::Sizes flatten;
+    int width;
+};
+
+struct Arguments {
+    Inputs x;
+    Outputs out;
+    Sizes n;
+};
+
+// One of the blocks in front. lengths: of the requests. work: the weight of a request for the paged-MQA kernel.
+template <bool MANY, class Lens, class Work>
+__device__ __forceinline__ void schedule(const Lens lengths, const Work work, const Outputs& out, const Sizes& n) {
+    if (blockIdx.x == 0) {
+        mla_tile_schedule::tile_schedule<MANY>(lengths, out.tile_scheduler_metadata, out.num_splits, n.tiles);
+    } else {
+        paged_mqa_schedule::schedule<MANY>(work, out.schedule, blockIdx.x - 1, n.schedule);
+    }
+}
+
+// Entry i of the (B, L) lengths, and the rows of its request.
+template <class Lens>
+__device__ __forceinline__ void native_entry(
+    int i, const Lens lengths, const int* query_start_loc, const Outputs& out, const Sizes& n) {
+    if (i >= n.schedule.batch_size * n.width) return;
+    const int b = i / n.width, j = i % n.width, length = lengths[b];
+    const int rows = __ldg(query_start_loc + b + 1) - __ldg(query_start_loc + b);
+    out.lens[i] = decode_native::context_len(length, n.width, j, 1);
+    if (j == 0) out.decode_lens[b] = rows;
+}
+
+template <int VECTOR, bool BY_SLOT = false>
+__device__ __forceinline__ void flatten(
+    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n, const long long* idx = nullptr) {
+    const decode_flatten::Outputs rows{out.lens, out.decode_lens, out.block_table, nullptr, nullptr};
+    decode_flatten::flatten<VECTOR, BY_SLOT>(b, strip, strips, x, rows, n.flatten, idx);
+}
+
+}  // namespace decode_step
