@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -13,7 +15,14 @@ from harness.cuda import compile_source
 from harness.discover import discover
 
 KERNELS = Path(__file__).parents[2] / "kernels"
-TYPES = {torch.int16: "short", torch.int32: "int", torch.int64: "long long", torch.float32: "float"}
+TYPES = {
+    torch.uint8: "unsigned char",
+    torch.bool: "bool",
+    torch.int16: "short",
+    torch.int32: "int",
+    torch.int64: "long long",
+    torch.float32: "float",
+}
 PRELUDE = """
 template <class T> struct plain { using type = T; };
 template <class T> struct plain<T*> { using type = T*; };
@@ -23,41 +32,70 @@ template <class A> constexpr bool same<A, A> = true;
 """
 
 
-def operators_with_structs() -> list[str]:
-    return sorted(p.parent.name for p in KERNELS.glob("*/*.cuh") if "struct Inputs {" in p.read_text())
+def sources() -> dict[str, Path]:
+    """Operator -> the source with its structs. Kernels that are made of parts have none of their own."""
+    files = [path for path in sorted(KERNELS.glob("*/*.cu*")) if re.search(r"struct Sizes \{", path.read_text())]
+    return {path.parent.name: path for path in files}
 
 
-def assertions(struct: str, made: tuple) -> list[str]:
-    """That the struct has the fields of a bundle, pointers for tensors and None, and nothing behind them."""
+SOURCES = sources()
+
+
+def sizes_of(operator: str) -> type[tuple]:
+    """The NamedTuple of an operator's CUDA struct Sizes."""
+    triton, cuda = (importlib.import_module(f"kernels.{operator}.{name}") for name in ("triton", "cuda"))
+    return getattr(cuda, "CudaSizes", None) or triton.Sizes
+
+
+def filled(sizes: type[tuple]) -> tuple:
+    """A NamedTuple of this type with any integers in it, and so those that are its fields."""
+    kinds = {name: kind for name, kind in get_type_hints(sizes).items() if name in sizes._fields}
+    nested = {name: filled(sizes_of(kind.__module__.split(".")[1])) for name, kind in kinds.items() if kind is not int}
+    return sizes(**{name: nested.get(name, 1) for name in kinds})
+
+
+def layout(value: object) -> tuple[int, int]:
+    """(size, alignment) of a field or struct: pointers for tensors and None."""
+    if isinstance(value, int):
+        return 4, 4
+    if not isinstance(value, tuple):
+        return 8, 8
+    end, alignment = 0, 1
+    for size, aligned in map(layout, value):
+        end, alignment = -(-end // aligned) * aligned + size, max(alignment, aligned)
+    return -(-end // alignment) * alignment, alignment
+
+
+def assertions(struct: str, made: tuple, dtypes: dict[str, torch.dtype]) -> list[str]:
+    """That the struct has the fields of a bundle and nothing behind them. dtypes: of its tensors."""
     lines, offset = [], 0
     for name, value in zip(made._fields, made, strict=True):
-        size = 4 if isinstance(value, int) else 8
-        offset = -(-offset // size) * size
+        size, aligned = layout(value)
+        offset = -(-offset // aligned) * aligned
         lines.append(f'static_assert(__builtin_offsetof({struct}, {name}) == {offset}, "offset of {name}");')
         if isinstance(value, int):
             lines.append(f'static_assert(same<decltype({struct}::{name}), int>, "{name} is an int");')
-        elif value is not None and value.dtype in TYPES:
+        elif name in dtypes:
             kind = f"plain<decltype({struct}::{name})>::type"
-            lines.append(f'static_assert(same<{kind}, {TYPES[value.dtype]}*>, "type of {name}");')
+            lines.append(f'static_assert(same<{kind}, {TYPES[dtypes[name]]}*>, "type of {name}");')
         offset += size
-    end = -(-offset // 8) * 8 if any(not isinstance(value, int) for value in made) else offset
-    return [*lines, f'static_assert(sizeof({struct}) == {end}, "size of {struct}");']
+    return [*lines, f'static_assert(sizeof({struct}) == {layout(made)[0]}, "size of {struct}");']
 
 
-@pytest.mark.parametrize("name", operators_with_structs())
+@pytest.mark.parametrize("name", SOURCES)
 def test_structs_are_the_bundles_of_the_operator(name, tmp_path):
-    operator, module = discover().operators[name], importlib.import_module(f"kernels.{name}.triton")
-    point = operator.complete(operator.edge_cases[0].point)
-    x = operator.make_inputs(point, 0)
-    made = {"Inputs": bundle(x), "Outputs": bundle(operator.make_outputs(point)), "Sizes": module.sizes(point, x)}
-    lines = [line for struct, value in made.items() for line in assertions(f"{name}::{struct}", value)]
+    operator, text = discover().operators[name], SOURCES[name].read_text()
+    lines = assertions(f"{name}::Sizes", filled(sizes_of(name)), {})
+    for case in operator.edge_cases:  # all, as each has some of the fields only
+        point = operator.complete(case.point)
+        for struct, record in (("Inputs", operator.make_inputs(point, 0)), ("Outputs", operator.make_outputs(point))):
+            tensors = {key.removesuffix("_device"): value for key, value in vars(record).items()}
+            dtypes = {key: value.dtype for key, value in tensors.items() if isinstance(value, torch.Tensor)}
+            if f"struct {struct} {{" in text:
+                lines += assertions(f"{name}::{struct}", bundle(record), dtypes)
     for entry in KERNELS.iterdir():  # headers are found in the folder above the source
         (tmp_path / entry.name).symlink_to(entry)
     source = tmp_path / "structs" / "structs.cu"
     source.parent.mkdir()
-    source.write_text(f'#include "{name}/{name}.cuh"\n{PRELUDE}\n' + "\n".join(lines))
+    source.write_text(f'#include "{name}/{SOURCES[name].name}"\n{PRELUDE}\n' + "\n".join(dict.fromkeys(lines)))
     compile_source(source, "sm_90")
-
-
-def test_there_are_structs():
-    assert "post_update" in operators_with_structs()
