@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from baselines.decode_step.operator import Inputs, Outputs, native_part, schedule_part, tile_part
+from baselines.workloads.composition import Setup, in_sequence
 from harness.contract import GPU, Point, variant
 from kernels.decode_flatten import cuda as flatten_cuda
 from kernels.decode_flatten import triton as flatten_triton
@@ -16,9 +17,6 @@ from kernels.mla_tile_schedule import cuda as tiles_cuda
 from kernels.mla_tile_schedule import triton as tiles_triton
 from kernels.paged_mqa_schedule import cuda as schedule_cuda
 from kernels.paged_mqa_schedule import triton as schedule_triton
-
-#: A variant of one of the operators.
-Setup = Callable[..., Callable[[], None]]
 
 
 def sequence(
@@ -37,13 +35,7 @@ def sequence(
             lambda: torch.sub(end, start, out=inputs.decode_lens),
             native(native_point, inputs, outputs),
         ]
-    launches = [*lengths, schedule(*schedule_part(point, out)), tiles(*tile_part(point, x, out))]
-
-    def launch():
-        for part in launches:
-            part()
-
-    return launch
+    return in_sequence(*lengths, schedule(*schedule_part(point, out)), tiles(*tile_part(point, x, out)))
 
 
 @variant("decode_step")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from baselines.k_quant_gather.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.k_quant_gather.triton import max_units
@@ -18,6 +20,19 @@ WARP_BYTES = 4096
 #: Starting thousands of small blocks is slow, so many units are put MOST_WARPS to a block. Few units are spread over at
 #: least TARGET_BLOCKS blocks (two per SM of a large GPU), if there are that many.
 MOST_WARPS, TARGET_BLOCKS = 4, 264
+
+
+class CudaSizes(NamedTuple):
+    """k_quant_gather::Sizes. block_shift, unit_shift: logarithms of the tokens of a block and of a unit."""
+
+    num_reqs: int
+    num_tokens: int
+    table_stride: int
+    block_stride: int
+    block_shift: int
+    unit_shift: int
+    head_dim: int
+    scale_bytes: int
 
 
 @variant(
@@ -33,22 +48,15 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     units, block_stride = max_units(x, unit), x.kv_cache.stride(0)
     aligned = block_stride % 16 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in (x.kv_cache, out.k, out.scale))
     warps = next((w for w in (MOST_WARPS, MOST_WARPS // 2) if units >= w * TARGET_BLOCKS), 1)
-    return launcher(
-        SOURCE,
-        "gather_vec16" if aligned else "gather_vec1",
-        cdiv(units, warps),
-        WARP * warps,
-        x.kv_cache,
-        x.block_table,
-        x.cu_seq_lens,
-        out.k,
-        out.scale,
-        len(x.cu_seq_lens) - 1,
-        x.num_tokens,
-        x.block_table.stride(0),
-        block_stride,
-        point.block_size.bit_length() - 1,
-        unit.bit_length() - 1,
-        point.head_dim,
-        out.scale.shape[1],
+    n = CudaSizes(
+        num_reqs=len(x.cu_seq_lens) - 1,
+        num_tokens=x.num_tokens,
+        table_stride=x.block_table.stride(0),
+        block_stride=block_stride,
+        block_shift=point.block_size.bit_length() - 1,
+        unit_shift=unit.bit_length() - 1,
+        head_dim=point.head_dim,
+        scale_bytes=out.scale.shape[1],
     )
+    kernel = "k_quant_gather_kernel_vec16" if aligned else "k_quant_gather_kernel_vec1"
+    return launcher(SOURCE, kernel, cdiv(units, warps), WARP * warps, bundle(x), bundle(out), n)

@@ -21,40 +21,63 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 // Loads of a thread in flight.
 constexpr int IN_FLIGHT = 8;
 
+namespace k_quant_gather {
+
+struct Inputs {
+    const unsigned char* kv_cache;
+    const int* block_table;
+    const int* cu_seq_lens;
+    const int* seq_lens;
+    int num_tokens;
+};
+
+struct Outputs {
+    unsigned char* k;
+    unsigned char* scale;
+};
+
+// block_shift, unit_shift: logarithms of the tokens of a block and of a unit.
+struct Sizes {
+    int num_reqs, num_tokens, table_stride, block_stride, block_shift, unit_shift, head_dim, scale_bytes;
+};
+
+}  // namespace k_quant_gather
+
+using namespace k_quant_gather;
+
+// The cache and the workspaces are not __restrict__: with it the compiler moves loads down to their stores to save
+// registers, and only three of the eight stay in flight.
 template <typename Vector, typename Word>
-__device__ __forceinline__ void gather(
-    const unsigned char* kv_cache, const int* __restrict__ block_table, const int* __restrict__ cu_seq_lens,
-    unsigned char* k, unsigned char* scale,
-    int batch_size, int num_tokens, int table_stride, int block_stride,
-    int block_shift, int unit_shift, int head_dim, int scale_bytes) {
+__device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, const Sizes& n) {
+    const int block_shift = n.block_shift, unit_shift = n.unit_shift, head_dim = n.head_dim, scale_bytes = n.scale_bytes;
     const int lane = threadIdx.x % WARP;
     const int unit = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
 
     // The last b with first_unit(b) <= unit; it lies in [first, first + span).
-    int first = 0, span = batch_size + 1;
+    int first = 0, span = n.num_reqs + 1;
 #pragma unroll 1
     do {
         span = (span + WARP - 1) >> 5;
         const int b = first + lane * span;
-        const bool reached = (b <= batch_size) & ((cu_seq_lens[min(b, batch_size)] >> unit_shift) + b <= unit);
+        const bool reached = (b <= n.num_reqs) & ((__ldg(x.cu_seq_lens + min(b, n.num_reqs)) >> unit_shift) + b <= unit);
         first += (__popc(__ballot_sync(ALL_LANES, reached)) - 1) * span;
     } while (span > 1);
     const int request = first;
-    const int start = cu_seq_lens[request], next = cu_seq_lens[min(request + 1, batch_size)];
+    const int start = __ldg(x.cu_seq_lens + request), next = __ldg(x.cu_seq_lens + min(request + 1, n.num_reqs));
 
     // A legal batch has no token past num_tokens; an illegal one must not write past the workspace.
     const int position = (unit - request - (start >> unit_shift)) << unit_shift;
-    const int tokens = min(min(next, num_tokens) - start - position, 1 << unit_shift);
+    const int tokens = min(min(next, n.num_tokens) - start - position, 1 << unit_shift);
     // Idle unit: the request ended before it, or there is none (request = B, next = start). Its table entry may hold anything.
     if (tokens <= 0) return;
 
-    const int block = block_table[(long long)request * table_stride + (position >> block_shift)];
-    const unsigned char* page = kv_cache + (long long)block * block_stride;
+    const int block = __ldg(x.block_table + (long long)request * n.table_stride + (position >> block_shift));
+    const unsigned char* page = x.kv_cache + (long long)block * n.block_stride;
     const int offset = position & ((1 << block_shift) - 1);
     const Vector* from = reinterpret_cast<const Vector*>(page + offset * head_dim) + lane;
     const Word* scales_from = reinterpret_cast<const Word*>(page + (head_dim << block_shift) + offset * scale_bytes);
-    Vector* to = reinterpret_cast<Vector*>(k + (long long)(start + position) * head_dim) + lane;
-    Word* scales_to = reinterpret_cast<Word*>(scale + (long long)(start + position) * scale_bytes);
+    Vector* to = reinterpret_cast<Vector*>(out.k + (long long)(start + position) * head_dim) + lane;
+    Word* scales_to = reinterpret_cast<Word*>(out.scale + (long long)(start + position) * scale_bytes);
     // Unsigned, so that the division is a shift. Counted from this thread's first vector.
     const int vectors = (int)((unsigned)(tokens * head_dim) / sizeof(Vector)) - lane;
     const int whole_unit = (int)(((unsigned)head_dim << unit_shift) / sizeof(Vector));
@@ -82,17 +105,11 @@ __device__ __forceinline__ void gather(
     for (int w = lane + WARP; w < words; w += WARP) scales_to[w] = scales_from[w];
 }
 
-// No __restrict__ on the cache and the workspaces: with it the compiler moves loads down to their stores to save registers,
-// and only three of the eight stay in flight. For the other pointers it must be on the kernel's own parameters.
-#define PARAMETERS                                                                                                    \
-    const unsigned char *kv_cache, const int *__restrict__ block_table, const int *__restrict__ cu_seq_lens,          \
-        unsigned char *k, unsigned char *scale, int batch_size, int num_tokens, int table_stride, int block_stride,   \
-        int block_shift, int unit_shift, int head_dim, int scale_bytes
-#define ARGUMENTS                                                                                                     \
-    kv_cache, block_table, cu_seq_lens, k, scale, batch_size, num_tokens, table_stride, block_stride, block_shift,    \
-        unit_shift, head_dim, scale_bytes
-
-extern "C" __global__ void __launch_bounds__(THREADS) gather_vec16(PARAMETERS) { gather<uint4, unsigned>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) gather_vec1(PARAMETERS) {
-    gather<unsigned char, unsigned char>(ARGUMENTS);
+extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec16(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    gather<uint4, unsigned>(x, out, n);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) k_quant_gather_kernel_vec1(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
+    gather<unsigned char, unsigned char>(x, out, n);
 }

@@ -23,6 +23,7 @@ Nsight Compute, at that point: in both, at least four fifths of the stalls are f
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import triton
@@ -30,6 +31,7 @@ import triton.language as tl
 
 from baselines.k_quant_gather.operator import Inputs, Outputs
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -46,15 +48,16 @@ def max_units(x: Inputs, unit: int) -> int:
     return x.num_tokens // unit + len(x.cu_seq_lens) - 1
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_tokens"])
-def _gather(
-    kv_cache,
-    block_table,
-    cu_seq_lens,
-    k,
-    scale,
-    batch_size,
-    num_tokens,
+class Sizes(NamedTuple):
+    num_reqs: int
+    num_tokens: int
+
+
+@triton.jit
+def k_quant_gather_kernel(
+    x,
+    out,
+    n,
     table_stride,
     block_stride,
     BLOCK_SIZE: tl.constexpr,
@@ -64,35 +67,35 @@ def _gather(
     UNITS: tl.constexpr,
     LANES: tl.constexpr,
 ):
+    """table_stride, block_stride: outside the bundles, as Triton shall specialise on them."""
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     lanes = tl.arange(0, LANES)[None, :]
-    # Request: the last b with first_unit(b) = cu_seq_lens[b] // UNIT + b <= unit. It lies in [first, first + span);
+    # Request: the last b with first_unit(b) = x.cu_seq_lens[b] // UNIT + b <= unit. It lies in [first, first + span);
     # beyond B first_unit still grows with b.
     first = tl.full((UNITS,), 0, tl.int32)
-    span = batch_size + 1
+    span = n.num_reqs + 1
     while span > 1:
         span = (span + LANES - 1) // LANES
         b = first[:, None] + lanes * span
-        reached = tl.load(cu_seq_lens + tl.minimum(b, batch_size)) // UNIT + b <= unit[:, None]
+        reached = tl.load(x.cu_seq_lens + tl.minimum(b, n.num_reqs)) // UNIT + b <= unit[:, None]
         first += (tl.sum(reached.to(tl.int32), 1) - 1) * span
-    request = tl.minimum(first, batch_size)
-    start = tl.load(cu_seq_lens + request)
-    end = tl.minimum(tl.load(cu_seq_lens + tl.minimum(request + 1, batch_size)), num_tokens)
+    request = tl.minimum(first, n.num_reqs)
+    start = tl.load(x.cu_seq_lens + request)
+    end = tl.minimum(tl.load(x.cu_seq_lens + tl.minimum(request + 1, n.num_reqs)), n.num_tokens)
     position = (unit - request - start // UNIT) * UNIT
     # 0 or less in idle units and past the last request, where start = end. Their table entry may hold anything.
     tokens = tl.minimum(end - start - position, UNIT)
-    block = tl.load(
-        block_table + request.to(tl.int64) * table_stride + position // BLOCK_SIZE, mask=tokens > 0, other=0
-    )
+    entry = x.block_table + request.to(tl.int64) * table_stride + position // BLOCK_SIZE
+    block = tl.load(entry, mask=tokens > 0, other=0)
     page = block.to(tl.int64) * block_stride
     offset = position % BLOCK_SIZE
     row = (start + position).to(tl.int64)
     e, h = tl.arange(0, UNIT * VALUES)[None, :], tl.arange(0, UNIT * SCALES)[None, :]
     some_values, some_scales = e < (tokens * VALUES)[:, None], h < (tokens * SCALES)[:, None]
-    scales = tl.load(kv_cache + (page + BLOCK_SIZE * VALUES + offset * SCALES)[:, None] + h, mask=some_scales)
-    values = tl.load(kv_cache + (page + offset * VALUES)[:, None] + e, mask=some_values)
-    tl.store(k + (row * VALUES)[:, None] + e, values, mask=some_values)
-    tl.store(scale + (row * SCALES)[:, None] + h, scales, mask=some_scales)
+    scales = tl.load(x.kv_cache + (page + BLOCK_SIZE * VALUES + offset * SCALES)[:, None] + h, mask=some_scales)
+    values = tl.load(x.kv_cache + (page + offset * VALUES)[:, None] + e, mask=some_values)
+    tl.store(out.k + (row * VALUES)[:, None] + e, values, mask=some_values)
+    tl.store(out.scale + (row * SCALES)[:, None] + h, scales, mask=some_scales)
 
 
 @variant("k_quant_gather")
@@ -111,23 +114,8 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     unit = min(unit, point.block_size)
     units = tokens // unit
     grid = (cdiv(max_units(x, unit), units),)
-    return fixed_launch(
-        _gather,
-        grid,
-        cache,
-        x.block_table,
-        x.cu_seq_lens,
-        k,
-        scale,
-        requests,
-        x.num_tokens,
-        x.block_table.stride(0),
-        cache.stride(0),
-        BLOCK_SIZE=point.block_size,
-        VALUES=k.shape[1],
-        SCALES=scale.shape[1],
-        UNIT=unit,
-        UNITS=units,
-        LANES=LANES,
-        num_warps=4,
-    )
+    inputs, outputs = bundle(x)._replace(kv_cache=cache), bundle(out)._replace(k=k, scale=scale)
+    arguments = inputs, outputs, Sizes(requests, x.num_tokens), x.block_table.stride(0), cache.stride(0)
+    shapes = {"BLOCK_SIZE": point.block_size, "VALUES": k.shape[1], "SCALES": scale.shape[1]}
+    shapes |= {"UNIT": unit, "UNITS": units, "LANES": LANES, "num_warps": 4}
+    return fixed_launch(k_quant_gather_kernel, grid, *arguments, **shapes)

@@ -1,6 +1,6 @@
 // mamba_spec_metadata in one launch. A request has 2^log_lanes >= slots lanes of one warp, a lane per slot.
 //
-// all_states: the table entry depends on the anchor, and the anchor on the request slot. But the anchor is the last computed
+// Mode all: the table entry depends on the anchor, and the anchor on the request slot. But the anchor is the last computed
 // column or the next one, unless the block size is below the number of drafts, so the addresses of both entries do not need
 // it, and it only selects: two loads in sequence. Columns are clamped into the row; a clamped entry is never selected, or
 // belongs to a lane beyond the slots.
@@ -20,36 +20,69 @@
 // Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors are never
 // dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot nor its length.
 //
-// n / block_size is (n * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array, so neither is
-// __restrict__; all lanes of a request have read it before the first one writes (__syncwarp).
+// value / block_size is (value * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array;
+// all lanes of a request have read it before the first one writes (__syncwarp).
 
 #include "load.cuh"
 
 constexpr int THREADS = 128;
 
-__device__ __forceinline__ int divide(int n, int multiplier, int shift) { return (int)(((long long)n * multiplier) >> shift); }
+__device__ __forceinline__ int divide(int value, int multiplier, int shift) {
+    return (int)(((long long)value * multiplier) >> shift);
+}
 
-extern "C" __global__ void __launch_bounds__(THREADS) all_states(
-    const int* __restrict__ seq_lens, const int* __restrict__ query_start_loc, const int* __restrict__ accepted,
-    const int* __restrict__ request_slots, const bool* __restrict__ fresh, const int* anchors, const int* __restrict__ table,
-    int* __restrict__ input_slots, int* __restrict__ output_slots, int* __restrict__ conv_input, int* __restrict__ conv_output,
-    int* __restrict__ scheduled_out, int* __restrict__ computed_out, int* __restrict__ previous_out, int* __restrict__ accepted_out,
-    int* next_anchors,
-    int num_decodes, int num_reqs, int width, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
+namespace mamba_spec_metadata {
+
+struct Inputs {
+    const int* seq_lens;
+    const int* query_start_loc;
+    const int* num_accepted_tokens;
+    const int* request_slots;
+    const bool* fresh;
+    const int* anchors;
+    const int* block_table;
+    int num_decodes;
+};
+
+struct Outputs {
+    int* input_slots;
+    int* num_accepted_tokens;
+    int* output_slots;
+    int* conv_input_slot;
+    int* conv_output_slot;
+    int* block_idx_last_scheduled_token;
+    int* block_idx_last_computed_token;
+    int* block_idx_last_scheduled_token_prev_step;
+    int* next_anchors;
+};
+
+// width: columns of the table. slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a request.
+// multiplier, shift: they divide by the block size; multiplier 0: the window starts at column 0.
+struct Sizes {
+    int num_reqs, num_reqs_padded, width, slots, log_lanes, multiplier, shift;
+};
+
+}  // namespace mamba_spec_metadata
+
+using namespace mamba_spec_metadata;
+
+extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
-    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
-    const int row = max(min(b, num_decodes - 1), 0), last_column = width - 1;
-    const int slot = num_decodes > 0 ? load_in_order(request_slots + row) : 0;
-    const int start = load_in_order(query_start_loc + row), end = load_in_order(query_start_loc + row + 1);
-    int seq_len = load_in_order(seq_lens + row);
-    if (num_decodes <= 0) seq_len = 0;
-    const bool resumed = load_in_order(fresh + row);
-    const int count = load_in_order(accepted + row);
-    const int anchor = load_in_order(anchors + slot);
+    const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);
+    const int row = max(min(b, n.num_reqs - 1), 0), last_column = n.width - 1;
+    const int slot = n.num_reqs > 0 ? load_in_order(x.request_slots + row) : 0;
+    const int start = load_in_order(x.query_start_loc + row), end = load_in_order(x.query_start_loc + row + 1);
+    int seq_len = load_in_order(x.seq_lens + row);
+    if (n.num_reqs <= 0) seq_len = 0;
+    const bool resumed = load_in_order(x.fresh + row);
+    const int count = load_in_order(x.num_accepted_tokens + row);
+    const int anchor = load_in_order(x.anchors + slot);
 
-    const int computed = divide(max(seq_len - (end - start) - 1, 0), multiplier, shift);
-    const int scheduled = divide(max(seq_len - 1, 0), multiplier, shift);
-    const int* states = table + (long long)row * table_stride;
+    const int computed = divide(max(seq_len - (end - start) - 1, 0), n.multiplier, n.shift);
+    const int scheduled = divide(max(seq_len - 1, 0), n.multiplier, n.shift);
+    const int* states = x.block_table + (long long)row * table_stride;
     int written = load_in_order(states + min(scheduled + j, last_column));
     const int here = load_in_order(states + min(computed + j, last_column));
     const int beyond = load_in_order(states + min(computed + 1 + j, last_column));
@@ -58,37 +91,37 @@ extern "C" __global__ void __launch_bounds__(THREADS) all_states(
     if ((unsigned)(previous - computed) > 1) read = states[min(previous + j, last_column)];
     __syncwarp();
 
-    if (b >= num_reqs) return;
-    if (b >= num_decodes) read = written = 0;
-    if (j < slots) {
-        input_slots[b * slots + j] = read;
-        output_slots[b * slots + j] = written;
+    if (b >= n.num_reqs_padded) return;
+    if (b >= n.num_reqs) read = written = 0;
+    if (j < n.slots) {
+        out.input_slots[b * n.slots + j] = read;
+        out.output_slots[b * n.slots + j] = written;
     }
     if (j == 0) {
-        const bool live = b < num_decodes;
-        conv_input[b] = read;
-        conv_output[b] = written;
-        scheduled_out[b] = live ? scheduled : 0;
-        computed_out[b] = live ? computed : 0;
-        previous_out[b] = live ? previous : 0;
-        accepted_out[b] = live ? count : 1;
-        if (live) next_anchors[slot] = scheduled;
+        const bool live = b < n.num_reqs;
+        out.conv_input_slot[b] = read;
+        out.conv_output_slot[b] = written;
+        out.block_idx_last_scheduled_token[b] = live ? scheduled : 0;
+        out.block_idx_last_computed_token[b] = live ? computed : 0;
+        out.block_idx_last_scheduled_token_prev_step[b] = live ? previous : 0;
+        out.num_accepted_tokens[b] = live ? count : 1;
+        if (live) out.next_anchors[slot] = scheduled;
     }
 }
 
-// Modes align (the window starts at the last scheduled block) and none (multiplier 0, so it starts at column 0).
-extern "C" __global__ void __launch_bounds__(THREADS) window(
-    const int* __restrict__ seq_lens, const int* __restrict__ accepted, const int* __restrict__ table,
-    int* __restrict__ input_slots, int* __restrict__ accepted_out,
-    int num_decodes, int num_reqs, int table_stride, int slots, int log_lanes, int multiplier, int shift) {
+// Modes align (the window starts at the last scheduled block) and none (at column 0).
+extern "C" __global__ void __launch_bounds__(THREADS) mamba_spec_metadata_window_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
-    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
-    const int row = max(min(b, num_decodes - 1), 0);
-    const int seq_len = num_decodes > 0 ? seq_lens[row] : 0, count = accepted[row];
-    const int first = divide(max(seq_len - 1, 0), multiplier, shift);
-    const int entry = table[(long long)row * table_stride + first + min(j, slots - 1)];
-    if (b >= num_reqs) return;
-    const bool live = b < num_decodes;
-    if (j < slots) input_slots[b * slots + j] = live ? entry : 0;
-    if (j == 0) accepted_out[b] = live ? count : 1;
+    const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);
+    const int row = max(min(b, n.num_reqs - 1), 0);
+    const int loaded = load(x.seq_lens + row), count = load(x.num_accepted_tokens + row);
+    const int seq_len = n.num_reqs > 0 ? loaded : 0;
+    const int first = divide(max(seq_len - 1, 0), n.multiplier, n.shift);
+    const int entry = __ldg(x.block_table + (long long)row * table_stride + first + min(j, n.slots - 1));
+    if (b >= n.num_reqs_padded) return;
+    const bool live = b < n.num_reqs;
+    if (j < n.slots) out.input_slots[b * n.slots + j] = live ? entry : 0;
+    if (j == 0) out.num_accepted_tokens[b] = live ? count : 1;
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, time_first
 from baselines.workloads.integers import cdiv, reciprocal
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
 from kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
@@ -17,6 +19,33 @@ from kernels.mamba_state_copy.triton import GRID_SIZES, num_blocks
 SOURCE = Path(__file__).with_name("mamba_state_copy.cu")
 #: As in the source: threads of a block, and accesses of an SSM state that a thread has in flight at most.
 THREADS, ACCESSES = 256, 4
+
+
+class CudaSizes(NamedTuple):
+    """mamba_state_copy::Sizes. Of the pairs, multiplier and shift divide by the block size, pieces and layers."""
+
+    num_reqs: int
+    table_stride: int
+    after: int
+    block_size: int
+    multiplier: int
+    division_shift: int
+    num_layers: int
+    slots_in: int
+    slots_out: int
+    words: int
+    ssm_pieces: int
+    pieces: int
+    columns: int
+    channels: int
+    time_stride: int
+    channel_stride: int
+    span: int
+    pieces_multiplier: int
+    pieces_shift: int
+    layers_multiplier: int
+    layers_shift: int
+    layers_per_group: int
 
 
 def _vector(size: int, widest: int, *pools: torch.Tensor) -> int:
@@ -36,34 +65,12 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         span //= 2
     ssm_pieces = cdiv(words, span * ssm_vector)
     pieces = ssm_pieces + cdiv(point.conv_dim, THREADS * conv_vector)
-    multiplier, shift = reciprocal(point.mamba_block_size)
-    more = ()
-    if by_slot(point):
-        group_stride = ctypes.c_longlong(x.block_table.stride(0))
-        more = (x.idx, x.num_computed, group_stride, point.num_layers // point.num_groups)
-    return launcher(
-        SOURCE,
-        f"{'slots' if by_slot(point) else 'copy'}_ssm{ssm_vector}_conv{conv_vector}",
-        num_blocks(point, pieces),
-        THREADS,
-        x.seq_lens,
-        x.query_start_loc,
-        x.num_accepted_tokens,
-        x.state_columns,
-        x.num_draft_tokens,
-        x.block_table,
-        x.conv_states,
-        x.ssm_states,
-        out.conv_states,
-        out.ssm_states,
-        out.num_accepted_tokens,
-        out.num_accepted_tokens if after else out.state_columns,
+    n = CudaSizes(
         point.batch_size,
         x.block_table.stride(-2),
         int(after),
         point.mamba_block_size,
-        multiplier,
-        shift,
+        *reciprocal(point.mamba_block_size),
         point.num_layers,
         x.ssm_states.shape[1],
         out.ssm_states.shape[1],
@@ -77,5 +84,9 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         span,
         *reciprocal(pieces),
         *reciprocal(point.num_layers),
-        *more,
+        point.num_layers // point.num_groups,
     )
+    group_stride = ctypes.c_longlong(x.block_table.stride(0))
+    kernel = f"mamba_state_copy_{'slots_' if by_slot(point) else ''}kernel_ssm{ssm_vector}_conv{conv_vector}"
+    arguments = bundle(x), bundle(out), n, group_stride
+    return launcher(SOURCE, kernel, num_blocks(point, pieces), THREADS, *arguments)

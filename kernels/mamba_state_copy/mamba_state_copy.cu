@@ -44,60 +44,79 @@ struct Move {
     int conv_from, ssm_from, to, shift;
 };
 
-__device__ __forceinline__ int divide(int n, int multiplier, int shift) { return (int)(((long long)n * multiplier) >> shift); }
+__device__ __forceinline__ int divide(int value, int multiplier, int shift) {
+    return (int)(((long long)value * multiplier) >> shift);
+}
 
-#define PARAMETERS(Ssm, Conv)                                                                                         \
-    const int *__restrict__ seq_lens, const int *__restrict__ query_start_loc, const int *__restrict__ accepted,      \
-        const int *__restrict__ state_columns, const int *__restrict__ drafts, const int *__restrict__ table,         \
-        const Conv *conv_in, const Ssm *ssm_in, Conv *conv_out, Ssm *ssm_out, int *__restrict__ accepted_out,         \
-        int *__restrict__ columns_out, int num_reqs, int table_stride, int after, int block_size, int multiplier,     \
-        int division_shift, int num_layers, int slots_in, int slots_out, int words, int ssm_pieces, int pieces,       \
-        int columns, int channels, int time_stride, int channel_stride, int span, int pieces_multiplier,          \
-        int pieces_shift, int layers_multiplier, int layers_shift
-#define ARGUMENTS                                                                                                     \
-    seq_lens, query_start_loc, accepted, state_columns, drafts, table, conv_in, ssm_in, conv_out, ssm_out,            \
-        accepted_out, columns_out, num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, \
-        slots_in, slots_out, words, ssm_pieces, pieces, columns, channels, time_stride, channel_stride, span,            \
-        pieces_multiplier, pieces_shift, layers_multiplier, layers_shift
+namespace mamba_state_copy {
 
-#define BY_SLOT_PARAMETERS                                                                                            \
-    const long long *__restrict__ idx, const int *__restrict__ num_computed, long long group_stride, int layers_per_group
+struct Inputs {
+    const int* seq_lens;
+    const int* query_start_loc;
+    const int* num_accepted_tokens;
+    const int* state_columns;
+    const int* num_draft_tokens;
+    const int* block_table;
+    const short* conv_states;
+    const int* ssm_states;
+    const long long* idx;
+    const int* num_computed;
+};
 
-template <typename Ssm, typename Conv, bool BY_SLOT = false>
-__device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx = nullptr, const int* num_computed = nullptr,
-                                     long long group_stride = 0, int layers_per_group = 1) {
+struct Outputs {
+    short* conv_states;
+    int* ssm_states;
+    int* num_accepted_tokens;
+    int* state_columns;
+};
+
+// after: the phase after sampling. Of the pairs, multiplier and shift divide by the block size, pieces and layers. words,
+// channels and strides of a convolution: in accesses. span: accesses of a piece of an SSM state.
+struct Sizes {
+    int num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, slots_in, slots_out, words;
+    int ssm_pieces, pieces, columns, channels, time_stride, channel_stride, span, pieces_multiplier, pieces_shift;
+    int layers_multiplier, layers_shift, layers_per_group;
+};
+
+}  // namespace mamba_state_copy
+
+using namespace mamba_state_copy;
+
+// group_stride: elements between the tables of two groups, by slot.
+template <typename Ssm, typename Conv, bool BY_SLOT>
+__device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const Sizes& n, long long group_stride) {
     __shared__ Move moves[THREADS];
     __shared__ int owners[BY_SLOT ? THREADS : 1];
     __shared__ __align__(16) int crossing_in_warp[WARPS];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 
 #pragma unroll 1
-    for (int tile = 0; tile < num_reqs; tile += THREADS) {
+    for (int tile = 0; tile < n.num_reqs; tile += THREADS) {
         const int b = tile + threadIdx.x;
-        const int row = min(b, num_reqs - 1);
-        const int start = query_start_loc[row], end = query_start_loc[row + 1];
-        const int slot = BY_SLOT ? (int)idx[row] : row, owner = max(slot, 0);
-        const int seq_len = BY_SLOT ? num_computed[owner] + (after ? 0 : end - start) : seq_lens[row];
-        const int count = accepted[owner], known = state_columns[owner], num_drafts = BY_SLOT ? 0 : drafts[row];
-        const bool request = b < num_reqs && slot >= 0;
+        const int row = min(b, n.num_reqs - 1);
+        const int start = __ldg(x.query_start_loc + row), end = __ldg(x.query_start_loc + row + 1);
+        const int slot = BY_SLOT ? (int)__ldg(x.idx + row) : row, owner = max(slot, 0);
+        const int seq_len = BY_SLOT ? __ldg(x.num_computed + owner) + (n.after ? 0 : end - start) : __ldg(x.seq_lens + row);
+        const int count = __ldg(x.num_accepted_tokens + owner), known = __ldg(x.state_columns + owner), num_drafts = BY_SLOT ? 0 : __ldg(x.num_draft_tokens + row);
+        const bool request = b < n.num_reqs && slot >= 0;
 
-        const int last = seq_len > 0 && request ? divide(seq_len - 1, multiplier, division_shift) : -1;
+        const int last = seq_len > 0 && request ? divide(seq_len - 1, n.multiplier, n.division_shift) : -1;
         // Both phases without a branch: the compiler would load start and end behind it, and it waits for the lengths.
         const int running = BY_SLOT ? seq_len - count + 1 : seq_len - num_drafts, computed = seq_len - (end - start);
-        const int blocks = divide(running + count - 1, multiplier, division_shift), block_before = divide(computed - 1, multiplier, division_shift);
-        const int source = after || BY_SLOT || known >= 0 ? known : computed > 0 ? block_before : -1, target = after ? blocks - 1 : last;
+        const int blocks = divide(running + count - 1, n.multiplier, n.division_shift), block_before = divide(computed - 1, n.multiplier, n.division_shift);
+        const int source = n.after || BY_SLOT || known >= 0 ? known : computed > 0 ? block_before : -1, target = n.after ? blocks - 1 : last;
         Move move;
-        move.shift = after ? blocks * block_size - running : count - 1;
-        const bool crosses = (after ? move.shift >= 0 : source >= 0 && source != target) && seq_len > 0 && request;
+        move.shift = n.after ? blocks * n.block_size - running : count - 1;
+        const bool crosses = (n.after ? move.shift >= 0 : source >= 0 && source != target) && seq_len > 0 && request;
         if (crosses) {
-            const int* slots = table + (long long)row * table_stride;
-            move.conv_from = BY_SLOT ? source : slots[source];
-            move.ssm_from = BY_SLOT ? source + move.shift : slots[source + move.shift];
-            move.to = BY_SLOT ? target : slots[target];
+            const int* slots = x.block_table + (long long)row * n.table_stride;
+            move.conv_from = BY_SLOT ? source : __ldg(slots + source);
+            move.ssm_from = BY_SLOT ? source + move.shift : __ldg(slots + source + move.shift);
+            move.to = BY_SLOT ? target : __ldg(slots + target);
         }
         if (blockIdx.x == gridDim.x - 1 && request) {
-            accepted_out[owner] = crosses && (!after || move.conv_from == move.to) ? 1 : count;
-            if (!after) columns_out[owner] = last;
+            out.num_accepted_tokens[owner] = crosses && (!n.after || move.conv_from == move.to) ? 1 : count;
+            if (!n.after) out.state_columns[owner] = last;
         }
 
         const unsigned crossing = __ballot_sync(0xffffffffu, crosses);
@@ -111,8 +130,8 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
 
 #pragma unroll 1
         for (int piece = blockIdx.x;; piece += gridDim.x) {
-            const int item = divide(piece, pieces_multiplier, pieces_shift), part = piece - item * pieces;
-            const int place = divide(item, layers_multiplier, layers_shift), layer = item - place * num_layers;
+            const int item = divide(piece, n.pieces_multiplier, n.pieces_shift), part = piece - item * n.pieces;
+            const int place = divide(item, n.layers_multiplier, n.layers_shift), layer = item - place * n.num_layers;
             int place_of_item = place, total = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) {
@@ -122,16 +141,16 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
             if (place >= total) break;
             Move moved = moves[place_of_item];
             if (BY_SLOT) {
-                const int* slots = table + layer / layers_per_group * group_stride + (long long)owners[place_of_item] * table_stride;
-                moved.conv_from = slots[moved.conv_from];
-                moved.ssm_from = slots[moved.ssm_from];
-                moved.to = slots[moved.to];
+                const int* slots = x.block_table + layer / n.layers_per_group * group_stride + (long long)owners[place_of_item] * n.table_stride;
+                moved.conv_from = __ldg(slots + moved.conv_from);
+                moved.ssm_from = __ldg(slots + moved.ssm_from);
+                moved.to = __ldg(slots + moved.to);
             }
-            if (part < ssm_pieces) {
+            if (part < n.ssm_pieces) {
                 if (moved.ssm_from == moved.to) continue;
-                const Ssm* read = ssm_in + ((long long)layer * slots_in + moved.ssm_from) * words;
-                Ssm* written = ssm_out + ((long long)layer * slots_out + moved.to) * words;
-                const int begin = part * span + threadIdx.x, end = min(part * span + span, words);
+                const Ssm* read = reinterpret_cast<const Ssm*>(x.ssm_states) + ((long long)layer * n.slots_in + moved.ssm_from) * n.words;
+                Ssm* written = reinterpret_cast<Ssm*>(out.ssm_states) + ((long long)layer * n.slots_out + moved.to) * n.words;
+                const int begin = part * n.span + threadIdx.x, end = min(part * n.span + n.span, n.words);
                 Ssm values[ACCESSES];
 #pragma unroll
                 for (int i = 0; i < ACCESSES; ++i)
@@ -140,13 +159,14 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
                 for (int i = 0; i < ACCESSES; ++i)
                     if (begin + i * THREADS < end) written[begin + i * THREADS] = values[i];
             } else {
-                const int channel = (part - ssm_pieces) * THREADS + threadIdx.x;
-                if (channel >= channels || (moved.conv_from == moved.to && moved.shift == 0)) continue;
-                const long long state = (long long)columns * channels, place_in_state = (long long)channel * channel_stride, step = time_stride;
-                const Conv* read = conv_in + ((long long)layer * slots_in + moved.conv_from) * state + place_in_state + moved.shift * step;
-                Conv* written = conv_out + ((long long)layer * slots_out + moved.to) * state + place_in_state;
+                const int channel = (part - n.ssm_pieces) * THREADS + threadIdx.x;
+                if (channel >= n.channels || (moved.conv_from == moved.to && moved.shift == 0)) continue;
+                const long long state = (long long)n.columns * n.channels, step = n.time_stride;
+                const long long place_in_state = (long long)channel * n.channel_stride;
+                const Conv* read = reinterpret_cast<const Conv*>(x.conv_states) + ((long long)layer * n.slots_in + moved.conv_from) * state + place_in_state + moved.shift * step;
+                Conv* written = reinterpret_cast<Conv*>(out.conv_states) + ((long long)layer * n.slots_out + moved.to) * state + place_in_state;
 #pragma unroll 1
-                for (int kept = columns - moved.shift; kept > 0; kept -= COLUMNS_IN_FLIGHT) {
+                for (int kept = n.columns - moved.shift; kept > 0; kept -= COLUMNS_IN_FLIGHT) {
                     Conv values[COLUMNS_IN_FLIGHT];
 #pragma unroll
                     for (int i = 0; i < COLUMNS_IN_FLIGHT; ++i, read += step)
@@ -157,18 +177,20 @@ __device__ __forceinline__ void copy(PARAMETERS(Ssm, Conv), const long long* idx
                 }
             }
         }
-        if (tile + THREADS < num_reqs) __syncthreads();  // the next tile overwrites the lists
+        if (tile + THREADS < n.num_reqs) __syncthreads();  // the next tile overwrites the lists
     }
 }
 
 // ssm4: 16 bytes of an SSM state per access. conv8: 16 bytes of a column per access, layout SD only.
-extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv8(PARAMETERS(int4, int4)) { copy<int4, int4>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm4_conv1(PARAMETERS(int4, short)) { copy<int4, short>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv8(PARAMETERS(int, int4)) { copy<int, int4>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) copy_ssm1_conv1(PARAMETERS(int, short)) { copy<int, short>(ARGUMENTS); }
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
+#define ARGUMENTS                                                                                                   \
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, long long group_stride
 
-#define SLOTS_ARGUMENTS ARGUMENTS, idx, num_computed, group_stride, layers_per_group
-extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm4_conv8(PARAMETERS(int4, int4), BY_SLOT_PARAMETERS) { copy<int4, int4, true>(SLOTS_ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm4_conv1(PARAMETERS(int4, short), BY_SLOT_PARAMETERS) { copy<int4, short, true>(SLOTS_ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm1_conv8(PARAMETERS(int, int4), BY_SLOT_PARAMETERS) { copy<int, int4, true>(SLOTS_ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) slots_ssm1_conv1(PARAMETERS(int, short), BY_SLOT_PARAMETERS) { copy<int, short, true>(SLOTS_ARGUMENTS); }
+KERNEL mamba_state_copy_kernel_ssm4_conv8(ARGUMENTS) { copy<int4, int4, false>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_kernel_ssm4_conv1(ARGUMENTS) { copy<int4, short, false>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_kernel_ssm1_conv8(ARGUMENTS) { copy<int, int4, false>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_kernel_ssm1_conv1(ARGUMENTS) { copy<int, short, false>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_slots_kernel_ssm4_conv8(ARGUMENTS) { copy<int4, int4, true>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_slots_kernel_ssm4_conv1(ARGUMENTS) { copy<int4, short, true>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_slots_kernel_ssm1_conv8(ARGUMENTS) { copy<int, int4, true>(x, out, n, group_stride); }
+KERNEL mamba_state_copy_slots_kernel_ssm1_conv1(ARGUMENTS) { copy<int, short, true>(x, out, n, group_stride); }

@@ -20,12 +20,14 @@ mamba_state_copy.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from baselines.mamba_state_copy.operator import Inputs, Outputs, by_slot, conv_columns, state_bytes, time_first
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -46,129 +48,120 @@ def num_blocks(point: Point, pieces: int) -> int:
     return min(TARGET_BLOCKS, max(point.num_layers * pieces, cdiv(everything, BYTES_PER_BLOCK)))
 
 
-@triton.jit(do_not_specialize=["num_reqs", "num_layers", "slots_in", "slots_out", "group_stride", "layers_per_group"])
-def _copy(
-    seq_lens,
-    query_start_loc,
-    accepted,
-    state_columns,
-    drafts,
-    table,
-    conv_in,
-    ssm_in,
-    conv_out,
-    ssm_out,
-    accepted_out,
-    columns_out,
-    num_reqs,
-    table_stride,
-    num_layers,
-    slots_in,
-    slots_out,
-    idx,
-    num_computed,
-    group_stride,
-    layers_per_group,
-    BY_SLOT: tl.constexpr,
-    AFTER: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    CONV_DIM: tl.constexpr,
-    TIME_STRIDE: tl.constexpr,
-    CHANNEL_STRIDE: tl.constexpr,
-    WORDS: tl.constexpr,
-    SSM_PIECES: tl.constexpr,
-    PIECES: tl.constexpr,
-    SSM_WORDS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    TILE: tl.constexpr,
+class Sizes(NamedTuple):
+    """slots_in, slots_out: of a layer in the pools that are read and written."""
+
+    num_reqs: int
+    num_layers: int
+    slots_in: int
+    slots_out: int
+    layers_per_group: int
+
+
+class Shape(NamedTuple):
+    """Known when the kernel is compiled. BLOCK_SIZE: tokens of a state. COLUMNS, CONV_DIM, TIME_STRIDE, CHANNEL_STRIDE:
+    of a convolution's state. WORDS: int32 of an SSM state. PIECES: of a request and layer, of which the first
+    SSM_PIECES, SSM_WORDS each, are the SSM state, the others CHANNELS of the convolution. TILE: requests looked at
+    together.
+    """
+
+    BLOCK_SIZE: int
+    COLUMNS: int
+    CONV_DIM: int
+    TIME_STRIDE: int
+    CHANNEL_STRIDE: int
+    WORDS: int
+    SSM_PIECES: int
+    PIECES: int
+    SSM_WORDS: int
+    CHANNELS: int
+    TILE: int
+
+
+@triton.jit(do_not_specialize=["group_stride"])
+def mamba_state_copy_kernel(
+    x, out, n, table_stride, group_stride, BY_SLOT: tl.constexpr, AFTER: tl.constexpr, SHAPE: tl.constexpr
 ):
-    for tile in range(0, num_reqs, TILE):
-        b = tile + tl.arange(0, TILE)
-        request = b < num_reqs
-        start, end = (
-            tl.load(query_start_loc + b, mask=request, other=0),
-            tl.load(query_start_loc + b + 1, mask=request, other=0),
-        )
+    for tile in range(0, n.num_reqs, SHAPE.TILE):
+        b = tile + tl.arange(0, SHAPE.TILE)
+        request = b < n.num_reqs
+        start = tl.load(x.query_start_loc + b, mask=request, other=0)
+        end = tl.load(x.query_start_loc + b + 1, mask=request, other=0)
         if BY_SLOT:
-            owner = tl.load(idx + b, mask=request, other=-1)
+            owner = tl.load(x.idx + b, mask=request, other=-1)
             request = owner >= 0
-            seq_len = tl.load(num_computed + owner, mask=request, other=0)
+            seq_len = tl.load(x.num_computed + owner, mask=request, other=0)
             seq_len += 0 if AFTER else end - start
         else:
             owner = b.to(tl.int64)
-            seq_len = tl.load(seq_lens + b, mask=request, other=0)
-        count = tl.load(accepted + owner, mask=request, other=1)
-        column = tl.load(state_columns + owner, mask=request, other=-1)
-        last = tl.where(seq_len > 0, (seq_len - 1) // BLOCK_SIZE, -1)
+            seq_len = tl.load(x.seq_lens + b, mask=request, other=0)
+        count = tl.load(x.num_accepted_tokens + owner, mask=request, other=1)
+        column = tl.load(x.state_columns + owner, mask=request, other=-1)
+        last = tl.where(seq_len > 0, (seq_len - 1) // SHAPE.BLOCK_SIZE, -1)
         if AFTER and BY_SLOT:
-            target = seq_len // BLOCK_SIZE - 1
-            shift = (target + 1) * BLOCK_SIZE - (seq_len - count + 1)
+            target = seq_len // SHAPE.BLOCK_SIZE - 1
+            shift = (target + 1) * SHAPE.BLOCK_SIZE - (seq_len - count + 1)
             crosses = request & (shift >= 0)
         elif AFTER:
-            running = seq_len - tl.load(drafts + b, mask=request, other=0)
-            blocks = (running + count - 1) // BLOCK_SIZE
-            target, shift = blocks - 1, blocks * BLOCK_SIZE - running
+            running = seq_len - tl.load(x.num_draft_tokens + b, mask=request, other=0)
+            blocks = (running + count - 1) // SHAPE.BLOCK_SIZE
+            target, shift = blocks - 1, blocks * SHAPE.BLOCK_SIZE - running
             crosses = (seq_len > 0) & (shift >= 0)
         else:
             computed = seq_len - (end - start)
             if not BY_SLOT:
-                column = tl.where(column >= 0, column, tl.where(computed > 0, (computed - 1) // BLOCK_SIZE, -1))
+                column = tl.where(column >= 0, column, tl.where(computed > 0, (computed - 1) // SHAPE.BLOCK_SIZE, -1))
             target, shift = last, count - 1
             crosses = (column >= 0) & (column != last) & (seq_len > 0)
         if BY_SLOT:  # columns: state slots differ from group to group
             conv_from, ssm_from, to = column, column + shift, target
         else:
-            row = table + owner * table_stride
+            row = x.block_table + owner * table_stride
             conv_from = tl.load(row + column, mask=crosses, other=0)
             ssm_from = tl.load(row + column + shift, mask=crosses, other=0)
             to = tl.load(row + target, mask=crosses, other=0)
         if tl.program_id(0) == 0:
             settled = crosses & (conv_from == to) if AFTER else crosses
-            tl.store(accepted_out + owner, tl.where(settled, 1, count), mask=request)
+            tl.store(out.num_accepted_tokens + owner, tl.where(settled, 1, count), mask=request)
             if not AFTER:
-                tl.store(columns_out + owner, last, mask=request)
+                tl.store(out.state_columns + owner, last, mask=request)
 
         crossing = crosses.to(tl.int32)
         rank = tl.cumsum(crossing, 0)
-        for piece in range(tl.program_id(0), tl.sum(crossing, 0) * num_layers * PIECES, tl.num_programs(0)):
-            layer = (piece // PIECES) % num_layers
-            chosen = crosses & (rank == piece // PIECES // num_layers + 1)
+        for piece in range(tl.program_id(0), tl.sum(crossing, 0) * n.num_layers * SHAPE.PIECES, tl.num_programs(0)):
+            layer = (piece // SHAPE.PIECES) % n.num_layers
+            chosen = crosses & (rank == piece // SHAPE.PIECES // n.num_layers + 1)
             source = tl.sum(tl.where(chosen, ssm_from, 0), 0)
             destination = tl.sum(tl.where(chosen, to, 0), 0)
             if BY_SLOT:
-                slots = table + (layer // layers_per_group).to(tl.int64) * group_stride
+                slots = x.block_table + (layer // n.layers_per_group).to(tl.int64) * group_stride
                 slots += tl.sum(tl.where(chosen, owner, 0), 0) * table_stride
                 source, destination = tl.load(slots + source), tl.load(slots + destination)
-            part = piece % PIECES
-            from_layer, to_layer = layer.to(tl.int64) * slots_in, layer.to(tl.int64) * slots_out
+            part = piece % SHAPE.PIECES
+            from_layer, to_layer = layer.to(tl.int64) * n.slots_in, layer.to(tl.int64) * n.slots_out
             # The two branches share no names: when compiled, one name has one shape.
-            if part < SSM_PIECES:
-                word = part * SSM_WORDS + tl.arange(0, SSM_WORDS)
-                of_state = word < tl.where(source != destination, WORDS, 0)
-                state = tl.load(ssm_in + (from_layer + source) * WORDS + word, mask=of_state)
-                tl.store(ssm_out + (to_layer + destination) * WORDS + word, state, mask=of_state)
+            if part < SHAPE.SSM_PIECES:
+                word = part * SHAPE.SSM_WORDS + tl.arange(0, SHAPE.SSM_WORDS)
+                of_state = word < tl.where(source != destination, SHAPE.WORDS, 0)
+                state = tl.load(x.ssm_states + (from_layer + source) * SHAPE.WORDS + word, mask=of_state)
+                tl.store(out.ssm_states + (to_layer + destination) * SHAPE.WORDS + word, state, mask=of_state)
             else:
                 origin = tl.sum(tl.where(chosen, conv_from, 0), 0)
                 if BY_SLOT:
                     origin = tl.load(slots + origin)
                 skipped = tl.sum(tl.where(chosen, shift, 0), 0)
-                channel = (part - SSM_PIECES) * CHANNELS + tl.arange(0, CHANNELS)
-                inside = channel < tl.where((origin != destination) | (skipped > 0), CONV_DIM, 0)
-                read = (
-                    conv_in
-                    + (from_layer + origin) * (COLUMNS * CONV_DIM)
-                    + channel * CHANNEL_STRIDE
-                    + skipped * TIME_STRIDE
-                )
-                written = conv_out + (to_layer + destination) * (COLUMNS * CONV_DIM) + channel * CHANNEL_STRIDE
-                kept = COLUMNS - skipped
+                channel = (part - SHAPE.SSM_PIECES) * SHAPE.CHANNELS + tl.arange(0, SHAPE.CHANNELS)
+                inside = channel < tl.where((origin != destination) | (skipped > 0), SHAPE.CONV_DIM, 0)
+                size, place = SHAPE.COLUMNS * SHAPE.CONV_DIM, channel * SHAPE.CHANNEL_STRIDE
+                read = x.conv_states + (from_layer + origin) * size + place + skipped * SHAPE.TIME_STRIDE
+                written = out.conv_states + (to_layer + destination) * size + place
+                kept = SHAPE.COLUMNS - skipped
                 for time in range(0, kept, 2):
-                    more = inside & (channel < tl.where(time + 1 < kept, CONV_DIM, 0))
-                    first = tl.load(read + time * TIME_STRIDE, mask=inside)
-                    second = tl.load(read + (time + 1) * TIME_STRIDE, mask=more)
-                    tl.store(written + time * TIME_STRIDE, first, mask=inside)
-                    tl.store(written + (time + 1) * TIME_STRIDE, second, mask=more)
+                    more = inside & (channel < tl.where(time + 1 < kept, SHAPE.CONV_DIM, 0))
+                    first = tl.load(read + time * SHAPE.TIME_STRIDE, mask=inside)
+                    second = tl.load(read + (time + 1) * SHAPE.TIME_STRIDE, mask=more)
+                    tl.store(written + time * SHAPE.TIME_STRIDE, first, mask=inside)
+                    tl.store(written + (time + 1) * SHAPE.TIME_STRIDE, second, mask=more)
 
 
 @variant("mamba_state_copy", sizes=GRID_SIZES)
@@ -178,34 +171,7 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     time_stride, channel_stride = time_first(point, x.conv_states).stride()[2:]
     ssm_pieces = cdiv(words, SSM_WORDS)
     pieces = ssm_pieces + cdiv(point.conv_dim, CHANNELS)
-    grid = (num_blocks(point, pieces),)
-    columns_out = out.num_accepted_tokens if after else out.state_columns
-    return fixed_launch(
-        _copy,
-        grid,
-        x.seq_lens,
-        x.query_start_loc,
-        x.num_accepted_tokens,
-        x.state_columns,
-        x.num_draft_tokens,
-        x.block_table,
-        x.conv_states,
-        x.ssm_states,
-        out.conv_states,
-        out.ssm_states,
-        out.num_accepted_tokens,
-        columns_out,
-        point.batch_size,
-        x.block_table.stride(-2),
-        point.num_layers,
-        x.ssm_states.shape[1],
-        out.ssm_states.shape[1],
-        x.idx,
-        x.num_computed,
-        x.block_table.stride(0),
-        point.num_layers // point.num_groups,
-        BY_SLOT=by_slot(point),
-        AFTER=after,
+    shape = Shape(
         BLOCK_SIZE=point.mamba_block_size,
         COLUMNS=conv_columns(point),
         CONV_DIM=point.conv_dim,
@@ -217,5 +183,10 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         SSM_WORDS=SSM_WORDS,
         CHANNELS=CHANNELS,
         TILE=REQUESTS,
-        num_warps=8,
     )
+    layers_per_group = point.num_layers // point.num_groups
+    n = Sizes(point.batch_size, point.num_layers, x.ssm_states.shape[1], out.ssm_states.shape[1], layers_per_group)
+    strides = x.block_table.stride(-2), x.block_table.stride(0)
+    arguments = bundle(x), bundle(out), n, *strides
+    settings = {"BY_SLOT": by_slot(point), "AFTER": after, "SHAPE": shape, "num_warps": 8}
+    return fixed_launch(mamba_state_copy_kernel, (num_blocks(point, pieces),), *arguments, **settings)

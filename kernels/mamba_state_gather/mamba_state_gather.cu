@@ -12,15 +12,39 @@
 
 constexpr int THREADS = 128;
 
-extern "C" __global__ void __launch_bounds__(THREADS) gather(
-    const int* __restrict__ state_indices, const int* __restrict__ scheduled, const int* __restrict__ previous,
-    int* __restrict__ input_slots, int* __restrict__ output_slots, int num_reqs, int table_stride, int slots, int log_lanes) {
+namespace mamba_state_gather {
+
+struct Inputs {
+    const int* state_indices;
+    const int* block_idx_last_scheduled_token;
+    const int* block_idx_last_scheduled_token_prev_step;
+    const int* block_idx_last_computed_token;
+};
+
+struct Outputs {
+    int* input_slots;
+    int* output_slots;
+};
+
+// slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a request.
+struct Sizes {
+    int num_reqs_padded, slots, log_lanes;
+};
+
+}  // namespace mamba_state_gather
+
+using namespace mamba_state_gather;
+
+extern "C" __global__ void __launch_bounds__(THREADS) mamba_state_gather_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int table_stride) {
     const int thread = blockIdx.x * THREADS + threadIdx.x;
-    const int b = thread >> log_lanes, j = thread & ((1 << log_lanes) - 1);
-    if (b >= num_reqs || j >= slots) return;
-    const int* states = state_indices + (long long)b * table_stride + j;
-    const int from = previous[b], to = scheduled[b];
-    const int read = states[from], written = states[to];
-    input_slots[b * slots + j] = read;
-    output_slots[b * slots + j] = written;
+    const int b = thread >> n.log_lanes, j = thread & ((1 << n.log_lanes) - 1);
+    if (b >= n.num_reqs_padded || j >= n.slots) return;
+    const int* states = x.state_indices + (long long)b * table_stride + j;
+    const int from = __ldg(x.block_idx_last_scheduled_token_prev_step + b);
+    const int to = __ldg(x.block_idx_last_scheduled_token + b);
+    const int read = __ldg(states + from), written = __ldg(states + to);
+    out.input_slots[b * n.slots + j] = read;
+    out.output_slots[b * n.slots + j] = written;
 }

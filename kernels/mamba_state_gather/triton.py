@@ -13,6 +13,7 @@ mamba_state_gather.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -20,6 +21,7 @@ import triton.language as tl
 from baselines.mamba_state_gather.operator import Inputs, Outputs
 from baselines.workloads import mamba_steps as mamba
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -27,30 +29,32 @@ from harness.launch import fixed_launch
 ENTRIES = 128
 
 
-@triton.jit(do_not_specialize=["num_reqs"])
-def _gather(
-    state_indices,
-    scheduled,
-    previous,
-    input_slots,
-    output_slots,
-    num_reqs,
-    table_stride,
-    SLOTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-):
+class Sizes(NamedTuple):
+    """slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a request."""
+
+    num_reqs_padded: int
+    slots: int
+    log_lanes: int
+
+
+def sizes(point: Point, x: Inputs) -> Sizes:
+    slots = mamba.slots_per_step(point)
+    return Sizes(point.batch_size, slots, mamba.log2_lanes(slots))
+
+
+@triton.jit
+def mamba_state_gather_kernel(x, out, n, table_stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
-    request = b < num_reqs
+    request = b < n.num_reqs_padded
     inside = request & (j < SLOTS)
-    states = state_indices + b.to(tl.int64) * table_stride + j
-    read_from = tl.load(previous + b, mask=request, other=0)
-    written_from = tl.load(scheduled + b, mask=request, other=0)
+    states = x.state_indices + b.to(tl.int64) * table_stride + j
+    read_from = tl.load(x.block_idx_last_scheduled_token_prev_step + b, mask=request, other=0)
+    written_from = tl.load(x.block_idx_last_scheduled_token + b, mask=request, other=0)
     read = tl.load(states + read_from, mask=inside)
     written = tl.load(states + written_from, mask=inside)
-    tl.store(input_slots + b * SLOTS + j, read, mask=inside)
-    tl.store(output_slots + b * SLOTS + j, written, mask=inside)
+    tl.store(out.input_slots + b * SLOTS + j, read, mask=inside)
+    tl.store(out.output_slots + b * SLOTS + j, written, mask=inside)
 
 
 @variant("mamba_state_gather")
@@ -62,18 +66,5 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     lanes = triton.next_power_of_2(slots)
     rows = ENTRIES // lanes
     grid, stride = (cdiv(point.batch_size, rows),), x.state_indices.stride(0)
-    return fixed_launch(
-        _gather,
-        grid,
-        x.state_indices,
-        x.block_idx_last_scheduled_token,
-        x.block_idx_last_scheduled_token_prev_step,
-        out.input_slots,
-        out.output_slots,
-        point.batch_size,
-        stride,
-        SLOTS=slots,
-        ROWS=rows,
-        LANES=lanes,
-        num_warps=1,
-    )
+    arguments = bundle(x), bundle(out), sizes(point, x), stride
+    return fixed_launch(mamba_state_gather_kernel, grid, *arguments, SLOTS=slots, ROWS=rows, LANES=lanes, num_warps=1)

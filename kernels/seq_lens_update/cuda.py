@@ -8,32 +8,19 @@ from pathlib import Path
 import torch
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
+from harness.bundle import bundle
 from harness.contract import GPU, Point, variant
 from harness.cuda import launcher
-from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, mapped, num_blocks
+from kernels.seq_lens_update.triton import THREADS, bound_writer, device_copy, mapped, num_blocks, sizes
 
 SOURCE = Path(__file__).with_name("seq_lens_update.cu")
 
 
 def _update(point: Point, x: Inputs, out: Outputs, host: torch.Tensor) -> Callable[[], None]:
     """Launches the kernel on ``host``, which is to_device or its copy on the device."""
-    rows, capacity = len(x.num_scheduled), len(out.seq_lens)
-    return launcher(
-        SOURCE,
-        "update_slots" if by_slot(point) else "update",
-        num_blocks(rows, capacity),
-        THREADS,
-        host,
-        x.prev_num_computed,
-        x.valid,
-        x.query_start_loc,
-        out.num_computed,
-        out.num_accepted,
-        out.seq_lens,
-        out.positions,
-        rows,
-        capacity,
-    )
+    blocks = num_blocks(len(x.num_scheduled), len(out.seq_lens))
+    kernel = "seq_lens_update_slots_kernel" if by_slot(point) else "seq_lens_update_kernel"
+    return launcher(SOURCE, kernel, blocks, THREADS, bundle(x), bundle(out), sizes(point, x), host)
 
 
 @variant("seq_lens_update", requires=GPU, sources=SOURCE)

@@ -20,40 +20,68 @@
 
 constexpr int THREADS = 256;
 
-// By slot, before and num_computed may be one array: OLD_AND_NEW is __restrict__ by row alone.
-#define PARAMETERS(OLD_AND_NEW)                                                                                       \
-    const int *__restrict__ host, const int *OLD_AND_NEW before, const int *__restrict__ valid,                       \
-        const int *__restrict__ query_start_loc, int *OLD_AND_NEW num_computed, int *__restrict__ num_accepted,       \
-        int *__restrict__ seq_lens, long long *__restrict__ positions, int rows, int capacity
-#define ARGUMENTS host, before, valid, query_start_loc, num_computed, num_accepted, seq_lens, positions, rows, capacity
+namespace seq_lens_update {
 
-// BY_SLOT: the first rows of host are slots, by which counts are, and drafts are by row.
+struct Inputs {
+    const int* prev_num_computed;
+    const int* valid;
+    const int* query_start_loc;
+    int num_tokens;
+};
+
+struct Outputs {
+    int* num_computed;
+    int* num_accepted;
+    int* seq_lens;
+    long long* positions;
+};
+
+// num_previous: rows of the step before.
+struct Sizes {
+    int num_reqs, max_num_seqs, num_previous;
+};
+
+}  // namespace seq_lens_update
+
+using namespace seq_lens_update;
+
+// host: x.to_device, in pinned memory or copied. BY_SLOT: its first rows are slots, by which counts are, and drafts are by row;
+// x.prev_num_computed and out.num_computed may then be one array.
 template <bool BY_SLOT>
-__device__ __forceinline__ void update_rows(PARAMETERS()) {
-    const int thread = blockIdx.x * THREADS + threadIdx.x;
+__device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out, const Sizes& n, const int* host) {
+    const int thread = blockIdx.x * THREADS + threadIdx.x, rows = n.num_reqs;
     const int b = thread >> 5, lane = thread & 31;
-    if (thread < capacity - rows) seq_lens[rows + thread] = 0;
+    if (thread < n.max_num_seqs - rows) out.seq_lens[rows + thread] = 0;
     if (b >= rows) return;
 
-    const int p = host[b], believed = host[rows + b];
-    const int start = query_start_loc[b], scheduled = query_start_loc[b + 1] - start;
+    const int p = __ldg(host + b), expected = __ldg(host + rows + b);
+    const int start = __ldg(x.query_start_loc + b), scheduled = __ldg(x.query_start_loc + b + 1) - start;
     const int own = BY_SLOT ? p : b;
-    int computed = believed;
+    int computed = expected;
     if (p >= 0) {
-        const int drafts = host[2 * rows + (BY_SLOT ? b : p)], old = before[p], produced = valid[p];
+        const int drafts = __ldg(host + 2 * rows + (BY_SLOT ? b : p)), produced = __ldg(x.valid + p);
+        const int before = BY_SLOT ? x.prev_num_computed[p] : __ldg(x.prev_num_computed + p);
         if (drafts > 0) {
-            computed = old + produced;
-            if (lane == 0) num_accepted[own] = produced;
+            computed = before + produced;
+            if (lane == 0) out.num_accepted[own] = produced;
         }
     }
-    if (BY_SLOT) __syncwarp();  // all lanes have read before[own]
+    if (BY_SLOT) __syncwarp();  // all lanes have read the count of before
     if (lane == 0) {
-        num_computed[own] = computed;
-        seq_lens[b] = computed + scheduled;
+        out.num_computed[own] = computed;
+        out.seq_lens[b] = computed + scheduled;
     }
 #pragma unroll 1
-    for (int j = lane; j < scheduled; j += 32) positions[start + j] = computed + j;
+    for (int j = lane; j < scheduled; j += 32) out.positions[start + j] = computed + j;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) update(PARAMETERS(__restrict__)) { update_rows<false>(ARGUMENTS); }
-extern "C" __global__ void __launch_bounds__(THREADS) update_slots(PARAMETERS()) { update_rows<true>(ARGUMENTS); }
+extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const int* host) {
+    update_rows<false>(x, out, n, host);
+}
+extern "C" __global__ void __launch_bounds__(THREADS) seq_lens_update_slots_kernel(
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    const int* host) {
+    update_rows<true>(x, out, n, host);
+}

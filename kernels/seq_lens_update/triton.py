@@ -19,6 +19,7 @@ seq_lens_update.cu has the versions with their times.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ import triton.language as tl
 
 from baselines.seq_lens_update.operator import Inputs, Outputs, by_slot
 from baselines.workloads.integers import cdiv
+from harness.bundle import bundle
 from harness.contract import Point, variant
 from harness.launch import fixed_launch
 
@@ -55,97 +57,80 @@ def mapped(x: Inputs, out: Outputs) -> torch.Tensor:
 def bound_writer(x: Inputs, out: Outputs) -> Callable[[], None]:
     """Writes seq_lens_cpu_upper_bound with numpy, which takes a sixth of torch's time for arrays this small."""
     rows = len(x.num_scheduled)
-    believed, scheduled = x.num_computed_cpu.numpy(), x.num_scheduled.numpy()
+    computed, scheduled = x.num_computed_cpu.numpy(), x.num_scheduled.numpy()
     bound, tail = out.seq_lens_cpu_upper_bound[:rows].numpy(), out.seq_lens_cpu_upper_bound[rows:].numpy()
 
     def write() -> None:
-        np.add(believed, scheduled, out=bound)
+        np.add(computed, scheduled, out=bound)
         tail.fill(0)
 
     return write
 
 
-@triton.jit(do_not_specialize=["rows", "capacity", "previous"])
-def _update(
-    host,
-    before,
-    valid,
-    query_start_loc,
-    num_computed,
-    num_accepted,
-    seq_lens,
-    positions,
-    rows,
-    capacity,
-    previous,
-    BY_SLOT: tl.constexpr,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-):
+class Sizes(NamedTuple):
+    """num_previous: rows of the step before."""
+
+    num_reqs: int
+    max_num_seqs: int
+    num_previous: int
+
+
+def sizes(point: Point, x: Inputs) -> Sizes:
+    rows = len(x.num_scheduled)
+    return Sizes(rows, point.max_num_seqs, len(x.to_device) - 2 * rows)
+
+
+@triton.jit
+def seq_lens_update_kernel(x, out, n, host, BY_SLOT: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """host: x.to_device, in pinned memory or copied."""
     block = tl.program_id(0)
-    past = rows + block * ROWS * LANES + tl.arange(0, ROWS * LANES)
-    tl.store(seq_lens + past, tl.zeros((ROWS * LANES,), tl.int32), mask=past < capacity)
+    past = n.num_reqs + block * ROWS * LANES + tl.arange(0, ROWS * LANES)
+    tl.store(out.seq_lens + past, tl.zeros((ROWS * LANES,), tl.int32), mask=past < n.max_num_seqs)
 
     b = block * ROWS + tl.arange(0, ROWS)
-    inside = b < rows
+    inside = b < n.num_reqs
     p = tl.load(host + b, mask=inside, other=-1)
-    believed = tl.load(host + rows + b, mask=inside, other=0)
-    start = tl.load(query_start_loc + b, mask=inside, other=0)
-    scheduled = tl.load(query_start_loc + b + 1, mask=inside, other=0) - start
+    expected = tl.load(host + n.num_reqs + b, mask=inside, other=0)
+    start = tl.load(x.query_start_loc + b, mask=inside, other=0)
+    scheduled = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     # By slot, p is the slot, and drafts are by row.
     own = b
     if BY_SLOT:
         own = p
-        drafts = tl.load(host + 2 * rows + b, mask=inside, other=0)
-        old = tl.load(before + p, mask=p >= 0, other=0)
-        produced = tl.load(valid + p, mask=p >= 0, other=0)
+        drafts = tl.load(host + 2 * n.num_reqs + b, mask=inside, other=0)
+        old = tl.load(x.prev_num_computed + p, mask=p >= 0, other=0)
+        produced = tl.load(x.valid + p, mask=p >= 0, other=0)
     else:
         # Most requests of a running batch keep their row: what belongs to row b is loaded together with p.
         stayed, moved = p == b, (p >= 0) & (p != b)
-        drafts = tl.load(host + 2 * rows + b, mask=inside & (b < previous), other=0)
-        old = tl.load(before + b, mask=inside, other=0)
-        produced = tl.load(valid + b, mask=inside, other=0)
-        drafts = tl.where(stayed, drafts, tl.load(host + 2 * rows + p, mask=moved, other=0))
-        old = tl.where(stayed, old, tl.load(before + p, mask=moved, other=0))
-        produced = tl.where(stayed, produced, tl.load(valid + p, mask=moved, other=0))
+        drafts = tl.load(host + 2 * n.num_reqs + b, mask=inside & (b < n.num_previous), other=0)
+        old = tl.load(x.prev_num_computed + b, mask=inside, other=0)
+        produced = tl.load(x.valid + b, mask=inside, other=0)
+        drafts = tl.where(stayed, drafts, tl.load(host + 2 * n.num_reqs + p, mask=moved, other=0))
+        old = tl.where(stayed, old, tl.load(x.prev_num_computed + p, mask=moved, other=0))
+        produced = tl.where(stayed, produced, tl.load(x.valid + p, mask=moved, other=0))
     corrected = drafts > 0
-    computed = tl.where(corrected, old + produced, believed)
+    computed = tl.where(corrected, old + produced, expected)
     if BY_SLOT:
-        tl.debug_barrier()  # all threads have read ``before``, which may be num_computed
-    tl.store(num_computed + own, computed, mask=inside)
-    tl.store(num_accepted + own, produced, mask=corrected)
-    tl.store(seq_lens + b, computed + scheduled, mask=inside)
+        tl.debug_barrier()  # all threads have read the counts of before, which may be the same array
+    tl.store(out.num_computed + own, computed, mask=inside)
+    tl.store(out.num_accepted + own, produced, mask=corrected)
+    tl.store(out.seq_lens + b, computed + scheduled, mask=inside)
     lanes = tl.arange(0, LANES)
     for j in range(0, tl.max(scheduled, 0), LANES):
         token = j + lanes
-        target = positions + start[:, None] + token[None, :]
+        target = out.positions + start[:, None] + token[None, :]
         tl.store(target, (computed[:, None] + token[None, :]).to(tl.int64), mask=token[None, :] < scheduled[:, None])
 
 
 @variant("seq_lens_update")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch that reads the pinned host array over the bus; not recompiled for another batch size."""
-    rows, capacity = len(x.num_scheduled), len(out.seq_lens)
     write_bound = bound_writer(x, out)
-    update = fixed_launch(
-        _update,
-        (num_blocks(rows, capacity),),
-        mapped(x, out),
-        x.prev_num_computed,
-        x.valid,
-        x.query_start_loc,
-        out.num_computed,
-        out.num_accepted,
-        out.seq_lens,
-        out.positions,
-        rows,
-        capacity,
-        len(x.to_device) - 2 * rows,
-        BY_SLOT=by_slot(point),
-        ROWS=ROWS_PER_BLOCK,
-        LANES=32,
-        num_warps=THREADS // 32,
-    )
+    grid = (num_blocks(len(x.num_scheduled), len(out.seq_lens)),)
+    shapes = {"BY_SLOT": by_slot(point), "ROWS": ROWS_PER_BLOCK, "LANES": 32, "num_warps": THREADS // 32}
+    arguments = bundle(x), bundle(out), sizes(point, x), mapped(x, out)
+    update = fixed_launch(seq_lens_update_kernel, grid, *arguments, **shapes)
 
     def launch() -> None:
         update()

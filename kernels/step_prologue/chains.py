@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from baselines.decode_step.operator import native_part, schedule_part, tile_part
-from baselines.step_prologue.operator import (
-    Inputs,
-    Outputs,
-    indexer_part,
-    inputs_part,
-    slots_part,
-    states_part,
-    tables_part,
-    with_indexer,
-)
+from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_part
+from baselines.workloads.composition import in_sequence
 from baselines.workloads.request_slots import group_tables
 from harness.contract import GPU, Point, variant
 from kernels.compute_slot_mappings import chains as slots_engine
@@ -33,14 +26,6 @@ from kernels.mla_tile_schedule import triton as tiles_triton
 from kernels.paged_mqa_schedule import triton as schedule_triton
 from kernels.step_inputs import chains as inputs_engine
 from kernels.step_inputs import cuda as inputs_cuda
-
-
-def _in_sequence(launches: list[Callable[[], None]]) -> Callable[[], None]:
-    def launch() -> None:
-        for part in launches:
-            part()
-
-    return launch
 
 
 def _engine_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
@@ -88,16 +73,9 @@ def _engine_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], 
 @variant("step_prologue", waives="no_alloc")
 def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way, one launch per launch of vLLM 0.33: 6 or 7, 6 more with states, 6 or 11 with an indexer."""
-    launches = [
-        inputs_engine.engine(*inputs_part(point, x, out)),
-        tables_engine.engine(*tables_part(point, x, out)),
-        slots_engine.engine(*slots_part(point, x, out)),
-    ]
-    if point.state_groups:
-        launches.append(states_engine.engine(*states_part(point, x, out)))
-    if with_indexer(point):
-        launches += _engine_indexer(point, x, out)
-    return _in_sequence(launches)
+    indexer = lambda *part: in_sequence(*_engine_indexer(point, x, out))  # noqa: E731
+    parts = (inputs_engine, tables_engine, slots_engine, states_engine)
+    return PARTS.sequence(*(part.engine for part in parts), indexer)(point, x, out)
 
 
 CUDA_PARTS = (inputs_cuda, tables_cuda, slots_cuda, states_cuda)
@@ -113,20 +91,14 @@ def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     decode_flatten reads the tables by slot: it copies whole vectors, and the unused columns of the gathered ones hold
     anything.
     """
-    launches = [
-        inputs_cuda.cuda_fused(*inputs_part(point, x, out)),
-        tables_cuda.cuda_fused(*tables_part(point, x, out)),
-        slots_cuda.cuda_fused(*slots_part(point, x, out)),
-    ]
-    if point.state_groups:
-        launches.append(states_cuda.cuda_fused(*states_part(point, x, out)))
-    if with_indexer(point):
-        step, inputs, outputs = indexer_part(point, x, out)
+
+    def indexer(step: Point, inputs: Any, outputs: Any) -> Callable[[], None]:
         tables_by_slot = replace(inputs, block_table=group_tables(point, x.tables)[0])
 
         def flatten(*_: object) -> Callable[[], None]:
             return flatten_cuda.by_slot(step, tables_by_slot, outputs, x.idx, x.num_computed)
 
         others = [part.cuda_fused for part in step_chains.CUDA_PARTS[1:]]
-        launches.append(step_chains.sequence(step, inputs, outputs, flatten, *others))
-    return _in_sequence(launches)
+        return step_chains.sequence(step, inputs, outputs, flatten, *others)
+
+    return PARTS.sequence(*(part.cuda_fused for part in CUDA_PARTS), indexer)(point, x, out)
