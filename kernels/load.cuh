@@ -1,11 +1,12 @@
 // Loads that NVVM leaves where they are written. (ptxas may still move one into the only branch that uses its value.)
 //
-// Each branch that waits for a load costs a memory latency for every load behind it, and the compiler moves loads down to
-// their first use, behind such branches. Launches this short have a handful of latencies, so the kernels over request slots
-// issue all loads of a row first, whether they will be needed or not, as far as the address is legal.
+// Each branch that waits for a load costs a memory latency for every load behind it, and the compiler moves loads down
+// to their first use, behind such branches. Launches this short have a handful of latencies, so the kernels over
+// request slots issue all loads of a row first, whether they will be needed or not, as far as the address is legal.
 //
-// ptxas moves loads as well; it leaves relaxed ones in order, so load_in_order stays where it is written. (So does ld.volatile,
-// but it goes past L1.) It is used where it was measured to be faster; step_epilogue takes 12 % longer with it.
+// ptxas moves loads as well; it leaves relaxed ones in order, so load_in_order stays where it is written. (So does
+// ld.volatile, but it goes past L1.) It is used where it was measured to be faster; step_epilogue takes 12 % longer
+// with it.
 
 #pragma once
 

@@ -303,3 +303,11 @@ def test_names_say_what_is_inside():
     words = lambda path: {word for part in path.with_suffix("").parts for word in part.strip("_").split("_")}  # noqa: E731
     vague = {"utils", "util", "manager", "impl", "helpers", "misc", "common"}
     assert [str(path) for path in SOURCES if words(path) & vague] == []
+
+
+def test_lines_of_cuda_sources_fit_the_page():
+    """As ruff has it for Python."""
+    files = sorted((ROOT / "kernels").glob("**/*.cu*"))
+    lines = [(path, n, line) for path in files for n, line in enumerate(path.read_text().splitlines(), 1)]
+    assert files
+    assert [f"{path.relative_to(ROOT)}:{n}" for path, n, line in lines if len(line) > 120] == []

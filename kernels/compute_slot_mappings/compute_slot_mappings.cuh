@@ -1,5 +1,5 @@
-// The body of compute_slot_mappings, for a warp per row and group; compute_slot_mappings.cu has the launch, step_prologue
-// another one.
+// The body of compute_slot_mappings, for a warp per row and group; compute_slot_mappings.cu has the launch,
+// step_prologue another one.
 
 #pragma once
 
@@ -24,8 +24,8 @@ struct Outputs {
     long long* slots;
 };
 
-// tokens_per_row: of a steady decode. cp_size, cp_rank, cp_interleave: ranks of context parallelism, this one, and tokens
-// that a rank holds in a row.
+// tokens_per_row: of a steady decode. cp_size, cp_rank, cp_interleave: ranks of context parallelism, this one, and
+// tokens that a rank holds in a row.
 struct Sizes {
     int num_reqs_padded, max_num_batched_tokens, tokens_per_row, cp_size, cp_rank, cp_interleave;
 };
@@ -36,8 +36,8 @@ struct Arguments {
     Sizes n;
 };
 
-// Positions of tokens as they were written. In a steady decode all rows have as many tokens, so a row's start can be guessed,
-// and its first positions are loaded with its boundaries instead of a memory latency after them.
+// Positions of tokens as they were written. In a steady decode all rows have as many tokens, so a row's start can be
+// guessed, and its first positions are loaded with its boundaries instead of a memory latency after them.
 struct Written {
     const long long* positions;
     int tokens_per_row, max_num_batched_tokens;
@@ -62,8 +62,8 @@ struct Counted {
 // turn. The threads also clear the tail, from the real number of tokens on.
 template <bool RANKS, class Positions>
 __device__ __forceinline__ void map_rows(
-    int g, int thread, int threads, int strip, int strips, const Positions positions, const Inputs& x, const Outputs& out,
-    const Sizes& n) {
+    int g, int thread, int threads, int strip, int strips, const Positions positions, const Inputs& x,
+    const Outputs& out, const Sizes& n) {
     long long* target = out.slots + (long long)g * n.max_num_batched_tokens;
     const int b = thread >> 5, lane = thread & 31, rows = n.num_reqs_padded;
     const int tail = load_in_order(x.query_start_loc + rows), block_size = load_in_order(x.block_sizes + g);

@@ -1,10 +1,10 @@
 // decode_flatten in one launch, for uniform, ragged, request-padded and token-padded batches.
 //
-// Request-major: a block belongs to one request and one strip of table columns. It reads query_start_loc[b], [b + 1] and
-// seq_lens[b] directly, so no token searches for its request, and it reads a strip of the source row once for all
+// Request-major: a block belongs to one request and one strip of table columns. It reads query_start_loc[b], [b + 1]
+// and seq_lens[b] directly, so no token searches for its request, and it reads a strip of the source row once for all
 // decode_len destination rows of the request. The first strip is loaded before the lengths have arrived: one memory
-// latency instead of two. Strips past the used blocks end at once.
-// The blocks with b >= batch_size clear [A, capacity): token padding and the stale tail of a larger step.
+// latency instead of two. Strips past the used blocks end at once. The blocks with b >= batch_size clear [A, capacity):
+// token padding and the stale tail of a larger step.
 //
 // Versions, measured on an H200 at B = 128:
 //
@@ -15,12 +15,12 @@
 //
 // Tried, all slower: blocks of 64 or 32 threads; 16 tail entries per thread; no early load of the table.
 // Nsight Compute: stalls for loads from global memory come first, half as many for instruction fetches, then constants.
-// What is left above the floor (one block that loads and stores): the destination address waits for query_start_loc, and
-// blocks, tail and rows grow with B.
+// What is left above the floor (one block that loads and stores): the destination address waits for query_start_loc,
+// and blocks, tail and rows grow with B.
 //
-// Grid: x = batch_size + columns of tail blocks, y = strips (x has room for 2^31 requests, y for 65,535). Block: THREADS.
-// b: blockIdx.x minus the blocks of the caller that come before. VECTOR: ints per access; with 4, columns, capacity and
-// both row strides are multiples of 4 and source, table and lens are 16-byte aligned.
+// Grid: x = batch_size + columns of tail blocks, y = strips (x has room for 2^31 requests, y for 65,535). Block:
+// THREADS. b: blockIdx.x minus the blocks of the caller that come before. VECTOR: ints per access; with 4, columns,
+// capacity and both row strides are multiples of 4 and source, table and lens are 16-byte aligned.
 
 #pragma once
 
@@ -68,8 +68,8 @@ struct Arguments {
     Sizes n;
 };
 
-// BY_SLOT: idx holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the lengths before the
-// step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
+// BY_SLOT: idx holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the lengths
+// before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
     int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n, const long long* idx = nullptr) {
@@ -85,7 +85,8 @@ __device__ __forceinline__ void flatten(
         const int start = __ldg(x.query_start_loc + b), end = __ldg(x.query_start_loc + b + 1);
         const int seq_len = __ldg(x.seq_lens + owner) + (BY_SLOT ? end - start : 0);
         // Rows past T would be out of bounds; a legal batch has none. No early exit for padding requests: the compiler
-        // would wait for these two loads before it issues the load of seq_len. Without rows the loops below end at once.
+        // would wait for these two loads before it issues the load of seq_len. Without rows the loops below end at
+        // once.
         const int rows = min(end, n.num_tokens) - start;
         if (strip == 0) {
 #pragma unroll 1
@@ -100,7 +101,8 @@ __device__ __forceinline__ void flatten(
         // column * block_size < seq_len is column < ceil(seq_len / block_size) without a division.
         bool loaded = early;
 #pragma unroll 1
-        for (; column < n.columns && column * n.block_size < seq_len; column += strips * THREADS * VECTOR, loaded = false) {
+        for (; column < n.columns && column * n.block_size < seq_len;
+             column += strips * THREADS * VECTOR, loaded = false) {
             if (!loaded) entries = __ldg(reinterpret_cast<const Entries*>(row + column));
             int* target = first_row + column;
 #pragma unroll 1

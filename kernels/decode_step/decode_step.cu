@@ -1,16 +1,16 @@
 // All tables of a decode step in one launch, in which no block waits for another.
 //
-// The schedules seem to depend on the lengths, but all they need of a request is its weight, which follows from seq_lens
-// and query_start_loc. So every block works from the step's inputs, and blocks differ only in what they build. The
-// schedules come first in the grid, because they are the longest chains of dependent instructions:
+// The schedules seem to depend on the lengths, but all they need of a request is its weight, which follows from
+// seq_lens and query_start_loc. So every block works from the step's inputs, and blocks differ only in what they build.
+// The schedules come first in the grid, because they are the longest chains of dependent instructions:
 //
 //   blockIdx.x = 0                          tile schedule, one block for any batch
-//   blockIdx.x = 1 .. num_schedulers - 1    paged-MQA schedule, one block per 256 rows of its table (one on any current GPU)
-//   from num_schedulers on                  flatten: a request and a strip of its table row, or a stretch of the tail to clear
+//   blockIdx.x = 1 .. num_schedulers - 1    paged-MQA schedule, one block per 256 rows of its table
+//   from num_schedulers on                  flatten: a request and a strip of its table row, or a part of the tail
 //                                           native: THREADS entries of the (B, L) lengths
 //
-// The bodies are those of the operators' own kernels. Over flat tokens the paged-MQA schedule uses the weight of a whole
-// request (Tokens in paged_mqa_schedule.cuh): a scan over B requests instead of one over T lengths.
+// The bodies are those of the operators' own kernels. Over flat tokens the paged-MQA schedule uses the weight of a
+// whole request (Tokens in paged_mqa_schedule.cuh): a scan over B requests instead of one over T lengths.
 //
 // Grid: x as above; y = strips for flatten, where the schedulers with y > 0 end at once, else 1. Block: THREADS.
 

@@ -1,5 +1,5 @@
-// The parts of decode_step: schedules, (B, L) lengths and flattened rows; decode_step.cu has the launches, step_prologue
-// another one.
+// The parts of decode_step: schedules, (B, L) lengths and flattened rows; decode_step.cu has the launches,
+// step_prologue another one.
 
 #pragma once
 

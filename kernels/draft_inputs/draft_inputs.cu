@@ -1,7 +1,8 @@
 // draft_inputs, one launch per pass of the drafter.
 //
 // First pass: a warp per row shifts its tokens; the threads of the grid also clear the tails behind the last row.
-// Second pass: a thread per entry of the R + 1 boundaries. Later passes: a block per row and strip of its hidden values.
+// Second pass: a thread per entry of the R + 1 boundaries. Later passes: a block per row and strip of its hidden
+// values.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
 // Predicted: 1.22, 1.07 and 1.80, the floor:
@@ -40,7 +41,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_second_kernel(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int advance) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b > n.max_num_seqs) return;
     out.starts[b] = min(b, n.num_reqs);
@@ -86,14 +88,17 @@ __device__ __forceinline__ void later(const Inputs& x, const Outputs& out, const
     if (done >= n.k - 1) return;
     const Values* from = reinterpret_cast<const Values*>(x.hidden_before + (long long)b * n.hidden_size);
     Values* to = reinterpret_cast<Values*>(out.hidden + (long long)b * n.hidden_size);
-    for (int h = strip * THREADS + threadIdx.x; h < n.hidden_size / VECTOR; h += gridDim.y * THREADS) to[h] = __ldg(from + h);
+    for (int h = strip * THREADS + threadIdx.x; h < n.hidden_size / VECTOR; h += gridDim.y * THREADS)
+        to[h] = __ldg(from + h);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec8(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int advance) {
     later<8>(x, out, n, advance);
 }
 extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_later_kernel_vec1(
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, int advance) {
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n,
+    int advance) {
     later<1>(x, out, n, advance);
 }

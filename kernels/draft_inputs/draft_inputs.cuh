@@ -69,9 +69,9 @@ __device__ __forceinline__ Shifted load_shifted(int start, int j, int tokens, co
     return shifted;
 }
 
-// A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by as
-// many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by the
-// caller, perhaps before it knows how many are kept.
+// A row of the first pass: its kept tokens shifted by one, `token` behind them. strip, strips: long rows are shared by
+// as many warps, 32 tokens in turn; lane 0 of the first strip has the token. first: the lane's first token, loaded by
+// the caller, perhaps before it knows how many are kept.
 __device__ __forceinline__ void shift_row(
     int b, int lane, int strip, int strips, int start, int kept, int token, int length, Shifted first, const Inputs& x,
     const Outputs& out) {

@@ -1,10 +1,10 @@
 // Metadata of a drafter's passes 2 .. k in one launch. triton.py says why one is enough.
 //
-// blockIdx.y: pass. blockIdx.z: group. blockIdx.x < num_schedulers: THREADS rows of the indexer's schedule; from there on a
-// thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
+// blockIdx.y: pass. blockIdx.z: group. blockIdx.x < num_schedulers: THREADS rows of the indexer's schedule; from there
+// on a thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse indexer, third
-// four groups). Predicted: 1.17, 1.21 and 1.22, the floor:
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse
+// indexer, third four groups). Predicted: 1.17, 1.21 and 1.22, the floor:
 //
 //   as vLLM 0.33: two or four kernels per pass               4, 8, 4 launches   7.42   12.5   7.95
 //   all passes from the closed form: CUDA                    1 launch           1.89   1.94   2.99
@@ -45,8 +45,8 @@ struct Outputs {
     int* schedule;
 };
 
-// advance: whether positions advance from pass to pass. num_schedulers: blocks in front of a pass. schedule: of the indexer,
-// over all rows.
+// advance: whether positions advance from pass to pass. num_schedulers: blocks in front of a pass. schedule: of the
+// indexer, over all rows.
 struct Sizes {
     int num_reqs, max_num_seqs, max_model_len, advance, num_schedulers;
     paged_mqa_schedule::Sizes schedule;

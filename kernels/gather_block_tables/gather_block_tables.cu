@@ -1,6 +1,6 @@
-// gather_block_tables in one launch for all groups. A block per row and strip of THREADS * VECTOR columns; strips behind
-// the owned blocks end at once. Where num_blocks lies in mapped pinned memory, which is read over the bus, a row has one
-// strip, and its block takes turns. VECTOR = 4 needs rows that start at multiples of 16 bytes.
+// gather_block_tables in one launch for all groups. A block per row and strip of THREADS * VECTOR columns; strips
+// behind the owned blocks end at once. Where num_blocks lies in mapped pinned memory, which is read over the bus, a row
+// has one strip, and its block takes turns. VECTOR = 4 needs rows that start at multiples of 16 bytes.
 //
 // Grid: rows to write, strips, groups. Block: THREADS.
 //
@@ -13,8 +13,9 @@
 //   all loads before the first branch, whole vectors         1 launch           1.72   1.93
 //   few strips, early columns, 256 columns per program       Triton             1.80   1.89
 //
-// Two loads in sequence, slot, then count and columns. With a strip for every 512 columns, four groups had 2,560 blocks, of
-// which 512 had something to do. A single strip takes 2.71 where all contexts are of 64K to 128K tokens, four strips 2.24.
+// Two loads in sequence, slot, then count and columns. With a strip for every 512 columns, four groups had 2,560
+// blocks, of which 512 had something to do. A single strip takes 2.71 where all contexts are of 64K to 128K tokens,
+// four strips 2.24.
 
 #include "gather_block_tables.cuh"
 

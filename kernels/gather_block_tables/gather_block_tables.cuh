@@ -1,8 +1,8 @@
 // The body of gather_block_tables; gather_block_tables.cu has the launch, step_prologue another one.
 //
 // column: thread of the row, which has VECTOR columns in each turn; threads: of a turn.
-// VECTOR = 4 needs rows that start and end at multiples of 16 bytes. The first EARLY threads of a row load their columns
-// before they know how many are owned: one memory latency less.
+// VECTOR = 4 needs rows that start and end at multiples of 16 bytes. The first EARLY threads of a row load their
+// columns before they know how many are owned: one memory latency less.
 
 #pragma once
 
@@ -66,7 +66,8 @@ __device__ __forceinline__ void gather(
             continue;
         }
         int4 ids = loaded;
-        if (!early) ids = first + 3 >= null ? __ldg(reinterpret_cast<const int4*>(from + first)) : make_int4(0, 0, 0, 0);
+        if (!early)
+            ids = first + 3 >= null ? __ldg(reinterpret_cast<const int4*>(from + first)) : make_int4(0, 0, 0, 0);
         if (first < null) ids.x = 0;
         if (first + 1 < null) ids.y = 0;
         if (first + 2 < null) ids.z = 0;

@@ -1,19 +1,21 @@
 // k_quant_gather in one launch: values and scales of a prefill chunk, from cache blocks into contiguous workspaces.
 //
-// Units. The work is cut along requests, not along the workspace: a unit is 2^unit_shift consecutive tokens of one request,
-// aligned to the request's start. It never leaves its cache block, so it is two contiguous copies with one table entry.
-// Request b owns the units from first_unit(b) = (cu_seq_lens[b] >> unit_shift) + b up to first_unit(b + 1): at least
-// ceil(length / 2^unit_shift) of them, at most one more. first_unit grows strictly, so one search among B + 1 numbers finds
-// the owner of a unit without a prefix sum over the requests' units. Empty requests and slack need no special case.
+// Units. The work is cut along requests, not along the workspace: a unit is 2^unit_shift consecutive tokens of one
+// request, aligned to the request's start. It never leaves its cache block, so it is two contiguous copies with one
+// table entry. Request b owns the units from first_unit(b) = (cu_seq_lens[b] >> unit_shift) + b up to first_unit(b +
+// 1): at least ceil(length / 2^unit_shift) of them, at most one more. first_unit grows strictly, so one search among B
+// + 1 numbers finds the owner of a unit without a prefix sum over the requests' units. Empty requests and slack need no
+// special case.
 //
-// A warp takes a unit. It searches 32 candidates per step with one load and one ballot: one memory latency for B <= 31, two
-// for B <= 1023. Then it loads the table entry, then the values, eight 16-byte loads per thread in flight before the first
-// store. The loads take the whole unit and only the stores stop at the request's last token: the rest of the unit lies in the
-// same block, and eight loads under eight predicates would not be issued together, because a thread has seven predicate
-// registers. No shared memory, no barrier.
+// A warp takes a unit. It searches 32 candidates per step with one load and one ballot: one memory latency for B <= 31,
+// two for B <= 1023. Then it loads the table entry, then the values, eight 16-byte loads per thread in flight before
+// the first store. The loads take the whole unit and only the stores stop at the request's last token: the rest of the
+// unit lies in the same block, and eight loads under eight predicates would not be issued together, because a thread
+// has seven predicate registers. No shared memory, no barrier.
 //
 // Grid: ceil(((num_tokens >> unit_shift) + batch_size) / warps). Block: a multiple of 32 threads, at most THREADS.
-// Vector, Word: the types that values and scales are copied in. uint4 needs cache, block stride and values 16-byte aligned.
+// Vector, Word: the types that values and scales are copied in. uint4 needs cache, block stride and values 16-byte
+// aligned.
 
 constexpr int THREADS = 128;
 constexpr int WARP = 32;
@@ -49,7 +51,8 @@ using namespace k_quant_gather;
 // registers, and only three of the eight stay in flight.
 template <typename Vector, typename Word>
 __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, const Sizes& n) {
-    const int block_shift = n.block_shift, unit_shift = n.unit_shift, head_dim = n.head_dim, scale_bytes = n.scale_bytes;
+    const int block_shift = n.block_shift, unit_shift = n.unit_shift;
+    const int head_dim = n.head_dim, scale_bytes = n.scale_bytes;
     const int lane = threadIdx.x % WARP;
     const int unit = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
 
@@ -59,7 +62,8 @@ __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, cons
     do {
         span = (span + WARP - 1) >> 5;
         const int b = first + lane * span;
-        const bool reached = (b <= n.num_reqs) & ((__ldg(x.cu_seq_lens + min(b, n.num_reqs)) >> unit_shift) + b <= unit);
+        const int tokens_before = __ldg(x.cu_seq_lens + min(b, n.num_reqs));
+        const bool reached = (b <= n.num_reqs) & ((tokens_before >> unit_shift) + b <= unit);
         first += (__popc(__ballot_sync(ALL_LANES, reached)) - 1) * span;
     } while (span > 1);
     const int request = first;
@@ -68,7 +72,8 @@ __device__ __forceinline__ void gather(const Inputs& x, const Outputs& out, cons
     // A legal batch has no token past num_tokens; an illegal one must not write past the workspace.
     const int position = (unit - request - (start >> unit_shift)) << unit_shift;
     const int tokens = min(min(next, n.num_tokens) - start - position, 1 << unit_shift);
-    // Idle unit: the request ended before it, or there is none (request = B, next = start). Its table entry may hold anything.
+    // Idle unit: the request ended before it, or there is none (request = B, next = start). Its table entry may hold
+    // anything.
     if (tokens <= 0) return;
 
     const int block = __ldg(x.block_table + (long long)request * n.table_stride + (position >> block_shift));

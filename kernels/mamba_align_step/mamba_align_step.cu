@@ -1,7 +1,7 @@
 // mamba_align_step, one launch per phase; the states themselves are not copied here.
 //
-// Before the forward pass LANES threads per row; all compute its column, the first writes the counts, and all write state slots of
-// all groups, read from the tables by request slot. After sampling a thread per row.
+// Before the forward pass LANES threads per row; all compute its column, the first writes the counts, and all write
+// state slots of all groups, read from the tables by request slot. After sampling a thread per row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, before the forward pass and after sampling (record step).
 // Predicted: 1.15 and 1.07, the floor:

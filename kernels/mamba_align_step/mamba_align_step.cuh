@@ -90,10 +90,11 @@ __device__ __forceinline__ void before_forward(int thread, const Inputs& x, cons
     }
 }
 
-// What a row's state becomes once it is computed up to `computed`, in column `column`, `count` tokens of it new. Returns the
-// count that the next step starts from.
+// What a row's state becomes once it is computed up to `computed`, in column `column`, `count` tokens of it new.
+// Returns the count that the next step starts from.
 __device__ __forceinline__ int freeze(int b, int computed, int column, int count, int* moves, int block_size) {
-    const int running = computed - count + 1, aligned = computed / block_size * block_size, to = aligned / block_size - 1;
+    const int running = computed - count + 1, aligned = computed / block_size * block_size;
+    const int to = aligned / block_size - 1;
     const bool frozen = aligned >= running;
     store_move(moves, b, frozen && (to != column || aligned > running), column, to, aligned - running);
     return frozen && to == column ? 1 : count;

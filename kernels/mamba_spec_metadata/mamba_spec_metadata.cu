@@ -1,14 +1,15 @@
 // mamba_spec_metadata in one launch. A request has 2^log_lanes >= slots lanes of one warp, a lane per slot.
 //
-// Mode all: the table entry depends on the anchor, and the anchor on the request slot. But the anchor is the last computed
-// column or the next one, unless the block size is below the number of drafts, so the addresses of both entries do not need
-// it, and it only selects: two loads in sequence. Columns are clamped into the row; a clamped entry is never selected, or
-// belongs to a lane beyond the slots.
+// Mode all: the table entry depends on the anchor, and the anchor on the request slot. But the anchor is the last
+// computed column or the next one, unless the block size is below the number of drafts, so the addresses of both
+// entries do not need it, and it only selects: two loads in sequence. Columns are clamped into the row; a clamped entry
+// is never selected, or belongs to a lane beyond the slots.
 //
 // ptxas would make four of them: it moves the entry that is written, and the count, behind the wait for the anchor, and
 // predicates one of the entries on it. So the loads are ordered, and the selection is arithmetic.
 //
-// Versions, us on an H200 with three drafts, at B = 1, 128 and 1024, and at 128 with blocks of one token, measured together:
+// Versions, us on an H200 with three drafts, at B = 1, 128 and 1024, and at 128 with blocks of one token, measured
+// together:
 //
 //   loads as ptxas moves them                          CUDA    1.54   1.69   1.87   1.81
 //   the entry is selected by arithmetic                CUDA    1.53   1.59   1.77   1.68
@@ -17,11 +18,12 @@
 //
 // Blocks of 64 and 32 threads: 2 and 4 % slower at B = 128.
 //
-// Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors are never
-// dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot nor its length.
+// Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors
+// are never dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot
+// nor its length.
 //
-// value / block_size is (value * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same array;
-// all lanes of a request have read it before the first one writes (__syncwarp).
+// value / block_size is (value * multiplier) >> shift, exact below 2^30. anchors and next_anchors may be the same
+// array; all lanes of a request have read it before the first one writes (__syncwarp).
 
 #include "load.cuh"
 
@@ -56,8 +58,8 @@ struct Outputs {
     int* next_anchors;
 };
 
-// width: columns of the table. slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a request.
-// multiplier, shift: they divide by the block size; multiplier 0: the window starts at column 0.
+// width: columns of the table. slots: of a request in a step, 1 + k. log_lanes: logarithm of the lanes that share a
+// request. multiplier, shift: they divide by the block size; multiplier 0: the window starts at column 0.
 struct Sizes {
     int num_reqs, num_reqs_padded, width, slots, log_lanes, multiplier, shift;
 };

@@ -1,20 +1,20 @@
 // mamba_state_copy in one launch: decides on the device which requests cross a block boundary, and copies.
 //
-// Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot gives each crossing
-// request its place in the list of its warp, so the lists are the same in all blocks. Then block i takes the pieces
-// i, i + gridDim.x, ... of requests x layers x (pieces of an SSM state and of a convolution), and finds its request by the
-// lengths of the eight lists. That takes one barrier; places in a common list would take two.
+// Every block goes through the batch, THREADS requests at a time. A thread per request decides; a ballot gives each
+// crossing request its place in the list of its warp, so the lists are the same in all blocks. Then block i takes the
+// pieces i, i + gridDim.x, ... of requests x layers x (pieces of an SSM state and of a convolution), and finds its
+// request by the lengths of the eight lists. That takes one barrier; places in a common list would take two.
 //
-// Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution shifted inside
-// its slot is moved by threads that own channels, from the first column to the last: a thread reads before it overwrites.
-// All blocks read accepted and state_columns, the last one, which rarely has a piece, writes accepted_out and columns_out, and no
-// barrier orders the two: each must be a separate array.
+// Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution
+// shifted inside its slot is moved by threads that own channels, from the first column to the last: a thread reads
+// before it overwrites. All blocks read accepted and state_columns, the last one, which rarely has a piece, writes
+// accepted_out and columns_out, and no barrier orders the two: each must be a separate array.
 //
-// BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers / layers_per_group
-// tables. The list then holds columns, and a piece looks up the slots of its group.
+// BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers /
+// layers_per_group tables. The list then holds columns, and a piece looks up the slots of its group.
 //
-// Divisions by block_size, pieces and num_layers are (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in accesses
-// of the type, and so is span, the size of a piece of an SSM state: at most THREADS * ACCESSES.
+// Divisions by block_size, pieces and num_layers are (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in
+// accesses of the type, and so is span, the size of a piece of an SSM state: at most THREADS * ACCESSES.
 //
 // Versions, us on an H200 at B = 128, four layers, one request in ten crosses (record mamba_copy). Predicted: 1.55, the
 // floor (?: the estimators disagree):
@@ -26,13 +26,13 @@
 //   one barrier, no division behind it                       1 launch           2.74 (predicted 2.4)
 //   a state of one piece cut into two                        1 launch           2.64 (predicted 2.35)
 //
-// At B = 32: 2.56 in the first version of one launch, then 2.48, 2.39 and 2.21. States of 64 KB, all requests cross at B = 32:
-// 4.97, 4.74 and 4.55, but 5.10 with pieces of 8 KB, so larger states keep pieces of 16 KB. In these measurements the size of a
-// piece was a constant of the source; now the launch sets it.
+// At B = 32: 2.56 in the first version of one launch, then 2.48, 2.39 and 2.21. States of 64 KB, all requests cross at
+// B = 32: 4.97, 4.74 and 4.55, but 5.10 with pieces of 8 KB, so larger states keep pieces of 16 KB. In these
+// measurements the size of a piece was a constant of the source; now the launch sets it.
 //
-// The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table entries,
-// a state, and the columns of a convolution beyond the fourth. Three are left, where the floor has one.
-// Nsight Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no bytes can be saved.
+// The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table
+// entries, a state, and the columns of a convolution beyond the fourth. Three are left, where the floor has one. Nsight
+// Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no bytes can be saved.
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
@@ -70,8 +70,8 @@ struct Outputs {
     int* state_columns;
 };
 
-// after: the phase after sampling. Of the pairs, multiplier and shift divide by the block size, pieces and layers. words,
-// channels and strides of a convolution: in accesses. span: accesses of a piece of an SSM state.
+// after: the phase after sampling. Of the pairs, multiplier and shift divide by the block size, pieces and layers.
+// words, channels and strides of a convolution: in accesses. span: accesses of a piece of an SSM state.
 struct Sizes {
     int num_reqs, table_stride, after, block_size, multiplier, division_shift, num_layers, slots_in, slots_out, words;
     int ssm_pieces, pieces, columns, channels, time_stride, channel_stride, span, pieces_multiplier, pieces_shift;
@@ -96,15 +96,19 @@ __device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const 
         const int row = min(b, n.num_reqs - 1);
         const int start = __ldg(x.query_start_loc + row), end = __ldg(x.query_start_loc + row + 1);
         const int slot = BY_SLOT ? (int)__ldg(x.idx + row) : row, owner = max(slot, 0);
-        const int seq_len = BY_SLOT ? __ldg(x.num_computed + owner) + (n.after ? 0 : end - start) : __ldg(x.seq_lens + row);
-        const int count = __ldg(x.num_accepted_tokens + owner), known = __ldg(x.state_columns + owner), num_drafts = BY_SLOT ? 0 : __ldg(x.num_draft_tokens + row);
+        const int seq_len =
+            BY_SLOT ? __ldg(x.num_computed + owner) + (n.after ? 0 : end - start) : __ldg(x.seq_lens + row);
+        const int count = __ldg(x.num_accepted_tokens + owner), known = __ldg(x.state_columns + owner);
+        const int num_drafts = BY_SLOT ? 0 : __ldg(x.num_draft_tokens + row);
         const bool request = b < n.num_reqs && slot >= 0;
 
         const int last = seq_len > 0 && request ? divide(seq_len - 1, n.multiplier, n.division_shift) : -1;
         // Both phases without a branch: the compiler would load start and end behind it, and it waits for the lengths.
         const int running = BY_SLOT ? seq_len - count + 1 : seq_len - num_drafts, computed = seq_len - (end - start);
-        const int blocks = divide(running + count - 1, n.multiplier, n.division_shift), block_before = divide(computed - 1, n.multiplier, n.division_shift);
-        const int source = n.after || BY_SLOT || known >= 0 ? known : computed > 0 ? block_before : -1, target = n.after ? blocks - 1 : last;
+        const int blocks = divide(running + count - 1, n.multiplier, n.division_shift);
+        const int block_before = divide(computed - 1, n.multiplier, n.division_shift);
+        const int source = n.after || BY_SLOT || known >= 0 ? known : computed > 0 ? block_before : -1;
+        const int target = n.after ? blocks - 1 : last;
         Move move;
         move.shift = n.after ? blocks * n.block_size - running : count - 1;
         const bool crosses = (n.after ? move.shift >= 0 : source >= 0 && source != target) && seq_len > 0 && request;
@@ -125,7 +129,8 @@ __device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const 
         if (crosses) moves[own] = move;
         if (BY_SLOT && crosses) owners[own] = owner;
         __syncthreads();
-        const int4 few = reinterpret_cast<const int4*>(crossing_in_warp)[0], more = reinterpret_cast<const int4*>(crossing_in_warp)[1];
+        const int4 few = reinterpret_cast<const int4*>(crossing_in_warp)[0];
+        const int4 more = reinterpret_cast<const int4*>(crossing_in_warp)[1];
         const int lengths[WARPS] = {few.x, few.y, few.z, few.w, more.x, more.y, more.z, more.w};
 
 #pragma unroll 1
@@ -141,15 +146,18 @@ __device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const 
             if (place >= total) break;
             Move moved = moves[place_of_item];
             if (BY_SLOT) {
-                const int* slots = x.block_table + layer / n.layers_per_group * group_stride + (long long)owners[place_of_item] * n.table_stride;
+                const int* of_group = x.block_table + layer / n.layers_per_group * group_stride;
+                const int* slots = of_group + (long long)owners[place_of_item] * n.table_stride;
                 moved.conv_from = __ldg(slots + moved.conv_from);
                 moved.ssm_from = __ldg(slots + moved.ssm_from);
                 moved.to = __ldg(slots + moved.to);
             }
             if (part < n.ssm_pieces) {
                 if (moved.ssm_from == moved.to) continue;
-                const Ssm* read = reinterpret_cast<const Ssm*>(x.ssm_states) + ((long long)layer * n.slots_in + moved.ssm_from) * n.words;
-                Ssm* written = reinterpret_cast<Ssm*>(out.ssm_states) + ((long long)layer * n.slots_out + moved.to) * n.words;
+                const Ssm* read = reinterpret_cast<const Ssm*>(x.ssm_states);
+                Ssm* written = reinterpret_cast<Ssm*>(out.ssm_states);
+                read += ((long long)layer * n.slots_in + moved.ssm_from) * n.words;
+                written += ((long long)layer * n.slots_out + moved.to) * n.words;
                 const int begin = part * n.span + threadIdx.x, end = min(part * n.span + n.span, n.words);
                 Ssm values[ACCESSES];
 #pragma unroll
@@ -163,8 +171,10 @@ __device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const 
                 if (channel >= n.channels || (moved.conv_from == moved.to && moved.shift == 0)) continue;
                 const long long state = (long long)n.columns * n.channels, step = n.time_stride;
                 const long long place_in_state = (long long)channel * n.channel_stride;
-                const Conv* read = reinterpret_cast<const Conv*>(x.conv_states) + ((long long)layer * n.slots_in + moved.conv_from) * state + place_in_state + moved.shift * step;
-                Conv* written = reinterpret_cast<Conv*>(out.conv_states) + ((long long)layer * n.slots_out + moved.to) * state + place_in_state;
+                const Conv* read = reinterpret_cast<const Conv*>(x.conv_states) + place_in_state + moved.shift * step;
+                Conv* written = reinterpret_cast<Conv*>(out.conv_states) + place_in_state;
+                read += ((long long)layer * n.slots_in + moved.conv_from) * state;
+                written += ((long long)layer * n.slots_out + moved.to) * state;
 #pragma unroll 1
                 for (int kept = n.columns - moved.shift; kept > 0; kept -= COLUMNS_IN_FLIGHT) {
                     Conv values[COLUMNS_IN_FLIGHT];
@@ -183,8 +193,9 @@ __device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const 
 
 // ssm4: 16 bytes of an SSM state per access. conv8: 16 bytes of a column per access, layout SD only.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define ARGUMENTS                                                                                                   \
-    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, long long group_stride
+#define ARGUMENTS                                                                                           \
+    const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n, \
+        long long group_stride
 
 KERNEL mamba_state_copy_kernel_ssm4_conv8(ARGUMENTS) { copy<int4, int4, false>(x, out, n, group_stride); }
 KERNEL mamba_state_copy_kernel_ssm4_conv1(ARGUMENTS) { copy<int4, short, false>(x, out, n, group_stride); }

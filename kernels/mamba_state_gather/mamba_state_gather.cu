@@ -1,5 +1,5 @@
-// mamba_state_gather in one launch for all layers. A request has 2^log_lanes >= slots lanes of one warp; lane j handles its
-// slot j of both outputs.
+// mamba_state_gather in one launch for all layers. A request has 2^log_lanes >= slots lanes of one warp; lane j handles
+// its slot j of both outputs.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, 40 layers (record full). Predicted: 1.07, the floor:
 //

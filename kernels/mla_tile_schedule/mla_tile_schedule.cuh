@@ -1,9 +1,9 @@
 // mla_tile_schedule by one block, straight into the persistent buffers.
 //
-// Let ends[i] be the cost of requests 0 .. i, one block per 64 tokens and `overhead` each, and stride = ceil(total / P).
-// After a part that starts at cost y the next one starts at y + stride, or at the last end in
-// [y + stride, y + stride + overhead] if there is one. So the starts are an arithmetic progression that sometimes snaps
-// forward, not a chain of P dependent searches:
+// Let ends[i] be the cost of requests 0 .. i, one block per 64 tokens and `overhead` each, and stride = ceil(total /
+// P). After a part that starts at cost y the next one starts at y + stride, or at the last end in [y + stride, y +
+// stride + overhead] if there is one. So the starts are an arithmetic progression that sometimes snaps forward, not a
+// chain of P dependent searches:
 //
 //   1. all threads: costs and their prefix sum
 //   2. a thread per part: the last end that its start would reach if nothing snapped (binary search)
@@ -11,8 +11,8 @@
 //      nothing before it did, and moves itself and all later lanes. As many rounds as stretched parts, plus one
 //   4. a thread per part: its row. A team of threads per part: num_splits of the requests it finishes
 //
-// For few requests and parts a single warp does 1 to 3 in registers (small_schedule): one barrier instead of three or more.
-// Where many of more than 32 parts are stretched, a round for each takes too long: they are found by doubling
+// For few requests and parts a single warp does 1 to 3 in registers (small_schedule): one barrier instead of three or
+// more. Where many of more than 32 parts are stretched, a round for each takes too long: they are found by doubling
 // (jump_schedule). Kernels for more than THREADS requests are compiled without both, which makes them smaller.
 //
 // Versions, us on an H200 at B = 128 (lengths 4096 to 8192, 16 parts; lognormal around 1024, 132 parts, old layout):
@@ -21,8 +21,8 @@
 //   one warp; doubling              1.62    5.84
 //   doubling; ends by pairs                 4.29 (predicted 4.9; the one before 6.06 in the same run)
 //
-// Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come first;
-// no stall on memory is near. Before, with eight warps: barriers.
+// Nsight Compute, one warp: the seven that only write wait at the barrier, and behind it instruction fetches come
+// first; no stall on memory is near. Before, with eight warps: barriers.
 //
 // Block: THREADS. batch_size < MAX_BATCH, num_parts <= MAX_PARTS, overhead <= 64, all costs together below 2^30, where
 // multiplier and shift divide by num_parts exactly. Pointers need only the alignment of an int.
@@ -66,8 +66,8 @@ __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
-// PrefixOf4 lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what has its
-// operator[].
+// PrefixOf4 lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what
+// has its operator[].
 template <class Lens>
 __device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
     int4 s = make_int4(0, 0, 0, 0);
@@ -84,12 +84,14 @@ __device__ __forceinline__ int4 four_lens(const Lens seq_lens, int first, int co
 template <>
 __device__ __forceinline__ int4 four_lens(const int* seq_lens, int first, int count) {
     const bool aligned = (reinterpret_cast<unsigned long long>(seq_lens) & 15) == 0;
-    return aligned && count >= ITEMS ? *reinterpret_cast<const int4*>(seq_lens + first) : one_by_one(seq_lens, first, count);
+    if (aligned && count >= ITEMS) return *reinterpret_cast<const int4*>(seq_lens + first);
+    return one_by_one(seq_lens, first, count);
 }
 
 // Of the requests from `first` on; a length past the batch counts as 0.
 template <class Lens>
-__device__ __forceinline__ PrefixOf4 four_costs(const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
+__device__ __forceinline__ PrefixOf4 four_costs(
+    const Lens seq_lens, int first, int batch_size, int overhead, bool old) {
     const int count = batch_size - first;
     const int4 s = four_lens(seq_lens, first, count);
     // Costs past the batch are never read: their ends are kSentinel, and no later thread of the block has a request.
@@ -99,7 +101,11 @@ __device__ __forceinline__ PrefixOf4 four_costs(const Lens seq_lens, int first, 
     four.ends.y = four.ends.x + blocks_of(s.y, old) + overhead;
     four.ends.z = four.ends.y + blocks_of(s.z, old) + overhead;
     four.ends.w = four.ends.z + blocks_of(s.w, old) + overhead;
-    four.sum = count >= ITEMS ? four.ends.w : count == 3 ? four.ends.z : count == 2 ? four.ends.y : count == 1 ? four.ends.x : 0;
+    four.sum = count >= ITEMS  ? four.ends.w
+               : count == 3 ? four.ends.z
+               : count == 2 ? four.ends.y
+               : count == 1 ? four.ends.x
+                            : 0;
     return four;
 }
 
@@ -120,7 +126,8 @@ __device__ __forceinline__ int inclusive_scan(int value, int lane) {
 }
 
 // Parts look for a snap at once; the first lane that snaps is right, and moves itself and all later lanes.
-__device__ __forceinline__ void resolve(const int* ends, int lane, int slack, int& start, int& reached, int& end, int next) {
+__device__ __forceinline__ void resolve(
+    const int* ends, int lane, int slack, int& start, int& reached, int& end, int next) {
 #pragma unroll 1
     while (true) {
 #pragma unroll 1
@@ -133,11 +140,13 @@ __device__ __forceinline__ void resolve(const int* ends, int lane, int slack, in
         if (first == NO_SNAP) break;
         const int snapping = first >> SNAP_BITS;
         if (lane >= snapping) start += first & ((1 << SNAP_BITS) - 1);
-        if (lane <= snapping) slack = 0;  // settled: with requests without blocks the next end may be within reach again
+        // Resolved: with requests without blocks the next end may be within reach again.
+        if (lane <= snapping) slack = 0;
     }
 }
 
-// A row. begin: request, block and split index at which the part starts; after: request and block at which the next does.
+// A row. begin: request, block and split index at which the part starts; after: request and block at which the next
+// does.
 template <class Lens>
 __device__ __forceinline__ void write_row(
     const Lens seq_lens, int* __restrict__ metadata, int p, int request, int block, int split, int after_request,
@@ -165,8 +174,8 @@ __device__ __forceinline__ void write_row(
     }
 }
 
-// Up to 128 requests and 32 parts: four requests and one part per lane of the first warp, everything in registers but the
-// ends. The other warps wait for the only barrier, then write num_splits while the first writes the rows.
+// Up to 128 requests and 32 parts: four requests and one part per lane of the first warp, everything in registers but
+// the ends. The other warps wait for the only barrier, then write num_splits while the first writes the rows.
 template <class Lens>
 __device__ __forceinline__ void small_schedule(
     const Lens seq_lens, int* __restrict__ metadata, int* __restrict__ num_splits,
@@ -179,7 +188,8 @@ __device__ __forceinline__ void small_schedule(
         const int total = __shfl_sync(ALL, inclusive, 31);
         const int4 mine = absolute(four, inclusive - four.sum);
         *reinterpret_cast<int4*>(ends + lane * ITEMS) = mine;
-        if (lane == 0) *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(kSentinel, kSentinel, kSentinel, kSentinel);
+        if (lane == 0)
+            *reinterpret_cast<int4*>(ends + SMALL_BATCH) = make_int4(kSentinel, kSentinel, kSentinel, kSentinel);
         __syncwarp();
         const int stride =
             (int)(((unsigned long long)(unsigned)(total + num_parts - 1) * (unsigned)multiplier) >> shift);
@@ -216,7 +226,8 @@ __device__ __forceinline__ void small_schedule(
         const bool last = lane == num_parts - 1;
         if (lane < num_parts) {
             write_row(
-                seq_lens, metadata, lane, reached, block, split, last ? batch_size : later_request, last ? 0 : later_block, old);
+                seq_lens, metadata, lane, reached, block, split,
+                last ? batch_size : later_request, last ? 0 : later_block, old);
         }
         if (lane == 0) num_splits[0] = 0;
         return;
@@ -227,7 +238,8 @@ __device__ __forceinline__ void small_schedule(
     if (p >= num_parts) return;
     const int starts = parts[p].y, until = p == num_parts - 1 ? batch_size : parts[p + 1].x;
 #pragma unroll 1
-    for (int i = parts[p].x + (thread & ((1 << team_log2) - 1)) + 1; i <= until; i += 1 << team_log2) num_splits[i] = i + starts;
+    for (int i = parts[p].x + (thread & ((1 << team_log2) - 1)) + 1; i <= until; i += 1 << team_log2)
+        num_splits[i] = i + starts;
 }
 
 // How many ends are at or below `reach`. capacity: power of two; ends holds kSentinel from the batch up to there.
@@ -241,12 +253,14 @@ __device__ __forceinline__ int ends_within(const int* ends, int capacity, int re
     return ends[found] <= reach ? found + 1 : found;
 }
 
-// A part that starts at the end before request `from` is followed by the first part that reaches ends[to]: the k-th, which would
-// start at most `overhead` before it. It is stretched to it unless it would start behind it. k << 16 | ~(to + 1) & 0xffff where it
-// is, else NO_SNAP. The least of these is the next stretched part and the last end that it reaches: k grows with `to`.
-// parts_per_cost: 2^32 / stride or little less, so that the quotient is at most one too small.
+// A part that starts at the end before request `from` is followed by the first part that reaches ends[to]: the k-th,
+// which would start at most `overhead` before it. It is stretched to it unless it would start behind it. k << 16 | ~(to
+// + 1) & 0xffff where it is, else NO_SNAP. The least of these is the next stretched part and the last end that it
+// reaches: k grows with `to`. parts_per_cost: 2^32 / stride or little less, so that the quotient is at most one too
+// small.
 __device__ __forceinline__ unsigned stretched_by(
-    const int* ends, int from, int to, int batch_size, int num_parts, int overhead, int stride, unsigned parts_per_cost) {
+    const int* ends, int from, int to, int batch_size, int num_parts, int overhead, int stride,
+    unsigned parts_per_cost) {
     const unsigned distance = ends[to] - (from ? ends[from - 1] : 0);
     const unsigned n = max((int)distance - overhead, 1) + stride - 1u;
     unsigned k = __umulhi(n, parts_per_cost), place = k * stride;
@@ -257,21 +271,25 @@ __device__ __forceinline__ unsigned stretched_by(
     return to < batch_size && place <= distance && k < (unsigned)num_parts ? k << 16 | (0xfffe - to) : NO_SNAP;
 }
 
-// Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what follows
-// depends on that end alone: `jumps` leads from each end to the end of the next stretched part, with the number of parts
-// between (in the upper 16 bits), and doubled, to the 2nd, 4th, 8th ... next. A thread per part descends from the first
-// request. jumps: 8 levels of batch_size + 1 entries.
+// Where so many parts are stretched that rounds take too long. A stretched part starts exactly at an end, and what
+// follows depends on that end alone: `jumps` leads from each end to the end of the next stretched part, with the number
+// of parts between (in the upper 16 bits), and doubled, to the 2nd, 4th, 8th ... next. A thread per part descends from
+// the first request. jumps: 8 levels of batch_size + 1 entries.
 __device__ __forceinline__ void jump_schedule(
-    const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride, int capacity) {
+    const int* ends, int* jumps, int4* parts, int2* carries, int batch_size, int num_parts, int overhead, int stride,
+    int capacity) {
     const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, levels = 32 - __clz(num_parts - 1);
     const int width = batch_size + 1;
     // A warp per end: each lane looks at one of the ends that follow, and at the first part that reaches it.
     const unsigned parts_per_cost = (unsigned)__fdividef(4294965248.0f, (float)stride);
+    const auto stretch = [&](int from, int to) {
+        return stretched_by(ends, from, to, batch_size, num_parts, overhead, stride, parts_per_cost);
+    };
 #pragma unroll 1
     for (int first = warp * ITEMS; first < batch_size; first += WARPS * ITEMS) {
         unsigned best[ITEMS];
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) best[i] = stretched_by(ends, first + i, first + i + lane, batch_size, num_parts, overhead, stride, parts_per_cost);
+        for (int i = 0; i < ITEMS; ++i) best[i] = stretch(first + i, first + i + lane);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) best[i] = __reduce_min_sync(ALL, best[i]);
         unsigned mine = NO_SNAP;
@@ -279,17 +297,20 @@ __device__ __forceinline__ void jump_schedule(
         for (int i = 0; i < ITEMS; ++i) mine = lane == i ? best[i] : mine;
         // Rare: none of 32 ends is reached, or the last of them is.
         const int further = first + lane + 32;
-        unsigned open = __ballot_sync(ALL, lane < ITEMS && further < batch_size && (mine == NO_SNAP || (int)(~mine & 0xffff) == further));
+        const bool reaches = (mine == NO_SNAP || (int)(~mine & 0xffff) == further);
+        unsigned open = __ballot_sync(ALL, lane < ITEMS && further < batch_size && reaches);
 #pragma unroll 1
         for (; open; open &= open - 1) {
             const int i = __ffs(open) - 1;
             unsigned least = NO_SNAP;
 #pragma unroll 1
-            for (int next = first + i; next < batch_size && (least == NO_SNAP || (int)(~least & 0xffff) == next); next += 32)
-                least = min(least, __reduce_min_sync(ALL, stretched_by(ends, first + i, next + lane, batch_size, num_parts, overhead, stride, parts_per_cost)));
+            for (int next = first + i; next < batch_size && (least == NO_SNAP || (int)(~least & 0xffff) == next);
+                 next += 32)
+                least = min(least, __reduce_min_sync(ALL, stretch(first + i, next + lane)));
             if (lane == i) mine = least;
         }
-        if (lane < ITEMS && first + lane < batch_size) jumps[first + lane] = mine == NO_SNAP ? kMaxParts << 16 | batch_size : mine ^ 0xffff;
+        if (lane < ITEMS && first + lane < batch_size)
+            jumps[first + lane] = mine == NO_SNAP ? kMaxParts << 16 | batch_size : mine ^ 0xffff;
     }
     if (thread < levels) jumps[thread * width + batch_size] = kMaxParts << 16 | batch_size;
     __syncthreads();
@@ -360,7 +381,8 @@ __device__ __forceinline__ void tile_schedule(const Lens seq_lens, int* metadata
     }
 
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int capacity = 1 << (32 - __clz(batch_size - 1));  // power of two; ends holds kSentinel from the batch up to here
+    // A power of two; ends holds kSentinel from the batch up to here.
+    const int capacity = 1 << (32 - __clz(batch_size - 1));
 
     int total = 0;
 #pragma unroll 1
@@ -419,11 +441,13 @@ __device__ __forceinline__ void tile_schedule(const Lens seq_lens, int* metadata
                 const unsigned inside = __ballot_sync(ALL, block > 0);
                 const unsigned heads = __ballot_sync(ALL, reached != before);
                 const unsigned up_to_here = ALL >> (31 - lane);
-                // The split index counts from the first part that starts in the request; it is 0 for a part at the request's begin.
+                // The split index counts from the first part that starts in the request; it is 0 for a part at the
+                // request's begin.
                 const int head = 31 - __clz(heads & up_to_here);
                 const int origin = head < 0 ? previous_origin : chunk + head - (int)(inside >> head & 1);
                 if (p < num_parts) {
-                    parts[p] = make_int4(reached, block, block > 0 ? p - origin : 0, starts_inside + __popc(inside & up_to_here));
+                    const int starts = starts_inside + __popc(inside & up_to_here);
+                    parts[p] = make_int4(reached, block, block > 0 ? p - origin : 0, starts);
                 }
                 base = __shfl_sync(ALL, start, 31) + stride;
                 previous_request = __shfl_sync(ALL, reached, 31);

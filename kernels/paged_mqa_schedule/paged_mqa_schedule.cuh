@@ -2,20 +2,21 @@
 // shared memory.
 //
 //   1. A warp scans the units of 32 or 128 consecutive requests, a thread holds those of one or four, 32 apart, so that
-//      neighbours load neighbours. Beyond a batch of 1024 a thread adds up rows_per_thread consecutive requests first. The
-//      prefixes and the warp's total go to shared memory. Then the only barrier.
-//   2. Every thread adds up the warp totals in registers. It owns a row of the table: it finds the warp in registers, the
-//      prefix by a binary search in shared memory, and beyond a batch of 1024 the request and atom from the lengths of that
-//      thread, read again (they are in L1).
+//      neighbours load neighbours. Beyond a batch of 1024 a thread adds up rows_per_thread consecutive requests first.
+//      The prefixes and the warp's total go to shared memory. Then the only barrier.
+//   2. Every thread adds up the warp totals in registers. It owns a row of the table: it finds the warp in registers,
+//      the prefix by a binary search in shared memory, and beyond a batch of 1024 the request and atom from the lengths
+//      of that thread, read again (they are in L1).
 //
 // A search looks for the last prefix that is not beyond the row's first unit. Prefixes exclude their own entry. So the
 // entry found holds the unit, a request without units is never found, and the prefix found is what to subtract.
 //
 // (1024 is this operator's own launch; kernels that contain the schedule have one request per thread up to 256.)
 //
-// Instruction fetches show in launches this short. Up to 1024 requests have kernels without loops over the requests of a
-// thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows, which
-// the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by num_sms.
+// Instruction fetches show in launches this short. Up to 1024 requests have kernels without loops over the requests of
+// a thread, and the grid has a block per 256 rows of the table (one on any current GPU) instead of a loop over rows,
+// which the compiler writes out twice. There are fewer than 2^30 units; multiplier and shift replace a division by
+// num_sms.
 //
 // Versions, us on an H200 at B = 1024, contexts of 4096 to 8192 (rows of two lengths; of one):
 //
@@ -33,8 +34,8 @@ constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int LOADS = 4;  // in flight per thread where it has many requests
 
-// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of the batch.
-// multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
+// factor: atoms of a request, tokens of the largest one of a flattened batch, or of the longest run. queries: of the
+// batch. multiplier, shift: they divide by num_sms. is_back: whether the last SMs get the units that are left over.
 struct Sizes {
     int batch_size, num_sms, multiplier, shift, factor, queries, is_back;
 };
@@ -42,8 +43,8 @@ struct Sizes {
 // Negative lengths have no segments. The sum is unsigned: a length may be 2^31 - 1.
 __device__ __forceinline__ int segments(int length) { return (max(length, 0) + 255u) >> 8; }
 
-// The weight of a request: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths, rows
-// row_stride apart. Lens: const int*, or what has its operator[].
+// The weight of a request: its segments, once for each of `atoms` query atoms. lens: the last column of the lengths,
+// rows row_stride apart. Lens: const int*, or what has its operator[].
 template <class Lens>
 struct Requests {
     Lens lens;

@@ -1,4 +1,5 @@
-// post_update in one launch, a warp per row; post_update.cuh explains it. Grid: ceil(num_reqs_padded / 4) blocks of THREADS.
+// post_update in one launch, a warp per row; post_update.cuh explains it. Grid: ceil(num_reqs_padded / 4) blocks of
+// THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
 // Predicted: 1.14, the floor:
@@ -7,8 +8,8 @@
 //   a warp per row, no atomics                               1 launch           1.80, Triton 1.66
 //   tokens and drafts loaded with the counts                 1 launch           1.58, Triton 1.39
 //
-// Two loads in sequence, slot and counts, then the stores that depend on both. The compiler had moved loads behind the branch
-// on the slot: four in sequence.
+// Two loads in sequence, slot and counts, then the stores that depend on both. The compiler had moved loads behind the
+// branch on the slot: four in sequence.
 
 #include "post_update.cuh"
 

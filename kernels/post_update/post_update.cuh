@@ -1,8 +1,8 @@
 // The body of post_update, for a warp per row; post_update.cu has the launch, step_epilogue another one.
 //
 // State may be one array as input and output. Penalty counts need no atomics: the lane of a token's first occurrence in
-// the row stores the count of all of them. new_drafts, draft and bins may be null. prompt_lens and all_ids may be in mapped
-// pinned memory.
+// the row stores the count of all of them. new_drafts, draft and bins may be null. prompt_lens and all_ids may be in
+// mapped pinned memory.
 
 #pragma once
 
@@ -52,8 +52,8 @@ struct Row {
     int ns, nr, computed;
 };
 
-// Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query, length: slot, query tokens
-// and length of the row.
+// Everything but the accepted count, max(ns, 1), which a caller may go on to change. s, query, length: slot, query
+// tokens and length of the row.
 __device__ __forceinline__ Row update(
     int b, int lane, long long s, int query, int length, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int logits = load(x.cu_num_logits + b + 1) - load(x.cu_num_logits + b);
@@ -94,7 +94,8 @@ __device__ __forceinline__ Row update(
     }
     if (x.new_drafts && s >= 0) {
 #pragma unroll 1
-        for (int i = lane; i < n.k; i += 32) out.draft[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
+        for (int i = lane; i < n.k; i += 32)
+            out.draft[s * n.k + i] = i < 32 ? drafted : x.new_drafts[(long long)b * n.k + i];
     }
     return {s, ns, nr, s >= 0 ? computed + query - nr : 0};
 }

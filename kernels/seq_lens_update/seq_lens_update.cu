@@ -1,9 +1,9 @@
 // seq_lens_update in one launch: counts corrected by what the previous step accepted, lengths, their tail, positions.
 //
-// A warp per request: its lanes read the same words and write one position each. host is [2 * rows + previous rows]: prev_pos,
-// num_computed_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows between steps; before (the
-// previous step's counts) and num_computed are two buffers, so blocks need no order.
-// Rows [rows, capacity) of seq_lens are zeroed by the first capacity - rows threads of the grid before they load anything.
+// A warp per request: its lanes read the same words and write one position each. host is [2 * rows + previous rows]:
+// prev_pos, num_computed_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows between
+// steps; before (the previous step's counts) and num_computed are two buffers, so blocks need no order. Rows [rows,
+// capacity) of seq_lens are zeroed by the first capacity - rows threads of the grid before they load anything.
 //
 // Grid: max(ceil(rows / 8), ceil((capacity - rows) / THREADS)) blocks of THREADS.
 //
@@ -13,9 +13,9 @@
 //   one packed copy, then this kernel                        copy and launch    14.3?
 //   this kernel over mapped memory                           1 launch           4.02?, Triton 3.85?
 //   row b loaded with the former row of b, rows kept         1 launch           Triton 2.74? (predicted 2.9)
-// The last one is younger than the record. With a copy before it, the Triton kernel took 12. What is left is a read over the bus,
-// which no floor of the suite has: all these times are marked (?: the estimators disagree).
-// The last version is in triton.py alone. In CUDA C++ it took 50.9?, with volatile loads that kept the compiler from waiting for
+// The last one is younger than the record. With a copy before it, the Triton kernel took 12. What is left is a read
+// over the bus, which no floor of the suite has: all these times are marked (?: the estimators disagree). The last
+// version is in triton.py alone. In CUDA C++ it took 50.9?, with volatile loads that kept the compiler from waiting for
 // one before it issued the next. Probably lanes then read the bus each for itself; that was not checked.
 
 constexpr int THREADS = 256;
@@ -45,8 +45,8 @@ struct Sizes {
 
 using namespace seq_lens_update;
 
-// host: x.to_device, in pinned memory or copied. BY_SLOT: its first rows are slots, by which counts are, and drafts are by row;
-// x.prev_num_computed and out.num_computed may then be one array.
+// host: x.to_device, in pinned memory or copied. BY_SLOT: its first rows are slots, by which counts are, and drafts are
+// by row; x.prev_num_computed and out.num_computed may then be one array.
 template <bool BY_SLOT>
 __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out, const Sizes& n, const int* host) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, rows = n.num_reqs;

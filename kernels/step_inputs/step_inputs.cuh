@@ -3,8 +3,8 @@
 // thread: index in all threads of the part. strip, strips: long rows are shared by as many warps, 32 tokens in turn.
 // prompt_lens and all_ids may be in mapped pinned memory.
 //
-// Loads are issued before it is known whether they are needed, where the address is legal anyway: the draft or last token
-// of a lane comes with the counts of its row, not a memory latency after them.
+// Loads are issued before it is known whether they are needed, where the address is legal anyway: the draft or last
+// token of a lane comes with the counts of its row, not a memory latency after them.
 
 #pragma once
 
@@ -67,7 +67,8 @@ __device__ __forceinline__ void prepare(
     if (strip == 0 && in_prompt) {
 #pragma unroll 1
         for (int ahead = lane; ahead < n.look_ahead; ahead += 32)
-            out.next_prefill[(long long)ahead * n.max_num_seqs + s] = length + ahead < prompt ? __ldg(history + length + ahead) : 0;
+            out.next_prefill[(long long)ahead * n.max_num_seqs + s] =
+                length + ahead < prompt ? __ldg(history + length + ahead) : 0;
     }
 #pragma unroll 1
     for (int j = strip * 32 + lane; j < query; j += strips * 32) {

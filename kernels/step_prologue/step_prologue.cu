@@ -1,9 +1,10 @@
-// All metadata before a forward pass in one launch, in which no block waits for another. triton.py says why one is enough.
+// All metadata before a forward pass in one launch, in which no block waits for another. triton.py says why one is
+// enough.
 //
 // Blocks specialise by index, the longest chains of dependent instructions first:
 //
-//   num_schedulers      tile schedule (1), paged-MQA schedule (1 per 256 rows)        lengths gathered by slot, no scratch
-//   num_input_blocks    a warp per row, row_strips for long ones: positions, lengths, tokens, logit rows; the tail of the lengths
+//   num_schedulers      tile schedule (1), paged-MQA schedule (1 per 256 rows); lengths by slot, no scratch
+//   num_input_blocks    a warp per row, row_strips for long ones: positions, lengths, tokens, logit rows; the tail
 //   num_slot_blocks     per group, a warp per row: slot mappings; the tail behind the last token
 //   num_state_blocks    LANES threads per row: columns, counts, state slots, moves
 //   num_length_blocks   flatten: a row and a strip of its table; native: THREADS of the (B, L) lengths
@@ -11,9 +12,9 @@
 //
 // The bodies are those of the operators' own kernels. Block: THREADS.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on the
-// native path, third a hybrid of four groups, three of them states). Predicted: the longest part, 1.79 as step_inputs; the
-// floor is 1.28 (?: the estimators disagree):
+// Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on
+// the native path, third a hybrid of four groups, three of them states). Predicted: the longest part, 1.79 as
+// step_inputs; the floor is 1.28 (?: the estimators disagree):
 //
 //   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.2   18.6
 //   the parts' fused kernels                           3, 7, 4 launches      5.17   10.6   7.60
@@ -34,8 +35,8 @@
 constexpr int THREADS = 256;
 static_assert(THREADS == decode_step::THREADS, "of one block");
 
-// Blocks of each part, in the order of the grid: num_input_blocks for each strip, num_slot_blocks for each group and strip,
-// num_table_blocks for each group. row_strips, table_strips, flatten_strips: blocks or warps that share a row.
+// Blocks of each part, in the order of the grid: num_input_blocks for each strip, num_slot_blocks for each group and
+// strip, num_table_blocks for each group. row_strips, table_strips, flatten_strips: blocks or warps that share a row.
 struct Programs {
     int num_schedulers, num_input_blocks, num_slot_blocks, num_state_blocks, num_length_blocks, num_table_blocks;
     int num_groups, row_strips, table_strips, flatten_strips;
@@ -69,7 +70,8 @@ __device__ __forceinline__ void schedule(const BySlot lengths, const decode_step
     }
 }
 
-// indexer: decode_step's, whose lengths and table are by slot. Without states, or an indexer, their arguments are not used.
+// indexer: decode_step's, whose lengths and table are by slot. Without states, or an indexer, their arguments are not
+// used.
 template <Path PATH, int VECTOR, bool STATES>
 __device__ __forceinline__ void prologue(
     const step_inputs::Arguments& inputs, const gather_block_tables::Arguments& tables,
@@ -132,13 +134,14 @@ __device__ __forceinline__ void prologue(
     }
     const int of_group = block % programs.num_table_blocks, strips = programs.table_strips;
     gather_block_tables::gather<VECTOR>(
-        of_group / strips, of_group % strips * THREADS + threadIdx.x, strips * THREADS, block / programs.num_table_blocks,
-        tables.x, tables.out, tables.n);
+        of_group / strips, of_group % strips * THREADS + threadIdx.x, strips * THREADS,
+        block / programs.num_table_blocks, tables.x, tables.out, tables.n);
 }
 
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS)
-#define BASE                                                                                                       \
-    const __grid_constant__ step_inputs::Arguments inputs, const __grid_constant__ gather_block_tables::Arguments tables, \
+#define BASE                                                                                                  \
+    const __grid_constant__ step_inputs::Arguments inputs,                                                    \
+        const __grid_constant__ gather_block_tables::Arguments tables,                                        \
         const __grid_constant__ compute_slot_mappings::Arguments slots, const __grid_constant__ Programs programs
 #define WITH_STATES BASE, const __grid_constant__ mamba_align_step::Arguments states
 #define WITH_INDEXER WITH_STATES, const __grid_constant__ decode_step::Arguments indexer
