@@ -58,7 +58,7 @@ HANDFUL = [
 def test_mutants_are_rejected_by_the_part_that_the_table_expects(device):
     cases = [next(c for c in CASES if (c.id, c.mutant.breaks) == (variant, breaks)) for variant, breaks, _ in HANDFUL]
     # The operator's own file: its modules are loaded anew, and nothing is taken from those of the healthy one.
-    path, old = "baselines/decode_native/operator.py", 'name="decode_native",'
+    path, old = "baselines/decode_native/operator.py", 'baseline="chain_clamp",'
     as_is = Case("decode_native", "flat_view", path, Mutant(old, f"{old} ", "nothing", "equivalent"))
     files = {case.path: (mutate.ROOT / case.path).read_bytes() for case in (*cases, as_is)}
     results = dict(run_all([*cases, as_is], device, jobs=2, sweep=False))
@@ -82,7 +82,7 @@ mutants = [
 [[file]]
 path = "kernels/decode_native/decode_native.cu"
 variant = "cuda_fused"
-mutants = [{ old = "if (i >= batch_size", new = "if (i > batch_size", breaks = "the end", killer = "edge case" }]
+mutants = [{ old = "if (i >= n.batch_size", new = "if (i > n.batch_size", breaks = "the end", killer = "edge case" }]
 """
 
 
@@ -196,7 +196,7 @@ def test_the_list_runs_nothing(capsys):
     ("content", "words"),
     [
         (TABLE.replace('killer = "capacity"', 'killer = "luck"'), "Invalid enum value 'luck'"),
-        (TABLE.replace("i >= batch_size", "i == batch_size"), "which occurs 0 times in kernels/decode_native"),
+        (TABLE.replace("i >= n.batch_size", "i == n.batch_size"), "which occurs 0 times in kernels/decode_native"),
     ],
 )
 def test_a_bad_table_is_one_sentence(content, words, tmp_path, monkeypatch, capsys):
