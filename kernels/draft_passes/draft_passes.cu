@@ -63,7 +63,7 @@ struct InPass {
     int num_reqs, max_model_len, further;
 
     __device__ __forceinline__ int operator[](int b) const {
-        return b < num_reqs ? min(__ldg(seq_lens + b) - __ldg(num_rejected + b), max_model_len - further) + further : 0;
+        return b < num_reqs ? min(seq_lens[b] - num_rejected[b], max_model_len - further) + further : 0;
     }
 };
 

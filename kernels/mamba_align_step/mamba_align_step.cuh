@@ -86,7 +86,7 @@ __device__ __forceinline__ void before_forward(int thread, const Inputs& x, cons
         const int g = i / n.slots_per_row, j = i % n.slots_per_row;
         const long long table = (long long)g * n.max_num_seqs;
         out.state_slots[(table + b) * n.slots_per_row + j] =
-            i == lane ? entry : live ? __ldg(x.slot_tables + (table + s) * n.width + first + j) : 0;
+            i == lane ? entry : live ? x.slot_tables[(table + s) * n.width + first + j] : 0;
     }
 }
 

@@ -29,7 +29,8 @@ template <bool STATES>
 __device__ __forceinline__ void epilogue(
     const post_update::Arguments& update, const draft_inputs::Arguments& drafter,
     const mamba_align_step::Arguments& states) {
-    const post_update::Inputs& x = update.x;
+    post_update::Inputs x = update.x;
+    x.new_drafts = nullptr;  // known when it is compiled: no registers for drafts
     const int thread = blockIdx.x * THREADS + threadIdx.x, b = thread >> 5, lane = thread & 31;
     const int num_reqs = drafter.n.num_reqs, last_end = load(x.query_start_loc + num_reqs);
     if (b < update.n.num_reqs_padded) {
@@ -71,13 +72,12 @@ __device__ __forceinline__ void epilogue(
     if (blockIdx.y == 0) draft_inputs::clear_tails(thread, last_end, drafter.out, drafter.n);
 }
 
-// At least one block per SM: ptxas would rather spill a register than use more than 48.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) step_epilogue_kernel(
+extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_kernel(
     const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter) {
     epilogue<false>(update, drafter, {});
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) step_epilogue_states_kernel(
+extern "C" __global__ void __launch_bounds__(THREADS) step_epilogue_states_kernel(
     const __grid_constant__ post_update::Arguments update, const __grid_constant__ draft_inputs::Arguments drafter,
     const __grid_constant__ mamba_align_step::Arguments states) {
     epilogue<true>(update, drafter, states);
