@@ -14,7 +14,7 @@ from kernels.draft_inputs.triton import advanced
 CHUNK = 1024
 
 
-@triton.jit(do_not_specialize=["rows", "capacity"])
+@triton.jit(do_not_specialize=["num_reqs", "max_num_seqs"])
 def draft_inputs_first_rows_kernel(
     query_start_loc,
     seq_lens,
@@ -31,20 +31,20 @@ def draft_inputs_first_rows_kernel(
     starts,
     last_index,
     step,
-    rows,
-    capacity,
+    num_reqs,
+    max_num_seqs,
     CHUNK: tl.constexpr,
 ):
     b = tl.program_id(0)
     lanes = tl.arange(0, CHUNK)
     start = tl.load(query_start_loc + b)
-    if b == rows:
+    if b == num_reqs:
         tl.store(step, 0)
-        for first in range(rows, capacity + 1, CHUNK):
+        for first in range(num_reqs, max_num_seqs + 1, CHUNK):
             i = first + lanes
-            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
-            tl.store(last_index + i, tl.zeros((CHUNK,), tl.int64), mask=i < capacity)
-            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + start, mask=i <= capacity)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
+            tl.store(last_index + i, tl.zeros((CHUNK,), tl.int64), mask=i < max_num_seqs)
+            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + start, mask=i <= max_num_seqs)
     else:
         kept = tl.load(query_start_loc + b + 1) - start - tl.load(num_rejected + b)
         s = tl.load(idx + b)
@@ -64,7 +64,7 @@ def draft_inputs_first_rows_kernel(
         tl.store(starts + b, start)
 
 
-@triton.jit(do_not_specialize=["rows", "capacity", "k", "most"])
+@triton.jit(do_not_specialize=["num_reqs", "max_num_seqs", "k", "max_model_len"])
 def draft_inputs_second_rows_kernel(
     seq_lens,
     num_rejected,
@@ -75,29 +75,29 @@ def draft_inputs_second_rows_kernel(
     lens,
     starts,
     src,
-    rows,
-    capacity,
+    num_reqs,
+    max_num_seqs,
     k,
-    most,
+    max_model_len,
     ADVANCE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     b = tl.program_id(0)
-    if b == rows:
-        for first in range(rows, capacity + 1, CHUNK):
+    if b == num_reqs:
+        for first in range(num_reqs, max_num_seqs + 1, CHUNK):
             i = first + tl.arange(0, CHUNK)
-            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
-            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + rows, mask=i <= capacity)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
+            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + num_reqs, mask=i <= max_num_seqs)
     else:
         p = tl.load(pos_before + b)
         tl.store(ids + b, tl.load(drafts + b.to(tl.int64) * k).to(tl.int32))
         tl.store(src + b, p + 2)
-        tl.store(pos + b, advanced(p, most - 1, ADVANCE))
-        tl.store(lens + b, advanced(tl.load(seq_lens + b) - tl.load(num_rejected + b), most, ADVANCE))
+        tl.store(pos + b, advanced(p, max_model_len - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(seq_lens + b) - tl.load(num_rejected + b), max_model_len, ADVANCE))
         tl.store(starts + b, b)
 
 
-@triton.jit(do_not_specialize=["k", "most", "hidden_size"])
+@triton.jit(do_not_specialize=["k", "max_model_len", "hidden_size"])
 def draft_inputs_later_rows_kernel(
     step,
     sampled,
@@ -112,7 +112,7 @@ def draft_inputs_later_rows_kernel(
     drafts,
     hidden,
     k,
-    most,
+    max_model_len,
     hidden_size,
     ADVANCE: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -123,8 +123,8 @@ def draft_inputs_later_rows_kernel(
     if done < k - 1:
         tl.store(ids + b, token.to(tl.int32))
         tl.store(src + b, tl.load(src_before + b) + 1)
-        tl.store(pos + b, advanced(tl.load(pos_before + b), most - 1, ADVANCE))
-        tl.store(lens + b, advanced(tl.load(lens_before + b), most, ADVANCE))
+        tl.store(pos + b, advanced(tl.load(pos_before + b), max_model_len - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(lens_before + b), max_model_len, ADVANCE))
         row = b.to(tl.int64) * hidden_size
         for first in range(0, hidden_size, CHUNK):
             h = first + tl.arange(0, CHUNK)

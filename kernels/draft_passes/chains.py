@@ -19,47 +19,57 @@ from kernels.paged_mqa_schedule import triton as schedule_triton
 CHUNK = 1024
 
 
-@triton.jit(do_not_specialize=["real", "capacity", "most"])
-def _second_pass(
-    seq_lens, num_rejected, pos, lens, src, starts, real, capacity, most, ADVANCE: tl.constexpr, CHUNK: tl.constexpr
+@triton.jit(do_not_specialize=["num_reqs", "max_num_seqs", "max_model_len"])
+def draft_passes_second_kernel(
+    seq_lens,
+    num_rejected,
+    pos,
+    lens,
+    src,
+    starts,
+    num_reqs,
+    max_num_seqs,
+    max_model_len,
+    ADVANCE: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     b = tl.program_id(0)
-    if b == real:
-        for first in range(real, capacity + 1, CHUNK):
+    if b == num_reqs:
+        for first in range(num_reqs, max_num_seqs + 1, CHUNK):
             i = first + tl.arange(0, CHUNK)
-            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
-            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + real, mask=i <= capacity)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
+            tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + num_reqs, mask=i <= max_num_seqs)
     else:
         length = tl.load(seq_lens + b) - tl.load(num_rejected + b)
         tl.store(src + b, length.to(tl.int64) + 1)
-        tl.store(pos + b, advanced(length - 1, most - 1, ADVANCE).to(tl.int64))
-        tl.store(lens + b, advanced(length, most, ADVANCE))
+        tl.store(pos + b, advanced(length - 1, max_model_len - 1, ADVANCE).to(tl.int64))
+        tl.store(lens + b, advanced(length, max_model_len, ADVANCE))
         tl.store(starts + b, b)
 
 
-@triton.jit(do_not_specialize=["real", "capacity", "most"])
-def _next_pass(
+@triton.jit(do_not_specialize=["num_reqs", "max_num_seqs", "max_model_len"])
+def draft_passes_next_kernel(
     pos_before,
     lens_before,
     src_before,
     pos,
     lens,
     src,
-    real,
-    capacity,
-    most,
+    num_reqs,
+    max_num_seqs,
+    max_model_len,
     ADVANCE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     b = tl.program_id(0)
-    if b == real:
-        for first in range(real, capacity, CHUNK):
+    if b == num_reqs:
+        for first in range(num_reqs, max_num_seqs, CHUNK):
             i = first + tl.arange(0, CHUNK)
-            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < capacity)
+            tl.store(lens + i, tl.zeros((CHUNK,), tl.int32), mask=i < max_num_seqs)
     else:
         tl.store(src + b, tl.load(src_before + b) + 1)
-        tl.store(pos + b, advanced(tl.load(pos_before + b), most - 1, ADVANCE))
-        tl.store(lens + b, advanced(tl.load(lens_before + b), most, ADVANCE))
+        tl.store(pos + b, advanced(tl.load(pos_before + b), max_model_len - 1, ADVANCE))
+        tl.store(lens + b, advanced(tl.load(lens_before + b), max_model_len, ADVANCE))
 
 
 @variant("draft_passes")
@@ -80,7 +90,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def launch() -> None:
         for i, made in enumerate(parts):
             if i == 0:
-                _second_pass[grid](
+                draft_passes_second_kernel[grid](
                     x.seq_lens,
                     x.num_rejected,
                     out.pos[0],
@@ -94,7 +104,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                     CHUNK=CHUNK,
                 )
             else:
-                _next_pass[grid](
+                draft_passes_next_kernel[grid](
                     out.pos[i - 1],
                     out.lens[i - 1],
                     out.src[i - 1],

@@ -18,7 +18,7 @@ from kernels.mamba_align_step.triton import column_of, freeze, store_move
 BLOCK = 256
 
 
-@triton.jit(do_not_specialize=["rows", "block_size"])
+@triton.jit(do_not_specialize=["num_reqs_padded", "block_size"])
 def columns_kernel(
     idx,
     num_computed,
@@ -29,12 +29,12 @@ def columns_kernel(
     columns,
     source_columns,
     source_offsets,
-    rows,
+    num_reqs_padded,
     block_size,
     BLOCK: tl.constexpr,
 ):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     start = tl.load(query_start_loc + b, mask=live, other=0)
     query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
@@ -47,31 +47,31 @@ def columns_kernel(
     tl.store(accepted + s, tl.where((old >= 0) & (old != new), 1, count), mask=live)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def moves_kernel(idx, columns, source_columns, source_offsets, moves, rows, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["num_reqs_padded"])
+def moves_kernel(idx, columns, source_columns, source_offsets, moves, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     old = tl.load(source_columns + s, mask=live, other=-1)
     new = tl.load(columns + s, mask=live, other=-1)
     shift = tl.load(source_offsets + s, mask=live, other=0)
-    store_move(moves, b, old, new, shift, (old >= 0) & (old != new), b < rows)
+    store_move(moves, b, old, new, shift, (old >= 0) & (old != new), b < num_reqs_padded)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def gather_counts_kernel(idx, accepted, batch_accepted, rows, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["num_reqs_padded"])
+def gather_counts_kernel(idx, accepted, batch_accepted, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
-    tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < rows)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < num_reqs_padded)
 
 
-@triton.jit(do_not_specialize=["group_stride", "capacity", "width", "slots_per_row", "block_size"])
+@triton.jit(do_not_specialize=["group_stride", "max_num_seqs", "width", "slots_per_row", "block_size"])
 def state_slots_kernel(
     seq_lens,
     batch_tables,
     state_slots,
     group_stride,
-    capacity,
+    max_num_seqs,
     width,
     slots_per_row,
     block_size,
@@ -82,26 +82,28 @@ def state_slots_kernel(
     first = tl.where(first > 0, first // block_size, 0)
     row = batch_tables + g.to(tl.int64) * group_stride + b.to(tl.int64) * width
     slot = tl.load(row + first + j, mask=j < slots_per_row, other=0)
-    tl.store(state_slots + (g.to(tl.int64) * capacity + b) * slots_per_row + j, slot, mask=j < slots_per_row)
+    tl.store(state_slots + (g.to(tl.int64) * max_num_seqs + b) * slots_per_row + j, slot, mask=j < slots_per_row)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def mask_kernel(idx, mask, rows, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["num_reqs_padded"])
+def mask_kernel(idx, mask, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
-    tl.store(mask + b, (s >= 0).to(tl.uint8), mask=b < rows)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    tl.store(mask + b, (s >= 0).to(tl.uint8), mask=b < num_reqs_padded)
 
 
-@triton.jit(do_not_specialize=["rows", "block_size"])
-def freeze_kernel(idx, num_computed, columns_before, snapshot, accepted, moves, rows, block_size, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["num_reqs_padded", "block_size"])
+def freeze_kernel(
+    idx, num_computed, columns_before, snapshot, accepted, moves, num_reqs_padded, block_size, BLOCK: tl.constexpr
+):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < rows, other=-1)
+    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     column = tl.load(columns_before + s, mask=live, other=0)
     count = tl.load(snapshot + s, mask=live, other=1)
     frozen, to, shift = freeze(tl.load(num_computed + s, mask=live, other=0), column, count, block_size)
     tl.store(accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
-    store_move(moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), b < rows)
+    store_move(moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), b < num_reqs_padded)
 
 
 @variant("mamba_align_step")
