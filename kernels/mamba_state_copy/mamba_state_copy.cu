@@ -7,8 +7,8 @@
 //
 // Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution
 // shifted inside its slot is moved by threads that own channels, from the first column to the last: a thread reads
-// before it overwrites. All blocks read accepted and state_columns, the last one, which rarely has a piece, writes
-// accepted_out and columns_out, and no barrier orders the two: each must be a separate array.
+// before it overwrites. All blocks read num_accepted_tokens and state_columns, the last one, which rarely has a piece,
+// writes those of the next step, and no barrier orders the two: each must be a separate array.
 //
 // BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers /
 // layers_per_group tables. The list then holds columns, and a piece looks up the slots of its group.
