@@ -109,21 +109,11 @@ def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callab
     """vLLM's uniform kernel (#39458) and the fill of the tail."""
     kernel = triton_kernel(file_in("vllm", INDEXER), (CLAMPING, UNCLAMPED))
     tokens = point.batch_size * point.max_decode_len
-    strides = x.block_table.stride(0), out.block_table.stride(0)
+    tables = x.block_table, x.block_table.stride(0), out.block_table, out.block_table.stride(0)
     tail = out.lens[tokens:]
 
     def launch() -> None:
-        kernel[(tokens,)](
-            x.seq_lens,
-            out.lens,
-            x.block_table,
-            strides[0],
-            out.block_table,
-            strides[1],
-            out.decode_lens,
-            point.max_decode_len,
-            BLOCK_SIZE=COLUMNS,
-        )
+        kernel[(tokens,)](x.seq_lens, out.lens, *tables, out.decode_lens, point.max_decode_len, BLOCK_SIZE=COLUMNS)
         tail.zero_()
 
     return launch

@@ -13,7 +13,7 @@
 // unit lies in the same block, and eight loads under eight predicates would not be issued together, because a thread
 // has seven predicate registers. No shared memory, no barrier.
 //
-// Grid: ceil(((num_tokens >> unit_shift) + batch_size) / warps). Block: a multiple of 32 threads, at most THREADS.
+// Grid: ceil(((num_tokens >> unit_shift) + num_reqs) / warps). Block: a multiple of 32 threads, at most THREADS.
 // Vector, Word: the types that values and scales are copied in. uint4 needs cache, block stride and values 16-byte
 // aligned.
 

@@ -18,7 +18,7 @@
 //
 // Blocks of 64 and 32 threads: 2 and 4 % slower at B = 128.
 //
-// Rows from num_decodes on are padding: they load the data of the last real request, so that stale slots and anchors
+// Rows from num_reqs on are padding: they load the data of the last real request, so that stale slots and anchors
 // are never dereferenced, and store the padding values. With no real request they load row 0 and use neither its slot
 // nor its length.
 //

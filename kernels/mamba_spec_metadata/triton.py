@@ -61,6 +61,7 @@ def mamba_spec_metadata_kernel(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
 ):
+    """table_stride: outside the bundles, as Triton shall specialize on it."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
     # Padding rows load the data of the last real request, so that stale slots and anchors are never dereferenced. With
@@ -112,6 +113,7 @@ def mamba_spec_metadata_window_kernel(
     LANES: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
+    """table_stride: outside the bundles, as Triton shall specialize on it."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
     live, request = b < n.num_reqs, b < n.num_reqs_padded

@@ -7,8 +7,8 @@
 //
 // Input and output pools may be the same, so no pool is __restrict__. Distinct slots never overlap. A convolution
 // shifted inside its slot is moved by threads that own channels, from the first column to the last: a thread reads
-// before it overwrites. All blocks read accepted and state_columns, the last one, which rarely has a piece, writes
-// accepted_out and columns_out, and no barrier orders the two: each must be a separate array.
+// before it overwrites. All blocks read num_accepted_tokens and state_columns, the last one, which rarely has a piece,
+// writes those of the next step, and no barrier orders the two: each must be a separate array.
 //
 // BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers /
 // layers_per_group tables. The list then holds columns, and a piece looks up the slots of its group.
@@ -83,8 +83,10 @@ struct Sizes {
 using namespace mamba_state_copy;
 
 // group_stride: elements between the tables of two groups, by slot.
+// The bundles are by value: by reference, slots_kernel_ssm1_conv8 takes 74 registers on sm_90 in place of 64, and an SM
+// holds a block less.
 template <typename Ssm, typename Conv, bool BY_SLOT>
-__device__ __forceinline__ void copy(const Inputs& x, const Outputs& out, const Sizes& n, long long group_stride) {
+__device__ __forceinline__ void copy(const Inputs x, const Outputs out, const Sizes n, long long group_stride) {
     __shared__ Move moves[THREADS];
     __shared__ int owners[BY_SLOT ? THREADS : 1];
     __shared__ __align__(16) int crossing_in_warp[WARPS];

@@ -82,6 +82,7 @@ class Shape(NamedTuple):
 def mamba_state_copy_kernel(
     x, out, n, table_stride, group_stride, BY_SLOT: tl.constexpr, AFTER: tl.constexpr, SHAPE: tl.constexpr
 ):
+    """table_stride: outside the bundles, as Triton shall specialize on it."""
     for tile in range(0, n.num_reqs, SHAPE.TILE):
         b = tile + tl.arange(0, SHAPE.TILE)
         request = b < n.num_reqs

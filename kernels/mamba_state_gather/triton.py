@@ -44,6 +44,7 @@ def sizes(point: Point, x: Inputs) -> Sizes:
 
 @triton.jit
 def mamba_state_gather_kernel(x, out, n, table_stride, SLOTS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """table_stride: outside the bundles, as Triton shall specialize on it."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, LANES)[None, :]
     request = b < n.num_reqs_padded

@@ -1,11 +1,11 @@
 // seq_lens_update in one launch: counts corrected by what the previous step accepted, lengths, their tail, positions.
 //
-// A warp per request: its lanes read the same words and write one position each. host is [2 * rows + previous rows]:
+// A warp per request: its lanes read the same words and write one position each. host is [2 * num_reqs + num_previous]:
 // prev_pos, num_computed_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows between
-// steps; before (the previous step's counts) and num_computed are two buffers, so blocks need no order. Rows [rows,
-// capacity) of seq_lens are zeroed by the first capacity - rows threads of the grid before they load anything.
+// steps; prev_num_computed and num_computed are two buffers, so blocks need no order. Rows [num_reqs, max_num_seqs) of
+// seq_lens are zeroed by the first threads of the grid, one each, before they load anything.
 //
-// Grid: max(ceil(rows / 8), ceil((capacity - rows) / THREADS)) blocks of THREADS.
+// Grid: max(ceil(num_reqs / 8), ceil((max_num_seqs - num_reqs) / THREADS)) blocks of THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record full). Predicted: 1.19, the floor, without the bus:
 //
