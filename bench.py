@@ -161,21 +161,21 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
         "--preset",
         choices=("strict", "pr", "nightly"),
         default="pr",
-        help="threshold, floor and detect: strict 1 %%, 0 µs, 3 %%; pr 2 %%, 0.02 µs, 5 %% (default); nightly 3 %%, "
-        "0.1 µs, 5 %%",
+        help="threshold, min change and detect: strict 1 %%, 0 µs, 3 %%; pr 2 %%, 0.02 µs, 5 %% (default); "
+        "nightly 3 %%, 0.1 µs, 5 %%",
     )
     command.add_argument("--threshold", type=float, metavar="SHARE", help="relative change that matters: 0.02 is 2 %%")
     command.add_argument(
-        "--floor-us", type=float, metavar="US", help="a smaller change, in microseconds, does not fail"
+        "--min-change-us", type=float, metavar="US", help="a smaller change, in microseconds, does not fail"
     )
     command.add_argument(
         "--detect", type=float, metavar="SHARE", help="slow-down that would have to be found, else exit code 3"
     )
     command.add_argument(
-        "--figure",
+        "--metric",
         action="append",
         metavar="NAME",
-        help="judge this figure: gpu_us (default on a GPU), host_us, eager_us or cpu_us; repeatable",
+        help="judge this metric: gpu_us (default on a GPU), host_us, eager_us or cpu_us; repeatable",
     )
 
 
@@ -213,10 +213,10 @@ def _report_options(report: argparse.ArgumentParser) -> None:
         "runs", nargs="+", metavar="RECORD", help="records (run.jsonl) or folders of them, of several GPU models"
     )
     report.add_argument(
-        "--figure",
+        "--metric",
         choices=("gpu_us", "host_us", "eager_us"),
         default="gpu_us",
-        help="the figure to show (default gpu_us)",
+        help="the metric to show (default gpu_us)",
     )
     _add_only(report)
     _add_by(report)
@@ -246,7 +246,7 @@ def _history_options(history: argparse.ArgumentParser) -> None:
     history.add_argument(
         "runs", nargs="+", metavar="RECORD", help="records, folders of runs, or folders of several records"
     )
-    history.add_argument("--figure", metavar="NAME", help="gpu_us (default on a GPU), host_us, eager_us or cpu_us")
+    history.add_argument("--metric", metavar="NAME", help="gpu_us (default on a GPU), host_us, eager_us or cpu_us")
     history.add_argument(
         "--threshold", type=float, default=0.02, metavar="SHARE", help="relative change that matters (default 0.02)"
     )
@@ -429,7 +429,7 @@ COMMANDS = {
     ),
     "export": Command(
         "commands:export_command",
-        "a table for pandas: a row per figure and cell",
+        "a table for pandas: a row per metric and cell",
         ("export results/mtp3 --csv > cells.csv",),
         _export_options,
     ),

@@ -65,7 +65,7 @@ def panel_title(panel: Panel, detail: str, width_in: float, where: str | None = 
     device = panel.device.removeprefix("NVIDIA ")
     if where is None:
         where = device if panel.generation in device else f"{device} ({panel.generation})"
-        where = f"CPU wall time, {device}" if panel.figure == "cpu_us" else where
+        where = f"CPU wall time, {device}" if panel.metric == "cpu_us" else where
     cache = "" if panel.cache == HOT.name else f"{panel.cache} cache"
     return "\n".join(
         line

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 
-from harness.analysis.decode_loop import Delta, Figure, by_point, delta, is_measured, reference_of
+from harness.analysis.decode_loop import Delta, Metric, by_point, delta, is_measured, reference_of
 from harness.analysis.stats import Interval
 from harness.analysis.warnings import LIMITED, loop_limit_warnings
 from harness.records.decode_loop import Loop
@@ -64,11 +64,11 @@ class LoopPanel:
         """sync before async."""
         return sorted(self.values("scheduling"), reverse=True)
 
-    def delta(self, stack: str, figure: Figure, **axes: Any) -> Delta | None:
+    def delta(self, stack: str, metric: Metric, **axes: Any) -> Delta | None:
         """The change of a stack in the loop with these values; None where it or the reference was not measured."""
         loops = self.at(**axes)
         reference, mine = reference_of(loops), next((loop for loop in loops if loop.stack == stack), None)
-        return None if reference is None or mine is None else delta(reference, mine, figure)
+        return None if reference is None or mine is None else delta(reference, mine, metric)
 
     @property
     def usual_model_us(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import floor_in_words, median_us
+from harness.analysis.stats import copy_bound_in_words, median_us
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
@@ -37,9 +37,9 @@ class PointCells:
     axes: dict[str, Any]
     cells: dict[str, Cell]
 
-    def timed(self, figure: str) -> list[str]:
+    def timed(self, metric: str) -> list[str]:
         """Variants with a median that can be drawn."""
-        return [name for name, cell in self.cells.items() if median_us(cell, figure) is not None]
+        return [name for name, cell in self.cells.items() if median_us(cell, metric) is not None]
 
     def text(self, axis: str) -> str:
         """The value of an axis as the point's label spells it; empty where the point has no such axis."""
@@ -48,9 +48,9 @@ class PointCells:
 
 @dataclass(frozen=True)
 class Panel:
-    """cache: the state in which gpu_us was taken; other figures are always taken with a hot cache.
+    """cache: the state in which gpu_us was taken; other metrics are always taken with a hot cache.
 
-    figure: whose samples are drawn: one of a GPU (gpu_us, eager_us), or cpu_us; a panel never has both.
+    metric: whose samples are drawn: one of a GPU (gpu_us, eager_us), or cpu_us; a panel never has both.
     """
 
     generation: str
@@ -58,7 +58,7 @@ class Panel:
     cache: str
     operator: str
     baseline: str
-    figure: str
+    metric: str
     points: Sequence[PointCells]
 
     @property
@@ -107,8 +107,8 @@ class Panel:
             groups.setdefault(key, []).append(point)
 
         def coverage(group: list[PointCells]) -> tuple[int, int, list[int]]:
-            timed = [point for point in group if point.timed(self.figure)]
-            variants = {name for point in timed for name in point.timed(self.figure)}
+            timed = [point for point in group if point.timed(self.metric)]
+            variants = {name for point in timed for name in point.timed(self.metric)}
             values = map(group[0].axes.get, others)
             integers = [value if _is_number(value) and isinstance(value, int) else 0 for value in values]
             return len({point.axes[x_axis] for point in timed}), len(variants), integers
@@ -117,11 +117,11 @@ class Panel:
         return ", ".join(f"{name}={chosen[0].text(name)}" for name in self.varying() if name != x_axis), chosen
 
 
-def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
+def panels(runs: Iterable[Run], gpu_metric: str = "gpu_us") -> list[Panel]:
     """All panels with a timed cell, by generation, device, cache state and operator, the last as in the records.
 
-    GPU runs count as timed where they have samples of ``gpu_figure``, CPU runs where they have cpu_us. Only gpu_us is
-    taken in the cache state; where hot runs have the other figures, those of cold ones are left out.
+    GPU runs count as timed where they have samples of ``gpu_metric``, CPU runs where they have cpu_us. Only gpu_us is
+    taken in the cache state; where hot runs have the other metrics, those of cold ones are left out.
     """
     runs = list(runs)
     operators = list(dict.fromkeys(cell.operator for run in runs for cell in run.cells))
@@ -129,26 +129,26 @@ def panels(runs: Iterable[Run], gpu_figure: str = "gpu_us") -> list[Panel]:
     for generation, group in group_by_generation(runs).items():
         for device in dict.fromkeys(device_name(run.header.environment) for run in group):
             of_device = [run for run in group if device_name(run.header.environment) == device]
-            figure = "cpu_us" if of_device[0].header.environment.device == "cpu" else gpu_figure
+            metric = "cpu_us" if of_device[0].header.environment.device == "cpu" else gpu_metric
             by_cache: dict[str, list[Run]] = {}
             hot = [run for run in of_device if run.cache == HOT.name]
-            for run in of_device if figure == "gpu_us" else hot or of_device:
-                by_cache.setdefault(run.cache if figure == "gpu_us" else HOT.name, []).append(run)
+            for run in of_device if metric == "gpu_us" else hot or of_device:
+                by_cache.setdefault(run.cache if metric == "gpu_us" else HOT.name, []).append(run)
             for (cache, of_state), operator in itertools.product(by_cache.items(), operators):
-                points = _points(of_state, operator, figure)
-                if any(point.timed(figure) for point in points):
+                points = _points(of_state, operator, metric)
+                if any(point.timed(metric) for point in points):
                     baseline = next(iter(points[0].cells.values())).baseline
-                    found.append(Panel(generation, device, cache, operator, baseline, figure, points))
+                    found.append(Panel(generation, device, cache, operator, baseline, metric, points))
     return found
 
 
-def _points(runs: Sequence[Run], operator: str, figure: str) -> list[PointCells]:
+def _points(runs: Sequence[Run], operator: str, metric: str) -> list[PointCells]:
     """Every point of the operator, from the latest run that timed it."""
     latest: dict[str, PointCells] = {}
     for run in sorted(runs, key=lambda run: run.header.started):
         for label, cells in _by_point(run, operator).items():
             point = PointCells(run, label, cells[0].axes, {cell.variant: cell for cell in cells})
-            if label not in latest or point.timed(figure):
+            if label not in latest or point.timed(metric):
                 latest[label] = point
     return sorted(latest.values(), key=lambda point: [_order(value) for value in point.axes.values()])
 
@@ -163,7 +163,7 @@ def _by_point(run: Run, operator: str) -> dict[str, list[Cell]]:
 
 def gpus_of(drawn: Iterable[Panel]) -> list[str]:
     """The GPU models of the panels, in their order; CPUs are left out, as their times have another scale."""
-    return list(dict.fromkeys(panel.device for panel in drawn if panel.figure != "cpu_us"))
+    return list(dict.fromkeys(panel.device for panel in drawn if panel.metric != "cpu_us"))
 
 
 def by_operator(drawn: Sequence[Panel]) -> list[list[Panel]]:
@@ -172,11 +172,11 @@ def by_operator(drawn: Sequence[Panel]) -> list[list[Panel]]:
     """
     groups: dict[tuple[str, str, bool], list[Panel]] = {}
     for panel in drawn:
-        groups.setdefault((panel.figure == "cpu_us", panel.cache, panel.operator), []).append(panel)
+        groups.setdefault((panel.metric == "cpu_us", panel.cache, panel.operator), []).append(panel)
     twice = any(len({panel.device for panel in group}) < len(group) for group in groups.values())
     if len(gpus_of(drawn)) < 2 or twice:
         return [[panel] for panel in drawn]
-    return sorted(groups.values(), key=lambda group: group[0].figure == "cpu_us")
+    return sorted(groups.values(), key=lambda group: group[0].metric == "cpu_us")
 
 
 def _is_number(value: Any) -> bool:
@@ -198,7 +198,7 @@ def limits_caption(found: Iterable[Panel]) -> str:
     return "".join(f"{text}\n" for text in limit_warnings(cells))
 
 
-def floor_caption(found: Iterable[Panel]) -> str:
-    """What the floor is, a line for each way in which the runs measured it."""
-    words = dict.fromkeys(floor_in_words(one) for run in runs_of(found) for one in run.calibrations)
-    return "".join(f"floor: {text}\n" for text in words)
+def copy_bound_caption(found: Iterable[Panel]) -> str:
+    """What the copy bound is, a line for each way in which the runs measured it."""
+    words = dict.fromkeys(copy_bound_in_words(one) for run in runs_of(found) for one in run.calibrations)
+    return "".join(f"copy bound: {text}\n" for text in words)

@@ -95,23 +95,23 @@ def _is_redundant(point: PointCells) -> bool:
 
 def _row(panel: Panel, point: PointCells, label: str) -> SpeedupRow:
     medians = {
-        name: median for name, cell in point.cells.items() if (median := median_us(cell, panel.figure)) is not None
+        name: median for name, cell in point.cells.items() if (median := median_us(cell, panel.metric)) is not None
     }
-    reasons = {name: _reason(point.cells.get(name), panel.figure) for name in panel.variants() if name not in medians}
+    reasons = {name: _reason(point.cells.get(name), panel.metric) for name in panel.variants() if name not in medians}
     baseline = medians.get(panel.baseline)
     if baseline is None:
         return SpeedupRow(label, None, {}, medians, reasons)
     return SpeedupRow(label, baseline, {name: baseline / median for name, median in medians.items()}, {}, reasons)
 
 
-def _reason(cell: Cell | None, figure: str) -> str:
+def _reason(cell: Cell | None, metric: str) -> str:
     if cell is None:
         return "not run"
     if cell.status != Status.PASSED:
         return STATUS_REASONS[cell.status]
     if cell.metrics is not None and cell.metrics.no_graph:
         return "no graph"
-    return "no time" if is_timed(cell, figure) else "untimed"
+    return "no time" if is_timed(cell, metric) else "untimed"
 
 
 # --- a row per batch size ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ WIDTH_IN, DPI = 9.0, 150
 TITLE_PT, LABEL_PT, SMALL_PT = 10, 8, 7
 #: What surrounds the curve of a variant with the times of another one, which is drawn over both.
 HALO_STYLE = {"markersize": 6.5, "linewidth": 3, "zorder": 1.5}
-FLOOR_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
+COPY_BOUND_STYLE = {"color": "#888888", "linestyle": "--", "linewidth": 1.0}
 
 #: Colours by Okabe and Ito and from Paul Tol's muted scheme, distinguishable with every common colour vision
 #: deficiency. One family for kernels of engines and for each way to write a kernel; any other variant is a chain of

@@ -62,19 +62,19 @@ def _range(series: Series) -> float:
 
 
 def _title(history: History, shown: list[Series]) -> str:
-    figure = {"gpu_us": "GPU time", "cpu_us": "CPU wall time"}.get(history.figure, history.figure)
+    time = {"gpu_us": "GPU time", "cpu_us": "CPU wall time"}.get(history.metric, history.metric)
     of = len(history.changed)
     if not of:
-        return f"{figure} of a call over commits, µs: no change found"
+        return f"{time} of a call over commits, µs: no change found"
     which = f"the {len(shown)} most changed of {of} cells" if of > len(shown) else "the cells that changed"
-    return f"{figure} of a call over commits, µs: {which}"
+    return f"{time} of a call over commits, µs: {which}"
 
 
 def _panel(ax: Axes, history: History, series: Series) -> None:
     for place, state in enumerate(history.states):
         for run in state.runs:
             cell = next((one for one in run.cells if one.key == series.cell.key), None)
-            if cell is not None and (us := median_us(cell, series.figure)) is not None:
+            if cell is not None and (us := median_us(cell, series.metric)) is not None:
                 ax.plot(place, us, "o", color=DOTS, markersize=3, zorder=2)
     places = [place for place, level in enumerate(series.level_us) if level == level]
     ax.step(places, [series.level_us[place] for place in places], where="mid", color=LEVEL, linewidth=1.2, zorder=3)

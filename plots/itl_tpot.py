@@ -91,7 +91,7 @@ def _found(runs: Sequence[Run]) -> list[_Drawing]:
             by_model.setdefault(model, []).append(run)
     found = []
     for model, group in by_model.items():
-        for panel in panels(group, model.cost_figure):
+        for panel in panels(group, model.cost_metric):
             if (x_axis := panel.x_axis()) is None:
                 continue
             slice_name, points = panel.slice(x_axis)
@@ -104,7 +104,7 @@ def _found(runs: Sequence[Run]) -> list[_Drawing]:
 
 
 def _deltas(model: ServingModel, baseline: str, point: PointCells) -> dict[str, Delta]:
-    timed = point.timed(model.cost_figure)
+    timed = point.timed(model.cost_metric)
     if baseline not in timed:
         return {}
     deltas = {name: delta(model, point.cells[baseline], point.cells[name]) for name in timed if name != baseline}

@@ -22,14 +22,14 @@ from plots._panels import (
     PointCells,
     by_operator,
     coincides,
-    floor_caption,
+    copy_bound_caption,
     gpus_of,
     limits_caption,
     panels,
     runs_of,
 )
 from plots._style import (
-    FLOOR_STYLE,
+    COPY_BOUND_STYLE,
     HALO_STYLE,
     LABEL_PT,
     caption,
@@ -71,13 +71,13 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
         if styles:
             title_shared(places[0], group, [one.slice_name for one in drawn])
     if styles:
-        handles = styles.handles([name for name in handles if name not in (DISAGREE, "floor")]) | {
-            name: handles[name] for name in (DISAGREE, "floor") if name in handles
+        handles = styles.handles([name for name in handles if name not in (DISAGREE, "copy bound")]) | {
+            name: handles[name] for name in (DISAGREE, "copy bound") if name in handles
         }
-    for last in (DISAGREE, "floor"):
+    for last in (DISAGREE, "copy bound"):
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
-    note = floor_caption(found) if "floor" in handles else ""
+    note = copy_bound_caption(found) if "copy bound" in handles else ""
     if DISAGREE in handles:
         note += (
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
@@ -104,10 +104,10 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
     slice_name, points = panel.slice(x_axis)
     handles, heights, drawn = {}, [], []
     for variant in panel.variants():
-        timed = [point for point in points if variant in point.timed(panel.figure)]
+        timed = [point for point in points if variant in point.timed(panel.metric)]
         if not timed:
             continue
-        intervals = [stats.interval(point.cells[variant], panel.figure) for point in timed]
+        intervals = [stats.interval(point.cells[variant], panel.metric) for point in timed]
         times = {point.axes[x_axis]: interval.median for point, interval in zip(timed, intervals, strict=True)}
         style = styles.of(panel, variant) if styles else variant_style(variant)
         if coincides(times, drawn):
@@ -131,23 +131,25 @@ def _draw_panel(ax: Axes, panel: Panel, styles: GpuStyles | None) -> _Drawn:
         if ringed:
             handles[DISAGREE] = ax.scatter(*zip(*ringed, strict=True), **DISAGREE_STYLE)
         heights += [bound for interval in intervals for bound in (interval.low, interval.high)]
-    floors = {point.axes[x_axis]: floor for point in points if (floor := _floor_us(point, panel.figure)) is not None}
-    if floors:
-        (floor,) = ax.plot(list(floors), list(floors.values()), marker="_", **FLOOR_STYLE)
-        handles["floor"] = Line2D([], [], marker="_", **FLOOR_STYLE)
+    bounds = {
+        point.axes[x_axis]: bound for point in points if (bound := _copy_bound_us(point, panel.metric)) is not None
+    }
+    if bounds:
+        (bound,) = ax.plot(list(bounds), list(bounds.values()), marker="_", **COPY_BOUND_STYLE)
+        handles["copy bound"] = Line2D([], [], marker="_", **COPY_BOUND_STYLE)
         if styles:
-            floor.set_color(styles.colour(panel))
+            bound.set_color(styles.colour(panel))
     ax.set_xlabel(x_label(x_axis), fontsize=LABEL_PT)
-    ax.set_ylabel(Y_LABELS[panel.figure], fontsize=LABEL_PT)
+    ax.set_ylabel(Y_LABELS[panel.metric], fontsize=LABEL_PT)
     ax.grid(True, color="#e6e6e6", linewidth=0.6)
-    xs = [point.axes[x_axis] for point in points if point.timed(panel.figure)]
-    return _Drawn(handles, [*heights, *floors.values()], xs, slice_name)
+    xs = [point.axes[x_axis] for point in points if point.timed(panel.metric)]
+    return _Drawn(handles, [*heights, *bounds.values()], xs, slice_name)
 
 
-def _floor_us(point: PointCells, figure: str) -> float | None:
-    """The floor at this point, which is the same for every variant. None on a CPU or without calibration."""
-    timed = point.timed(figure)
+def _copy_bound_us(point: PointCells, metric: str) -> float | None:
+    """The copy bound at this point, which is the same for every variant. None on a CPU or without calibration."""
+    timed = point.timed(metric)
     calibration = point.run.calibration_of(point.cells[timed[0]]) if timed else None
-    if figure != "gpu_us" or calibration is None:
+    if metric != "gpu_us" or calibration is None:
         return None
-    return stats.floor_us(calibration, point.cells[timed[0]].metrics.bytes_moved)
+    return stats.copy_bound_us(calibration, point.cells[timed[0]].metrics.bytes_moved)

@@ -40,7 +40,7 @@ MOST_COLUMNS = 3
 ROW_IN = 2.1
 #: Width of the dots of one concurrency, as a share of the distance between two.
 SPREAD = 0.6
-FIGURES = {"itl_us": "ITL", "tpot_us": "TPOT"}
+METRICS = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
 
 def figure(runs: Sequence[Run]) -> Figure | None:
@@ -50,7 +50,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         return None
     bands = [panels[i : i + MOST_COLUMNS] for i in range(0, len(panels), MOST_COLUMNS)]
     schedulings = list(dict.fromkeys(name for panel in panels for name in ("sync", "async") if _has(panel, name)))
-    rows = [(which, scheduling) for scheduling in schedulings for which in FIGURES]
+    rows = [(which, scheduling) for scheduling in schedulings for which in METRICS]
     columns = max(map(len, bands))
     fig = new_figure(0.5 + ROW_IN * len(rows) * len(bands))
     fig.suptitle(
@@ -69,7 +69,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
                 if r == 0:
                     title_loops(ax, panel, columns, f"model step {panel.usual_model_us / 1000:g} ms")
                 if c == 0:
-                    ax.set_ylabel(f"change of {FIGURES[which]} (µs)\n{scheduling}", fontsize=LABEL_PT)
+                    ax.set_ylabel(f"change of {METRICS[which]} (µs)\n{scheduling}", fontsize=LABEL_PT)
                 if r == len(rows) - 1:
                     ax.set_xlabel("concurrency (requests)", fontsize=LABEL_PT)
             same_y(drawn)

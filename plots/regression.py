@@ -107,13 +107,13 @@ def _urgency(one: CellComparison | Summary) -> tuple[int, float]:
 
 def _summary_lines(comparison: Comparison, several: bool) -> list[Line]:
     """A row for each variant, grouped by operator as the record has them; the larger changes where not all fit."""
-    found = [one for one in comparison.summaries if one.figure in comparison.gating]
+    found = [one for one in comparison.summaries if one.metric in comparison.gating]
     kept = sorted(found, key=_urgency)[:MAX_MEANS]
     more = f" ({len(found) - len(kept)} more variants changed less)" if len(found) > len(kept) else ""
     lines = [Line(f"geometric mean of a variant{more}", 1)]
     for one in found:
         if one in kept:
-            words = [f"{one.operator} / {one.variant}", *([one.figure] if several else [])]
+            words = [f"{one.operator} / {one.variant}", *([one.metric] if several else [])]
             label = textwrap.wrap("  ".join(words), LABEL_CHARACTERS, break_on_hyphens=False)
             right = f"{(one.ratio.median - 1) * 100:+z.1f} %".replace("-", "−")
             cells = f"{right} · {one.cells} cell{'s' * (one.cells > 1)}"
@@ -136,7 +136,7 @@ def _that_fit(cells: Sequence[CellComparison], means: Sequence[Line], several: b
 
 def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
     """Operators by their most urgent cell, and their cells likewise. Axis values that all cells of an operator share
-    are in its heading. several: whether labels name the figure.
+    are in its heading. several: whether labels name the metric.
     """
     operators: dict[str, list[CellComparison]] = {}
     for cell in sorted(cells, key=_urgency):
@@ -152,11 +152,11 @@ def _lines(cells: Sequence[CellComparison], several: bool) -> list[Line]:
         for cell, own in zip(members, parts, strict=True):
             words = [
                 cell.variant,
-                *([cell.figure] if several else []),
+                *([cell.metric] if several else []),
                 ", ".join(part for part in own if part not in shared),
             ]
             label = textwrap.wrap("  ".join(word for word in words if word), LABEL_CHARACTERS, break_on_hyphens=False)
-            below = " (small)" if cell.below_floor and cell.verdict in ("slower", "faster") else ""
+            below = " (small)" if cell.below_min_change and cell.verdict in ("slower", "faster") else ""
             right = " → ".join(cell.texts) + below
             lines.append(Line("\n".join(label), len(label), cell.ratio, cell.verdict, right))
     return lines
@@ -260,14 +260,14 @@ def _notes(comparison: Comparison, cells: Sequence[CellComparison], drawn: Seque
     not_drawn = [f"{number} more {verdict}" for verdict, number in left_out.items()]
     not_drawn += [f"{number} {what}" for what, number in cannot_be_drawn.items() if number]
     observation = "round" if comparison.unit == "round" else "process"
-    floor = f"{comparison.rule.floor_us:g} µs"
-    small = any(cell.below_floor and cell.verdict in ("slower", "faster") for cell in drawn)
+    small_us = f"{comparison.rule.min_change_us:g} µs"
+    small = any(cell.below_min_change and cell.verdict in ("slower", "faster") for cell in drawn)
     return "\n".join(
         [
             *(f"{why[0].upper()}{why[1:]}." for why in comparison.unclear if comparison.outcome == "could not tell"),
             *([f"Not drawn: {', '.join(not_drawn)}."] if not_drawn else []),
             f"Bar: interval that holds for all cells together; a {observation} is one observation. "
-            f"Band: ±{comparison.threshold * 100:.3g} %." + (f" Small: below {floor}." if small else ""),
+            f"Band: ±{comparison.threshold * 100:.3g} %." + (f" Small: below {small_us}." if small else ""),
             *(
                 [_described("base", comparison.base), _described("head", comparison.head)]
                 if comparison.pair is None

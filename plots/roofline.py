@@ -1,7 +1,8 @@
-"""Time against bytes: every variant a dot over the floor, which is what a copy of as many bytes takes in the same run.
+"""Time against bytes: every variant a dot over the copy bound, the time of a copy of as many bytes in the same run.
 
-A panel per operator and device. The list in a panel is each variant's geometric mean of the ratio to the floor over the
-points of the panel. An operator with little traffic, such as a schedule, lies to the left, where launching is the cost.
+A panel per operator and device. The list in a panel is each variant's geometric mean of the ratio to the copy bound,
+over the points of the panel. An operator with little traffic, such as a schedule, lies to the left, where launching is
+the cost.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.stats import floor_us, geometric_mean, median_us
+from harness.analysis.stats import copy_bound_us, geometric_mean, median_us
 from harness.records.schema import Calibration, Run
 from harness.wording import significant
 from plots._axes import log_y, panel_grid, title_panel
-from plots._panels import Panel, coincides, floor_caption, limits_caption, panels, runs_of
+from plots._panels import Panel, coincides, copy_bound_caption, limits_caption, panels, runs_of
 from plots._style import (
-    FLOOR_STYLE,
+    COPY_BOUND_STYLE,
     HALO_STYLE,
     LABEL_PT,
     SMALL_PT,
@@ -40,17 +41,17 @@ LINE = 0.055
 
 def figure(runs: Sequence[Run]) -> Figure | None:
     """None where no GPU run has a timed cell and a calibration."""
-    found = [panel for panel in panels(runs) if panel.figure == "gpu_us" and any(map(_calibration, panel.points))]
+    found = [panel for panel in panels(runs) if panel.metric == "gpu_us" and any(map(_calibration, panel.points))]
     if not found:
         return None
-    fig, axes = panel_grid(found, "GPU time against the bytes that the operator must move, and the floor")
+    fig, axes = panel_grid(found, "GPU time against the bytes that the operator must move, and the copy bound")
     handles: dict[str, object] = {}
     for ax, panel in zip(axes, found, strict=True):
         handles |= _draw_panel(ax, panel)
-    handles |= {"floor": handles.pop("floor")}
+    handles |= {"copy bound": handles.pop("copy bound")}
     legend_below(fig, handles)
-    listed = "Numbers in a panel: geometric mean of time over floor.\n"
-    caption(fig, listed + floor_caption(found) + limits_caption(found) + environment_caption(runs_of(found)))
+    listed = "Numbers in a panel: geometric mean of time over copy bound.\n"
+    caption(fig, listed + copy_bound_caption(found) + limits_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 
@@ -64,11 +65,11 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
     """Returns legend handles by name."""
     handles: dict[str, object] = {}
     points = [(point, known) for point in panel.points if (known := _calibration(point)) is not None]
-    dots: dict[str, dict[str, tuple[int, float, float]]] = {}  # variant -> point -> bytes, time, floor
+    dots: dict[str, dict[str, tuple[int, float, float]]] = {}  # variant -> point -> bytes, time, bound
     for point, known in points:
         for variant in point.timed("gpu_us"):
             size = point.cells[variant].metrics.bytes_moved
-            dot = size, median_us(point.cells[variant], "gpu_us"), floor_us(known, size)
+            dot = size, median_us(point.cells[variant], "gpu_us"), copy_bound_us(known, size)
             dots.setdefault(variant, {})[point.label] = dot
     drawn: list[dict[str, float]] = []
     for variant in (name for name in panel.variants() if name in dots):
@@ -83,16 +84,16 @@ def _draw_panel(ax: Axes, panel: Panel) -> dict[str, object]:
     sizes = [max(size, 1) for of_variant in dots.values() for size, _, _ in of_variant.values()]
     low, high = min(sizes) / 2, max(sizes) * 2
     grid = np.geomspace(low, high, 200)
-    floors: list[float] = []
+    bounds: list[float] = []
     for known in dict.fromkeys(known for _, known in points):
-        curve = [floor_us(known, int(size)) for size in grid]
-        floors += curve
-        (handles["floor"],) = ax.plot(grid, curve, **FLOOR_STYLE)
-    log_y(ax, [*(us for times in drawn for us in times.values()), *floors])
+        curve = [copy_bound_us(known, int(size)) for size in grid]
+        bounds += curve
+        (handles["copy bound"],) = ax.plot(grid, curve, **COPY_BOUND_STYLE)
+    log_y(ax, [*(us for times in drawn for us in times.values()), *bounds])
     _bytes_axis(ax, low, high)
     ax.set_ylabel("GPU time per call (µs)", fontsize=LABEL_PT)
     ax.grid(True, color="#e6e6e6", linewidth=0.6)
-    _list_ratios(ax, {panel.marked(name): [us / floor for _, us, floor in of.values()] for name, of in dots.items()})
+    _list_ratios(ax, {panel.marked(name): [us / bound for _, us, bound in of.values()] for name, of in dots.items()})
     title_panel(ax, panel, "")
     return handles
 

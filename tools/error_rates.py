@@ -221,7 +221,7 @@ def suite(base: Array, head: Array, band: float = 0.0) -> Outcome:
     detect = (1 + DEFAULT.detect) * (1 + band) - 1
     found = moderated.judge(change, spread, np.array(2.0 / processes), threshold, detect, DEFAULT.rate)
     enough = processes >= MIN_PROCESSES
-    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= DEFAULT.floor_us) & enough
+    fails = found.slower & (np.exp(before.mean(1)) * np.expm1(change) >= DEFAULT.min_change_us) & enough
     power = np.ma.array(found.power, mask=spread.outlier).mean(-1).filled(0.0)
     blind = power < POWER if enough else np.ones(len(base), bool)
     return Outcome(found.slower & enough, found.faster & enough, np.where(fails.any(-1), 1, np.where(blind, 3, 0)))
@@ -393,8 +393,8 @@ def draw(document: dict, stem: Path) -> list[Path]:
 
     from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
 
-    figure = new_figure(3.6)
-    alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    metric = new_figure(3.6)
+    alarms, power = metric.subplots(1, 2, width_ratios=(1, 1.25))
     injected = [share * 100 for share in INJECTED]
     for place, (rule, (_, colour)) in enumerate(DRAWN.items()):
         rows = [row for row in document["rows"] if row["rule"] == rule and row["kind"] == "recorded"]
@@ -424,11 +424,11 @@ def draw(document: dict, stem: Path) -> list[Path]:
         axes.set_axisbelow(True)
     machines = document["machines"].values()
     caption(
-        figure,
+        metric,
         f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
         f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
     )
-    return save(figure, stem)
+    return save(metric, stem)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

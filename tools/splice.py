@@ -17,7 +17,7 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,15 @@ from harness.analysis.across_gpus import across_gpus
 from harness.analysis.decode_loop import alone, delta, reference_of, value
 from harness.analysis.decode_loop import by_point as loops_by_point
 from harness.analysis.estimators import estimates, residuals
-from harness.analysis.stats import block_copy_us, copy_bandwidth, floor_us, geometric_mean, interval, slopes
+from harness.analysis.stats import (
+    block_copy_us,
+    copy_bandwidth,
+    copy_bound_us,
+    geometric_mean,
+    interval,
+    median_us,
+    slopes,
+)
 from harness.analysis.warnings import LIMITED, limit_warnings
 from harness.records.decode_loop import Loop
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
@@ -121,7 +129,7 @@ def record(name: str) -> Run:
 
 
 def markdown_table(head: list[str], rows: list[list[str]], texts: int = 1) -> list[str]:
-    """The first ``texts`` columns hold words, the others figures."""
+    """The first ``texts`` columns hold words, the others metrics."""
     rule = ["---"] * texts + ["---:"] * (len(head) - texts)
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
@@ -131,8 +139,8 @@ def folded(summary: str, lines: Sequence[str]) -> list[str]:
     return ["<details>", f"<summary>{summary}</summary>", "", *lines, "", "</details>", ""]
 
 
-def floor_of(run: Run, cell: Cell) -> float:
-    return floor_us(run.calibration_of(cell), cell.metrics.bytes_moved)
+def copy_bound_of(run: Run, cell: Cell) -> float:
+    return copy_bound_us(run.calibration_of(cell), cell.metrics.bytes_moved)
 
 
 def estimators_agree(run: Run, cell: Cell) -> bool | None:
@@ -142,7 +150,7 @@ def estimators_agree(run: Run, cell: Cell) -> bool | None:
 
 
 def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
-    """``GPU µs · launches · host µs · ratio to the floor``, with the marks *, ?, ! and † behind the GPU time."""
+    """``GPU µs · launches · host µs · ratio to the copy bound``, with the marks *, ?, ! and † behind the GPU time."""
     if cell is None or cell.status == "skipped":
         return "–"
     if cell.status != "passed":
@@ -153,16 +161,16 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
     marks += LIMITED * bool(cell.limits)
     parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
-    return " · ".join([*parts, f"{significant(gpu.median / floor_of(run, cell))}×"] if with_ratio else parts)
+    return " · ".join([*parts, f"{significant(gpu.median / copy_bound_of(run, cell))}×"] if with_ratio else parts)
 
 
 def row_of(run: Run, cells: dict[str, Cell], variants: list[str], with_ratio: bool = True) -> list[str]:
-    """An entry for each of these variants, then the floor."""
+    """An entry for each of these variants, then the copy bound."""
     timed = ((name, interval(cells[name], "gpu_us")) for name in variants if name in cells)
     times = {name: found.median for name, found in timed if found}
     fastest = min(times, key=times.get) if len(times) > 1 else None
-    floors = [significant(floor_of(run, cells[name])) for name in times][:1] or ["–"]
-    return [entry(run, cells.get(name), name == fastest, with_ratio) for name in variants] + floors
+    bounds = [significant(copy_bound_of(run, cells[name])) for name in times][:1] or ["–"]
+    return [entry(run, cells.get(name), name == fastest, with_ratio) for name in variants] + bounds
 
 
 def by_point(run: Run, operator: str) -> dict[str, dict[str, Cell]]:
@@ -203,9 +211,8 @@ def engine_in(cells: dict[str, Cell]) -> str | None:
     return next((name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")), None)
 
 
-def summary() -> list[str]:
-    """The README's table: engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
-    rows = []
+def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
+    """(operator, run, variant -> cell) of the rows of the two tables below. Raises SpliceError."""
     for operator, name in SUMMARY.items():
         run = record(f"{GPU}/{name}")
         points = by_point(run, operator)
@@ -216,6 +223,30 @@ def summary() -> list[str]:
             cells = points.get(SUMMARY_POINT)
         if not cells:
             raise SpliceError(f"{run.path} has no cells of {operator} for the README's table")
+        yield operator, run, cells
+
+
+def headline() -> list[str]:
+    """The README's table: what a server launches, or PyTorch operators, and the faster fused kernel."""
+    rows = []
+    for operator, _, cells in summary_cells():
+        engine = engine_in(cells)
+        before = engine or ("engine" if "engine" in cells else next(iter(cells.values())).baseline)
+        label = ENGINES[engine] if engine else "unfused" if before == "engine" else "PyTorch"
+        times = {name: median_us(cells[name], "gpu_us") for name in (before, "triton_fused", "cuda_fused")}
+        fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
+        launches = [cells[name].metrics.launches for name in (before, fused)]
+        speed_up = f"{significant(times[before] / times[fused], 2)}×"
+        microseconds = [significant(times[name]) for name in (before, fused)]
+        row = [f"`{operator}`", f"{label} {microseconds[0]}", microseconds[1], speed_up, "{} → {}".format(*launches)]
+        rows.append(row)
+    return markdown_table(["", "before, µs", "fused, µs", "speed-up", "launches"], rows)
+
+
+def summary() -> list[str]:
+    """Engines' kernels and PyTorch operators beside the fused kernels, 128 requests each."""
+    rows = []
+    for operator, run, cells in summary_cells():
         shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
         engine = engine_in(cells)
         upstream, *others = row_of(run, cells, [engine or "engine", *shown], with_ratio=False)
@@ -223,7 +254,7 @@ def summary() -> list[str]:
     run = record(f"{GPU}/peers")
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
-    return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "floor"], rows), "", note]
+    return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"], rows), "", note]
 
 
 def overview(names: Sequence[str] = GLANCE) -> list[str]:
@@ -244,14 +275,14 @@ def overview(names: Sequence[str] = GLANCE) -> list[str]:
             for kind in ("PyTorch", "engine"):
                 others = [one[kind] / one["fused"] for one in found if kind in one]
                 shown.append(f"{significant(geometric_mean(others))}×" if others else "–")
-            over_floor = geometric_mean([one["fused"] / one["floor"] for one in found])
-            rows.append([*shown, f"{significant(over_floor)}×"])
-    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "engine / fused", "fused / floor"]
+            over_bound = geometric_mean([one["fused"] / one["copy bound"] for one in found])
+            rows.append([*shown, f"{significant(over_bound)}×"])
+    head = ["record", "operator", "points", "fused, µs", "PyTorch / fused", "engine / fused", "fused / copy bound"]
     return markdown_table(head, rows, 2)
 
 
 def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
-    """``fused``, ``PyTorch``, ``floor`` and, where it was timed, ``engine`` -> microseconds at one point.
+    """``fused``, ``PyTorch``, ``bound`` and, where it was timed, ``engine`` -> microseconds at one point.
     None without a time of a kernel of ours and of a PyTorch variant.
     """
     found: dict[str, float] = {}
@@ -260,7 +291,7 @@ def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | No
         kind = "fused" if cell.variant.startswith(("triton_", "cuda_")) else kind
         if (time := interval(cell, "gpu_us")) is not None:
             found[kind] = min(found.get(kind, math.inf), time.median)
-            found["floor"] = floor_of(run, cell)
+            found["copy bound"] = copy_bound_of(run, cell)
     return found if "fused" in found and "PyTorch" in found else None
 
 
@@ -351,7 +382,7 @@ def engines() -> list[str]:
         f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`.",
         *map(as_text, limit_warnings(limited)),
     ]
-    head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "floor"]
+    head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
     return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]
 
 
@@ -564,7 +595,7 @@ def tables(run: Run) -> list[str]:
             reasons |= {ending(cell): None for cell in cells.values() if cell.status == "skipped"}
             if any(cell.status not in ("skipped", "unavailable") for cell in cells.values()):
                 rows.append([*map(as_text, labels[point]), *row_of(run, cells, named)])
-        head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["floor"]
+        head = [axis.replace("_", " ") for axis in axes] + [f"`{name}`" for name in named] + ["copy bound"]
         table = markdown_table(head, rows, len(axes))
         table += ["", f"Unless a row says otherwise: {as_text(shared)}."] if shared else []
         table += ["", f"Skipped: {as_text('; '.join(reasons))}."] if reasons else []
@@ -618,6 +649,7 @@ def respects() -> list[str]:
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "loop-environment": lambda: environment(LOOP_RECORDS),
+    "headline": headline,
     "summary": summary,
     "overview": overview,
     "loop-overview": loop_overview,
@@ -684,7 +716,7 @@ def documents() -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m tools.splice", description="Write measured figures into the documents.")
+    parser = argparse.ArgumentParser("python -m tools.splice", description="Write measured metrics into the documents.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a block is out of date")
     options = parser.parse_args(arguments)
     try:

@@ -22,7 +22,7 @@ class GpuRow:
 class AcrossGpus:
     """gpus: names, in the order of the records. cache: the state of all of them. rows: timed on one GPU at least."""
 
-    figure: str
+    metric: str
     cache: str
     gpus: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -39,7 +39,7 @@ class AcrossGpus:
         return first / row.us[gpu] if first is not None and gpu in row.us else None
 
 
-def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
+def across_gpus(runs: Sequence[Run], metric: str) -> AcrossGpus:
     """A cell of which one GPU has several records comes from the latest. Raises RecordError for records that must not
     stand in one table, and where there is nothing to show.
     """
@@ -56,14 +56,14 @@ def across_gpus(runs: Sequence[Run], figure: str) -> AcrossGpus:
     us: dict[str, dict[str, float]] = {}
     for run in sorted(runs, key=lambda run: run.header.started):
         for cell in run.in_order:
-            if (median := median_us(cell, figure)) is not None:
+            if (median := median_us(cell, metric)) is not None:
                 cells.setdefault(cell.key, cell)
                 us.setdefault(cell.key, {})[gpu_name(run)] = median
     if not cells:
-        raise RecordError(f"no cell of these records has {figure}; choose another one with --figure")
+        raise RecordError(f"no cell of these records has {metric}; choose another one with --metric")
     gpus = tuple(dict.fromkeys(gpu_name(run) for run in runs))
     rows = tuple(GpuRow(cell, us[key]) for key, cell in cells.items())
-    return AcrossGpus(figure, runs[0].cache, gpus, tuple(runs), rows)
+    return AcrossGpus(metric, runs[0].cache, gpus, tuple(runs), rows)
 
 
 def gpu_name(run: Run) -> str:

@@ -42,7 +42,7 @@ MIN_PROCESSES = 3
 #: The test must find a slow-down of ``Rule.detect`` with this probability, averaged over the gating cells that are not
 #: noisy.
 POWER = 0.95
-#: Device -> the figures that decide the exit code. Host times do not: on a shared machine they change while the code
+#: Device -> the metrics that decide the exit code. Host times do not: on a shared machine they change while the code
 #: does not.
 GATING = {"cuda": ("gpu_us",), "cpu": ("cpu_us",)}
 #: Assumed difference between two GPUs of one model, unless their calibration kernels differ by more.
@@ -58,28 +58,28 @@ class Rule:
     """What counts as a change.
 
     threshold: relative change that matters.
-    floor_us:  change in microseconds that matters; a smaller one is named but does not fail.
+    min_change_us:  change in microseconds that matters; a smaller one is named but does not fail.
     detect:    slow-down that the comparison must be able to see; if it cannot, it does not pass.
     rate:      share of false alarms among the cells called slower; on unchanged code the chance of any.
-    figures:   the figures that decide the exit code; None: GATING of the device.
+    metrics:   the metrics that decide the exit code; None: GATING of the device.
     only:      globs of the cells to compare; "!" in front excludes.
     any_config: whether runs of different configurations are compared in the cells that they share.
     """
 
     threshold: float = 0.02
-    floor_us: float = 0.02
+    min_change_us: float = 0.02
     detect: float = 0.05
     rate: float = 0.01
-    figures: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = None
     only: tuple[str, ...] = ()
     any_config: bool = False
 
 
 #: For --preset. strict: every change that can be told; pr: the default; nightly: what a service would notice.
 PRESETS = {
-    "strict": Rule(threshold=0.01, floor_us=0.0, detect=0.03),
+    "strict": Rule(threshold=0.01, min_change_us=0.0, detect=0.03),
     "pr": Rule(),
-    "nightly": Rule(threshold=0.03, floor_us=0.1),
+    "nightly": Rule(threshold=0.03, min_change_us=0.1),
 }
 
 
@@ -94,7 +94,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Transition:
-    """A cell that cannot be compared, with its state on both sides in words. timed: base holds a gating figure.
+    """A cell that cannot be compared, with its state on both sides in words. timed: base holds a gating metric.
     finding: what is wrong with it in head.
     """
 
@@ -107,23 +107,23 @@ class Transition:
 
 @dataclass(frozen=True, kw_only=True)
 class CellComparison:
-    """One figure of one cell.
+    """One metric of one cell.
 
     axes:         of the point, all of them.
     base_medians, head_medians: one median per process; of a paired comparison, per process or per round.
     base_us, head_us: their geometric means. ratio: head_us / base_us. change_us: head_us - base_us.
-    The bounds of both hold for all cells of the figure together (moderated.judge); NaN where there is no evidence.
+    The bounds of both hold for all cells of the metric together (moderated.judge); NaN where there is no evidence.
     sd:           standard deviation of a median between processes, relative, moderated by cells of similar time.
     power:        chance that a slow-down of Comparison.detect would have been called slower.
     noisy:        whether processes differ more here than in other cells of similar time. Such a cell can fail, but is
                   left out of Comparison.power.
-    below_floor:  whether the change is smaller than Rule.floor_us.
+    below_min_change:  whether the change is smaller than Rule.min_change_us.
     """
 
     operator: str
     variant: str
     point: str
-    figure: str
+    metric: str
     base_us: float
     head_us: float
     ratio: Interval
@@ -135,7 +135,7 @@ class CellComparison:
     sd: float = math.nan
     power: float = 0.0
     noisy: bool = False
-    below_floor: bool = False
+    below_min_change: bool = False
 
     @property
     def variant_id(self) -> str:
@@ -152,19 +152,19 @@ class CellComparison:
 
     @property
     def fails(self) -> bool:
-        return self.verdict == "slower" and not self.below_floor
+        return self.verdict == "slower" and not self.below_min_change
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """One figure over the cells of a variant: geometric mean of the ratios with its interval, least and greatest.
+    """One metric over the cells of a variant: geometric mean of the ratios with its interval, least and greatest.
 
     The interval comes from the geometric means of the processes, so that what all cells of a process share counts.
     """
 
     operator: str
     variant: str
-    figure: str
+    metric: str
     cells: int
     ratio: Interval
     least: float
@@ -187,8 +187,8 @@ class Machines:
 class Comparison:
     """The result of ``compare``.
 
-    gating:    the figures that decide ``exit_code``.
-    cells:     every figure that both sides have of a cell.
+    gating:    the metrics that decide ``exit_code``.
+    cells:     every metric that both sides have of a cell.
     broken:    cells that passed in base and are a mismatch or failed in head; fixed: the reverse.
     lost:      cells of both sides that base timed, without a comparable time in head.
     base_only, head_only: cells of one side.
@@ -224,7 +224,7 @@ class Comparison:
 
     @property
     def gating_cells(self) -> list[CellComparison]:
-        return [cell for cell in self.cells if cell.figure in self.gating]
+        return [cell for cell in self.cells if cell.metric in self.gating]
 
     @property
     def failing(self) -> list[CellComparison]:
@@ -299,23 +299,23 @@ class Comparison:
         cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
         return [*found, *limit_warnings(cells)]
 
-    def counts(self, *figures: str) -> Counter[Verdict]:
-        return Counter(cell.verdict for cell in self.cells if cell.figure in figures)
+    def counts(self, *metrics: str) -> Counter[Verdict]:
+        return Counter(cell.verdict for cell in self.cells if cell.metric in metrics)
 
 
 def compare(base: Sequence[Run], head: Sequence[Run], rule: Rule = Rule()) -> Comparison:
-    """Join the cells of two sides by key, and judge every figure that both have.
+    """Join the cells of two sides by key, and judge every metric that both have.
 
     base, head: the records of a side, one for each process. Where a record holds a key twice, the last line counts.
 
     Raises CompareError: CPU against GPU; different models of GPU, configurations, seeds or cache states; a side of
     several revisions; a record that stands twice on a side, or is incomplete; no cell that both sides time, unless
-    cells broke; an unknown figure; a bad threshold, floor or detect.
+    cells broke; an unknown metric; a bad threshold, min_change or detect.
     """
     base, head = (tuple(chosen(run, rule.only) for run in runs) for runs in (base, head))
     check_rule(rule)
     _check_runs(base, head, rule)
-    gating = rule.figures or GATING[base[0].header.environment.device]
+    gating = rule.metrics or GATING[base[0].header.environment.device]
     result = Comparison(base, head, rule, gating, _changed(base[0], head[0]), _machines(base, head))
     rows = _join(result)
     _judge_all(result, rows)
@@ -343,7 +343,7 @@ def compare_variants(
     runs = tuple(chosen(run, rule.only) for run in runs)
     check_rule(rule)
     _check_runs(runs, runs, rule, paired=True)
-    gating = rule.figures or GATING[runs[0].header.environment.device]
+    gating = rule.metrics or GATING[runs[0].header.environment.device]
     unit = "process" if len(runs) > 1 else "round"
     names = dict.fromkeys(cell.variant for run in runs for cell in run.cells)
     for name in (head, base):
@@ -362,9 +362,9 @@ def compare_variants(
 
 
 def check_rule(rule: Rule) -> None:
-    """Raises CompareError for an unknown figure, and for a threshold, floor or detect that cannot be."""
-    if unknown := [figure for figure in rule.figures or () if figure not in stats.FIGURES]:
-        raise CompareError(f"no figure named {unknown[0]}{did_you_mean(unknown[0], stats.FIGURES)}")
+    """Raises CompareError for an unknown metric, and for a threshold, min_change or detect that cannot be."""
+    if unknown := [metric for metric in rule.metrics or () if metric not in stats.METRICS]:
+        raise CompareError(f"no metric named {unknown[0]}{did_you_mean(unknown[0], stats.METRICS)}")
     if not 0 < rule.threshold < 1:
         raise CompareError(f"threshold {rule.threshold:g} must lie between 0 and 1 (2 % is 0.02)")
     if not rule.threshold < rule.detect < 10:
@@ -372,8 +372,8 @@ def check_rule(rule: Rule) -> None:
             f"detect {rule.detect:g} must be above the threshold {rule.threshold:g} (5 % is 0.05): "
             "what is not slower than the threshold cannot be detected"
         )
-    if not 0 <= rule.floor_us < math.inf:
-        raise CompareError(f"floor {rule.floor_us:g} must not be negative")
+    if not 0 <= rule.min_change_us < math.inf:
+        raise CompareError(f"min-change-us {rule.min_change_us:g} must not be negative")
 
 
 #: Respect -> why two records that differ in it are not compared. first, other: their paths; ours, theirs: its values.
@@ -475,10 +475,10 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A figure of a cell with its evidence. paired: head and base medians belong together one by one."""
+    """A metric of a cell with its evidence. paired: head and base medians belong together one by one."""
 
     cell: Cell
-    figure: str
+    metric: str
     base: tuple[float, ...]
     head: tuple[float, ...]
     paired: bool = False
@@ -494,13 +494,13 @@ def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
 
 
 def _join(result: Comparison) -> list[_Row]:
-    """Fill the lists of transitions; the figures that can be judged."""
+    """Fill the lists of transitions; the metrics that can be judged."""
     base_cells, head_cells = (_by_key(runs) for runs in (result.base, result.head))
     rows = []
     for key in base_cells | head_cells:
         base, head = base_cells.get(key, []), head_cells.get(key, [])
         base_times, head_times = _times(base), _times(head)
-        wanted = [figure for figure in result.gating if figure in base_times]
+        wanted = [metric for metric in result.gating if metric in base_times]
         finding = next((cell.finding for cell in head if cell.finding is not None), None)
         transition = Transition(key, _state(base), _state(head), timed=bool(wanted), finding=finding)
         was_bad, is_bad = (any(cell.status.is_bad for cell in cells) for cells in (base, head))
@@ -513,18 +513,18 @@ def _join(result: Comparison) -> list[_Row]:
         else:
             if was_bad and all(cell.status == Status.PASSED for cell in head):
                 result.fixed.append(transition)
-            if gone := [figure for figure in wanted if figure not in head_times]:
+            if gone := [metric for metric in wanted if metric not in head_times]:
                 result.lost.append(replace(transition, head=f"{transition.head}; no {', '.join(gone)}"))
             rows += [
-                _Row(cell=base[0], figure=figure, base=tuple(base_times[figure]), head=tuple(head_times[figure]))
-                for figure in base_times
-                if figure in head_times
+                _Row(cell=base[0], metric=metric, base=tuple(base_times[metric]), head=tuple(head_times[metric]))
+                for metric in base_times
+                if metric in head_times
             ]
     return rows
 
 
 def _pairs(result: Comparison) -> list[_Row]:
-    """The figures of both variants of ``result.pair``, paired by round."""
+    """The metrics of both variants of ``result.pair``, paired by round."""
     found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
     for run in result.base:
         variants = [
@@ -536,8 +536,8 @@ def _pairs(result: Comparison) -> list[_Row]:
                 found.setdefault(point, []).append((variants[0][point], cell))
     rows = []
     for cells in found.values():
-        for figure in stats.FIGURES:
-            by_process = [rounds for pair in cells if (rounds := _rounds(*pair, figure)) is not None]
+        for metric in stats.METRICS:
+            by_process = [rounds for pair in cells if (rounds := _rounds(*pair, metric)) is not None]
             if not by_process:
                 continue
             if result.unit == "process":
@@ -546,25 +546,25 @@ def _pairs(result: Comparison) -> list[_Row]:
                 head = [b * float(np.median(h / a)) for b, (a, h) in zip(base, by_process, strict=True)]
             else:
                 base, head = (list(map(float, side)) for side in by_process[0])
-            rows.append(_Row(cell=cells[0][1], figure=figure, base=tuple(base), head=tuple(head), paired=True))
+            rows.append(_Row(cell=cells[0][1], metric=metric, base=tuple(base), head=tuple(head), paired=True))
     return rows
 
 
-def _rounds(base: Cell, head: Cell, figure: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _rounds(base: Cell, head: Cell, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """The samples of the rounds that both took; None where there are none, or one is not plausible."""
-    sides = [np.array(stats.timed_samples(cell, figure)) for cell in (base, head)]
+    sides = [np.array(stats.timed_samples(cell, metric)) for cell in (base, head)]
     count = min(map(len, sides))
     base_us, head_us = sides[0][:count], sides[1][:count]
     return (base_us, head_us) if count and min(base_us.min(), head_us.min()) >= stats.MIN_PLAUSIBLE_US else None
 
 
 def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
-    """Figure -> plausible medians, one for each process that has the figure, in the order of stats.FIGURES."""
+    """Metric -> plausible medians, one for each process that has the metric, in the order of stats.METRICS."""
     found: dict[str, list[float]] = {}
-    for figure in stats.FIGURES:
-        medians = [median for cell in cells if (median := stats.median_us(cell, figure)) is not None]
+    for metric in stats.METRICS:
+        medians = [median for cell in cells if (median := stats.median_us(cell, metric)) is not None]
         if medians:
-            found[figure] = medians
+            found[metric] = medians
     return found
 
 
@@ -589,14 +589,14 @@ def _moved_axes(base: Cell, head: Cell) -> str:
 
 
 def _judge_all(result: Comparison, rows: Sequence[_Row]) -> None:
-    """Fill ``cells`` and ``summaries``; the cells of a figure are judged together."""
-    for figure in dict.fromkeys(row.figure for row in rows):
-        members = [row for row in rows if row.figure == figure]
+    """Fill ``cells`` and ``summaries``; the cells of a metric are judged together."""
+    for metric in dict.fromkeys(row.metric for row in rows):
+        members = [row for row in rows if row.metric == metric]
         judged = _judged(result, [_evidence(row.base, row.head, row.paired) for row in members])
         result.cells.extend(_compared(result, *each) for each in zip(members, judged, strict=True))
         result.summaries.extend(_summaries(result, members))
     order = {row.cell.key: i for i, row in enumerate(rows)}
-    result.cells.sort(key=lambda cell: (order[cell.key], stats.FIGURES.index(cell.figure)))
+    result.cells.sort(key=lambda cell: (order[cell.key], stats.METRICS.index(cell.metric)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -687,7 +687,7 @@ def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
         operator=row.cell.operator,
         variant=row.cell.variant,
         point=row.cell.point,
-        figure=row.figure,
+        metric=row.metric,
         base_us=base_us,
         head_us=base_us * ratio.median,
         ratio=ratio,
@@ -699,12 +699,12 @@ def _compared(result: Comparison, row: _Row, judged: _Judged) -> CellComparison:
         sd=judged.sd,
         power=judged.power,
         noisy=judged.noisy,
-        below_floor=abs(change_us.median) < result.rule.floor_us,
+        below_min_change=abs(change_us.median) < result.rule.min_change_us,
     )
 
 
 def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
-    """A summary of each variant, for one figure. A process counts with its mean over the cells that all timed."""
+    """A summary of each variant, for one metric. A process counts with its mean over the cells that all timed."""
     groups: dict[tuple[str, str], list[_Row]] = {}
     for row in rows:
         groups.setdefault((row.cell.operator, row.cell.variant), []).append(row)
@@ -716,10 +716,10 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
             count = (min if members[0].paired else max)(map(len, medians))
             sides.append(np.exp(np.mean([np.log(one[:count]) for one in medians if len(one) >= count], axis=0)))
         evidence.append(_evidence(*sides, members[0].paired))
-    cells = {(cell.key, cell.figure): cell for cell in result.cells}
+    cells = {(cell.key, cell.metric): cell for cell in result.cells}
     found = []
     for ((operator, variant), members), judged in zip(groups.items(), _judged(result, evidence), strict=True):
-        of_group = [cells[row.cell.key, row.figure] for row in members]
+        of_group = [cells[row.cell.key, row.metric] for row in members]
         ratios = [cell.ratio.median for cell in of_group]
         mean = float(np.exp(np.mean(np.log(ratios))))
         bounds = (mean / judged.ratio.median * bound for bound in (judged.ratio.low, judged.ratio.high))
@@ -727,7 +727,7 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
             Summary(
                 operator=operator,
                 variant=variant,
-                figure=rows[0].figure,
+                metric=rows[0].metric,
                 cells=len(members),
                 ratio=Interval(mean, *bounds),
                 least=min(ratios),

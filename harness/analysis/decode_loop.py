@@ -23,8 +23,8 @@ from harness.analysis.stats import CONFIDENCE, Interval
 from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Run, Status
 
-Figure = Literal["itl_us", "host_itl_us", "tpot_us"]
-#: The percentiles of a figure, by their name.
+Metric = Literal["itl_us", "host_itl_us", "tpot_us"]
+#: The percentiles of a metric, by their name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 RESAMPLES = 2000
 #: A request that was there for less than this share of a block counts for the mean of its TPOT, not for percentiles.
@@ -33,7 +33,7 @@ LEAST_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Pool:
-    """Samples of a figure with the block each comes from. weights: by which the mean counts them."""
+    """Samples of a metric with the block each comes from. weights: by which the mean counts them."""
 
     values: np.ndarray
     weights: np.ndarray
@@ -56,10 +56,10 @@ class Pool:
         return self.mean(counts) if name == "mean" else self.percentile(counts, PERCENTILES[name])
 
 
-def pool(blocks: Sequence[LoopBlock], figure: Figure) -> Pool:
+def pool(blocks: Sequence[LoopBlock], metric: Metric) -> Pool:
     """ITL: every interval once. TPOT: each request of a block by its time per token; the mean is time over tokens."""
-    if figure != "tpot_us":
-        values = np.concatenate([getattr(block, figure) for block in blocks])
+    if metric != "tpot_us":
+        values = np.concatenate([getattr(block, metric) for block in blocks])
         numbers = np.repeat(np.arange(len(blocks)), [len(block.itl_us) for block in blocks])
         return Pool(values, np.ones(len(values)), numbers, np.ones(len(values), dtype=bool))
     values, weights, numbers, ranked = [], [], [], []
@@ -81,9 +81,9 @@ def is_measured(loop: Loop) -> bool:
     return loop.status == Status.PASSED and bool(loop.blocks)
 
 
-def value(loop: Loop, figure: Figure, statistic: str = "mean") -> float:
+def value(loop: Loop, metric: Metric, statistic: str = "mean") -> float:
     """Microseconds, over all blocks."""
-    found = pool(loop.blocks, figure)
+    found = pool(loop.blocks, metric)
     return float(found.statistic(statistic, np.ones((1, len(loop.blocks))))[0])
 
 
@@ -95,7 +95,7 @@ class Delta:
     percent: Interval
 
 
-def delta(reference: Loop, loop: Loop, figure: Figure, statistic: str = "mean") -> Delta | None:
+def delta(reference: Loop, loop: Loop, metric: Metric, statistic: str = "mean") -> Delta | None:
     """Over the blocks that both have; None for fewer than two. Raises ValueError for stacks of different loops."""
     if reference.point != loop.point:
         raise ValueError(f"{loop.key} and {reference.key} are not of the same loop")
@@ -103,8 +103,8 @@ def delta(reference: Loop, loop: Loop, figure: Figure, statistic: str = "mean") 
     shared = sorted(ours.keys() & theirs.keys())
     if len(shared) < 2:
         return None
-    before = pool([theirs[number] for number in shared], figure)
-    after = pool([ours[number] for number in shared], figure)
+    before = pool([theirs[number] for number in shared], metric)
+    after = pool([ours[number] for number in shared], metric)
     counts = _resampled(len(shared))
     old, new = before.statistic(statistic, counts), after.statistic(statistic, counts)
     blocks = len(shared)
@@ -156,19 +156,19 @@ def late_share(loop: Loop) -> float:
     return sum(block.late for block in loop.blocks) / sum(len(block.itl_us) for block in loop.blocks)
 
 
-def alone(loop: Loop, figure: str) -> float | None:
+def alone(loop: Loop, metric: str) -> float | None:
     """Median of a time of all operators of a step one after another, outside of the loop; None without samples."""
-    samples = stats.samples(loop.alone, figure) if loop.alone is not None else []
+    samples = stats.samples(loop.alone, metric) if loop.alone is not None else []
     return float(np.median(samples)) if samples else None
 
 
-def cost_figure(loop: Loop) -> str:
+def cost_metric(loop: Loop) -> str:
     """Which time of the operators delays a step of this loop, as in harness/analysis/itl_tpot.py: ``eager_us``, here
     from ``waited_us``, where the host waits for every step, QUEUED where it runs ahead, ``gpu_us`` in a graph.
     """
     if loop.axes.get("graph") == "full":
         return "gpu_us"
-    return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_figure
+    return ServingModel(model_step_us=1, acceptance=0, scheduling=loop.axes["scheduling"]).cost_metric
 
 
 def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
@@ -177,12 +177,12 @@ def modelled_itl_us(reference: Loop, loop: Loop) -> float | None:
     The eager time is that after a wait for the device, as in a loop; its mean, as its outliers are outliers of the ITL.
     None where the operators were not timed, as on a CPU.
     """
-    figure, costs = cost_figure(loop), []
+    metric, costs = cost_metric(loop), []
     for one in (reference, loop):
-        if figure == "eager_us":
+        if metric == "eager_us":
             time_us = float(np.mean(one.waited_us)) if one.waited_us else None
         else:
-            time_us = alone(one, figure)
+            time_us = alone(one, metric)
         if time_us is None:
             return None
         costs.append(time_us)

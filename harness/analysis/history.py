@@ -76,7 +76,7 @@ class Series:
     """
 
     cell: Cell
-    figure: str
+    metric: str
     median_us: tuple[float, ...]
     level_us: tuple[float, ...]
     changes: tuple[Change, ...]
@@ -89,14 +89,14 @@ class Series:
 
 @dataclass(frozen=True)
 class History:
-    """states: in the order of time. series: of every cell that two states timed. figure: which time it is.
+    """states: in the order of time. series: of every cell that two states timed. metric: which time it is.
 
     blind: why no change can be found, None where it can.
     """
 
     states: tuple[State, ...]
     series: list[Series] = field(default_factory=list)
-    figure: str = "gpu_us"
+    metric: str = "gpu_us"
     threshold: float = THRESHOLD
     blind: str | None = None
 
@@ -106,10 +106,10 @@ class History:
         return sorted((one for one in self.series if one.changes), key=lambda one: -one.largest)
 
 
-def history(runs: Sequence[Run], figure: str | None = None, threshold: float = THRESHOLD) -> History:
+def history(runs: Sequence[Run], metric: str | None = None, threshold: float = THRESHOLD) -> History:
     """The series of all cells over the commits of the runs, ordered by when a commit was first recorded.
 
-    figure: one of stats.FIGURES; by default gpu_us, and cpu_us of runs on a CPU.
+    metric: one of stats.METRICS; by default gpu_us, and cpu_us of runs on a CPU.
 
     Raises RecordError for runs that are no one history: of several GPU models or CPUs, cache states or seeds, or of one
     state only.
@@ -117,21 +117,21 @@ def history(runs: Sequence[Run], figure: str | None = None, threshold: float = T
     if not 0 < threshold < 1:
         raise RecordError(f"--threshold {threshold:g} is not between 0 and 1; 0.02 is 2 %")
     _check_one_history(runs)
-    figure = figure or ("gpu_us" if runs[0].header.environment.device == "cuda" else "cpu_us")
-    if figure not in stats.FIGURES:
-        raise RecordError(f"--figure {figure}: choose one of {', '.join(stats.FIGURES)}")
+    metric = metric or ("gpu_us" if runs[0].header.environment.device == "cuda" else "cpu_us")
+    if metric not in stats.METRICS:
+        raise RecordError(f"--metric {metric}: choose one of {', '.join(stats.METRICS)}")
     states = _states(runs)
     if len(states) < 2:
         raise RecordError(f"all records are of commit {states[0].commit}; a history needs two commits or more")
-    cells, medians = _medians(states, figure)
+    cells, medians = _medians(states, metric)
     if not cells:
-        raise RecordError(f"no cell has {figure} at two commits or more")
+        raise RecordError(f"no cell has {metric} at two commits or more")
     variance = _noise(medians)
     timed = [np.array([np.median(of_state) if of_state else np.nan for of_state in one]) for one in medians]
     weights = [np.array([len(of_state) for of_state in one], dtype=float) for one in medians]
     penalty = 2 * math.log(sum(int(np.isfinite(one).sum()) for one in timed))
     series = [
-        _series(cell, figure, *of_cell, penalty, threshold)
+        _series(cell, metric, *of_cell, penalty, threshold)
         for cell, *of_cell in zip(cells, timed, weights, variance, strict=True)
     ]
     blind = None
@@ -140,7 +140,7 @@ def history(runs: Sequence[Run], figure: str | None = None, threshold: float = T
             f"{counted(len(states), 'commit')} with one process each do not show the noise; record two processes of "
             f"each commit, or {MIN_FOR_DIFFERENCES} commits"
         )
-    return History(states, series, figure, threshold, blind)
+    return History(states, series, metric, threshold, blind)
 
 
 def _check_one_history(runs: Sequence[Run]) -> None:
@@ -175,7 +175,7 @@ def _what_differs(before: Sequence[Run], now: Sequence[Run]) -> tuple[str, ...]:
     return (*found, "another GPU") if gpus[0] != gpus[1] and None not in gpus[0] | gpus[1] else tuple(found)
 
 
-def _medians(states: Sequence[State], figure: str) -> tuple[list[Cell], list[list[list[float]]]]:
+def _medians(states: Sequence[State], metric: str) -> tuple[list[Cell], list[list[list[float]]]]:
     """Cells, and of each for every state the medians of its processes; cells that fewer than two states timed are left
     out.
     """
@@ -184,7 +184,7 @@ def _medians(states: Sequence[State], figure: str) -> tuple[list[Cell], list[lis
     for number, state in enumerate(states):
         for run in state.runs:
             for cell in run.in_order:
-                if (us := stats.median_us(cell, figure)) is not None:
+                if (us := stats.median_us(cell, metric)) is not None:
                     cells.setdefault(cell.key, cell)
                     medians.setdefault(cell.key, [[] for _ in states])[number].append(us)
     kept = [key for key, of_cell in medians.items() if sum(map(bool, of_cell)) > 1]
@@ -213,7 +213,7 @@ def _noise(medians: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
 
 
 def _series(
-    cell: Cell, figure: str, us: np.ndarray, weights: np.ndarray, variance: float, penalty: float, threshold: float
+    cell: Cell, metric: str, us: np.ndarray, weights: np.ndarray, variance: float, penalty: float, threshold: float
 ) -> Series:
     timed = np.flatnonzero(np.isfinite(us))
     logs, counts = np.log(us[timed]), weights[timed]
@@ -226,7 +226,7 @@ def _series(
         Change(int(timed[start]), math.exp(before), math.exp(after))
         for (_, before), (start, after) in itertools.pairwise(levels)
     ]
-    return Series(cell, figure, tuple(us.tolist()), tuple(level_us.tolist()), tuple(changes))
+    return Series(cell, metric, tuple(us.tolist()), tuple(level_us.tolist()), tuple(changes))
 
 
 def partition(values: np.ndarray, weights: np.ndarray, variance: float, penalty: float) -> list[int]:

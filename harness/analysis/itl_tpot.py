@@ -57,8 +57,8 @@ class ServingModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scheduling: Literal["sync", "async"] = "sync"
 
     @property
-    def cost_figure(self) -> str:
-        """The figure of a cell that delays a step."""
+    def cost_metric(self) -> str:
+        """The metric of a cell that delays a step."""
         return "eager_us" if self.scheduling == "sync" else stats.QUEUED
 
     def tokens_per_step(self, max_decode_len: int) -> float:
@@ -99,7 +99,7 @@ def decode_len(axes: Mapping[str, Any]) -> int:
 def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
     """Modelled change of ITL and TPOT when the variant of ``cell`` replaces that of ``baseline``.
 
-    None where either cell did not pass, was timed on a CPU or lacks the figure that delays a step, and for an operator
+    None where either cell did not pass, was timed on a CPU or lacks the metric that delays a step, and for an operator
     of the prefill, which delays no decode step. Intervals: percentile bootstrap over the samples of both cells,
     resampled independently. Raises ValueError where the cells are not of the same operator and point.
     """
@@ -107,7 +107,7 @@ def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
         raise ValueError(f"{cell.key} and {baseline.key} cannot be compared: not the same operator and point")
     if cell.phase == "prefill":
         return None
-    before, after = _medians(baseline, model.cost_figure, seed=0), _medians(cell, model.cost_figure, seed=1)
+    before, after = _medians(baseline, model.cost_metric, seed=0), _medians(cell, model.cost_metric, seed=1)
     if before is None or after is None:
         return None
     itl = model.calls_per_step * (after - before)
@@ -118,11 +118,11 @@ def delta(model: ServingModel, baseline: Cell, cell: Cell) -> Delta | None:
     )
 
 
-def _medians(cell: Cell, figure: str, seed: int) -> np.ndarray | None:
+def _medians(cell: Cell, metric: str, seed: int) -> np.ndarray | None:
     """The median of the samples, then the medians of bootstrap resamples; None where there is no GPU time."""
     if cell.status != Status.PASSED or cell.metrics is None or cell.metrics.cpu_us:
         return None
-    values = np.asarray(stats.samples(cell.metrics, figure), dtype=float)
+    values = np.asarray(stats.samples(cell.metrics, metric), dtype=float)
     if not len(values):
         return None
     drawn = np.random.default_rng(seed).choice(values, size=(stats.RESAMPLES, len(values)))
@@ -137,11 +137,11 @@ def _interval(values: np.ndarray) -> Interval:
 
 
 def described(model: ServingModel) -> str:
-    """The model in words, with the figure that delays a step."""
+    """The model in words, with the metric that delays a step."""
     calls = f"{model.calls_per_step} call{'s' if model.calls_per_step > 1 else ''} per step"
     return (
         f"model step {model.model_step_us / 1000:g} ms, acceptance {model.acceptance:g}, {calls}, "
-        f"{model.scheduling} scheduling ({model.cost_figure} counts)"
+        f"{model.scheduling} scheduling ({model.cost_metric} counts)"
     )
 
 

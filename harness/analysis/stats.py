@@ -1,4 +1,4 @@
-"""Figures derived from raw samples: medians, bootstrap intervals, graph slopes, the floor. Never imports torch."""
+"""Metrics derived from raw samples: medians, bootstrap intervals, graph slopes, the copy bound. Never imports torch."""
 
 from __future__ import annotations
 
@@ -79,21 +79,21 @@ def fit(graph_us: Mapping[int, Sequence[float]]) -> Fit:
     return Fit(slope, overhead, float(np.abs(times - overhead - slope * copies).max()))
 
 
-#: The figures of a cell, in the order of tables; cpu_us on a CPU only.
-GPU_FIGURES = ("gpu_us", "host_us", "eager_us")
-FIGURES = (*GPU_FIGURES, "cpu_us")
+#: The metrics of a cell, in the order of tables; cpu_us on a CPU only.
+GPU_METRICS = ("gpu_us", "host_us", "eager_us")
+METRICS = (*GPU_METRICS, "cpu_us")
 
 
 #: Device time of one more call in a stream in which all of them are queued: what it costs where the host runs ahead.
-#: Not a figure of the tables: it cross-checks gpu_us, and the model of ITL and TPOT needs it.
+#: Not a metric of the tables: it cross-checks gpu_us, and the model of ITL and TPOT needs it.
 QUEUED = "queued_us"
 
 
-def samples(metrics: Metrics, figure: str) -> list[float]:
-    """Samples of one of FIGURES, or QUEUED; empty where the cell has none."""
-    if figure == QUEUED:
+def samples(metrics: Metrics, metric: str) -> list[float]:
+    """Samples of one of METRICS, or QUEUED; empty where the cell has none."""
+    if metric == QUEUED:
         return slopes(metrics.stream_us)
-    return _gpu_us(metrics) if figure == "gpu_us" else list(getattr(metrics, figure))
+    return _gpu_us(metrics) if metric == "gpu_us" else list(getattr(metrics, metric))
 
 
 def _gpu_us(metrics: Metrics | KernelTimes) -> list[float]:
@@ -120,29 +120,29 @@ def is_plausible(us: float) -> bool:
     return us >= MIN_PLAUSIBLE_US
 
 
-def is_timed(cell: Cell, figure: str) -> bool:
-    """Whether the cell passed and has samples of ``figure``; a slope needs calls of two sizes."""
+def is_timed(cell: Cell, metric: str) -> bool:
+    """Whether the cell passed and has samples of ``metric``; a slope needs calls of two sizes."""
     if cell.status != Status.PASSED or cell.metrics is None:
         return False
-    if figure == QUEUED:
+    if metric == QUEUED:
         return len(cell.metrics.stream_us) > 1
-    return len(cell.metrics.graph_us) > 1 if figure == "gpu_us" else bool(getattr(cell.metrics, figure))
+    return len(cell.metrics.graph_us) > 1 if metric == "gpu_us" else bool(getattr(cell.metrics, metric))
 
 
-def timed_samples(cell: Cell, figure: str) -> list[float]:
-    """The samples of ``figure``; empty where the cell did not pass or has none."""
-    return samples(cell.metrics, figure) if is_timed(cell, figure) else []
+def timed_samples(cell: Cell, metric: str) -> list[float]:
+    """The samples of ``metric``; empty where the cell did not pass or has none."""
+    return samples(cell.metrics, metric) if is_timed(cell, metric) else []
 
 
-def interval(cell: Cell, figure: str) -> Interval | None:
-    """The median of ``figure`` with its interval; None where the cell did not pass or has no such samples."""
-    values = timed_samples(cell, figure)
+def interval(cell: Cell, metric: str) -> Interval | None:
+    """The median of ``metric`` with its interval; None where the cell did not pass or has no such samples."""
+    values = timed_samples(cell, metric)
     return median_interval(values) if values else None
 
 
-def median_us(cell: Cell, figure: str) -> float | None:
-    """The median of ``figure``; None where the cell has no such samples, or it is not plausible."""
-    values = timed_samples(cell, figure)
+def median_us(cell: Cell, metric: str) -> float | None:
+    """The median of ``metric``; None where the cell has no such samples, or it is not plausible."""
+    values = timed_samples(cell, metric)
     median = float(np.median(values)) if values else math.nan
     return median if is_plausible(median) else None
 
@@ -162,7 +162,7 @@ def block_copy_us(calibration: Calibration) -> float:
 
 
 @cache
-def floor_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] | None:
+def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] | None:
     """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many), both ascending; in
     the run's cache state. None for a record from before it was measured.
 
@@ -179,21 +179,21 @@ def floor_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] | Non
     return np.array(sizes, dtype=float), np.minimum.accumulate(np.array(best)[::-1])[::-1]
 
 
-def floor_us(calibration: Calibration, bytes_moved: int) -> float:
+def copy_bound_us(calibration: Calibration, bytes_moved: int) -> float:
     """What the fastest copy kernel of the same run takes for ``bytes_moved``, microseconds: linear between the sizes
     that were measured, at the bandwidth of the largest beyond it.
 
     In records from before that curve, the one-block copy plus the bytes over the bandwidth of a copy through memory; a
     call whose data is in L2 can be faster than that.
     """
-    curve = floor_curve(calibration)
+    curve = copy_bound_curve(calibration)
     if curve is None:
         return block_copy_us(calibration) + bytes_moved / copy_bandwidth(calibration)
     sizes, times = curve
     return float(np.interp(bytes_moved, sizes, times)) * max(1.0, bytes_moved / float(sizes[-1]))
 
 
-def floor_in_words(calibration: Calibration) -> str:
-    if floor_curve(calibration) is None:
+def copy_bound_in_words(calibration: Calibration) -> str:
+    if copy_bound_curve(calibration) is None:
         return "one-block copy of the run + bytes moved over its copy bandwidth (recorded before the curve of copies)"
     return "the run's fastest copy kernel that moves as many bytes, in its cache state"

@@ -255,7 +255,7 @@ def report_command(options: argparse.Namespace) -> int:
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "report")
-    found = across_gpus(runs, options.figure)
+    found = across_gpus(runs, options.metric)
     console, summary = make_console(), summary_table(found)
     print_tables(console, [summary])
     with _writing_to(options.out):
@@ -263,8 +263,8 @@ def report_command(options: argparse.Namespace) -> int:
         path = options.out / "report.md"
         path.write_text(markdown([summary, *operator_tables(found)]), encoding="utf-8")
         drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
-    figures = counted(len({one.stem for one in drawn}), "figure")
-    console.print(Text(f"\nevery cell: {path}; {figures} beside it", style="dim"))
+    plots = counted(len({one.stem for one in drawn}), "plot")
+    console.print(Text(f"\nevery cell: {path}; {plots} beside it", style="dim"))
     return OK
 
 
@@ -304,7 +304,7 @@ def history_command(options: argparse.Namespace) -> int:
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "history")
-    found = history(runs, options.figure, options.threshold)
+    found = history(runs, options.metric, options.threshold)
     with _writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         drawn = draw(found, options.out / "history")

@@ -15,12 +15,12 @@ from harness.report.comparison import Sort, comparison_console, comparison_html,
 
 def rule_of(options: argparse.Namespace) -> Rule:
     """The preset, with what the other flags say. Raises CompareError."""
-    given = {"threshold": options.threshold, "floor_us": options.floor_us, "detect": options.detect}
+    given = {"threshold": options.threshold, "min_change_us": options.min_change_us, "detect": options.detect}
     changed = {name: value for name, value in given.items() if value is not None}
     rule = replace(
         PRESETS[options.preset],
         **changed,
-        figures=tuple(options.figure) if options.figure else None,
+        metrics=tuple(options.metric) if options.metric else None,
         only=tuple(options.only),
     )
     check_rule(rule)

@@ -11,7 +11,7 @@ from rich.text import Text
 from harness.analysis import estimators
 from harness.analysis.cache_states import CHASE_LABELS, SERVING, chase_medians
 from harness.analysis.estimators import ESTIMATORS, RESIDUAL, Estimator, Residual
-from harness.analysis.stats import copy_bandwidth, fit, floor_curve
+from harness.analysis.stats import copy_bandwidth, copy_bound_curve, fit
 from harness.config.load import Measure
 from harness.profiling import tools
 from harness.records.file import Writer, read_run
@@ -133,9 +133,9 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
 
 
 def _copy_rows(calibration: Calibration) -> list[tuple[str, str]]:
-    """Every third size of the floor's curve."""
-    curve = floor_curve(calibration)
+    """Every third size of the copy bound's curve."""
+    curve = copy_bound_curve(calibration)
     if curve is None:
         return []
     read = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in list(zip(*curve, strict=True))[::3]]
-    return [("floor: fastest copy of so many bytes, µs", ", ".join(read))]
+    return [("copy bound: fastest copy of so many bytes, µs", ", ".join(read))]

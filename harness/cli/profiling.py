@@ -48,7 +48,7 @@ CALLS, CALLS_NCU = 10, 1
 PARTIAL = "incomplete"
 #: What the profiler and the profiled process print.
 LOG = "profiler.log"
-#: The figure, without its suffix.
+#: The metric, without its suffix.
 TIMELINE = "timeline"
 #: Tool -> the file that is attributed.
 REPORTS = {"nsys": "report.sqlite", "ncu": "report.csv", "torch": "trace.json.gz"}

@@ -1,4 +1,4 @@
-"""The recording of a planned run: every cell is written at once, then tables are shown and figures drawn."""
+"""The recording of a planned run: every cell is written at once, then tables are shown and plots drawn."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def report(console: Console, run: Run, folder: Path, no_plots: bool, wall_time: 
 
         references = _references(run)
         drawn = draw_all([run, *references], folder)
-    figures = counted(len({path.stem for path in drawn}), "figure")
-    text = f"record, table and {figures}: {folder}"
+    plots = counted(len({path.stem for path in drawn}), "plot")
+    text = f"record, table and {plots}: {folder}"
     if drawn and references:
         text += f", which also show {', '.join(f'{r.path} ({r.header.environment.gpu})' for r in references)}"
     console.print(Text(text))

@@ -213,7 +213,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     chase_cycles:    pointer chase -> clock cycles per hop: "l2" and "memory", and those of the run's cache state
                      (harness/analysis/cache_states.py).
     copies:          bytes read and written -> launch shape -> a copy kernel of so many bytes; the fastest shapes make
-                     the floor's curve.
+                     the copy bound's curve.
     sm_clock_mhz:    the SM clock under load, with which the clock at each sample is compared; 0 where NVML refuses.
     """
 

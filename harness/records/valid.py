@@ -61,7 +61,7 @@ def _check_value(name: str, value: Any, depth: int = 0) -> None:
 
 def _check_calibration(calibration: Calibration) -> None:
     if "block_copy" not in calibration.own:
-        raise ValueError("calibration.own lacks the kernel block_copy, which the floor needs")
+        raise ValueError("calibration.own lacks the kernel block_copy, which the copy bound needs")
     if min(calibration.copy_us) <= 0:
         raise ValueError("calibration.copy_us holds a time that is not positive")
     copies = [(f"copies.{size}", shapes) for size, shapes in calibration.copies.items()]

@@ -8,7 +8,7 @@ from harness.report.table import Entry, Table, variant_table
 from harness.report.tables import NBSP, NOTHING, point_columns
 from harness.wording import significant
 
-FIGURE_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
+METRIC_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
 
 
 def summary_table(found: AcrossGpus) -> Table:
@@ -48,7 +48,7 @@ def _by_point(rows: list[GpuRow]) -> list[GpuRow]:
 def _what(found: AcrossGpus) -> str:
     cache = "" if found.cache == "hot" else f", {found.cache} cache"
     beside = f" (times faster than {found.gpus[0]})" if len(found.gpus) > 1 else ""
-    return f"{FIGURE_NAMES[found.figure]}{cache}{beside}"
+    return f"{METRIC_NAMES[found.metric]}{cache}{beside}"
 
 
 def _entries(found: AcrossGpus, us: dict[str, float]) -> tuple[Entry, ...]:

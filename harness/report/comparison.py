@@ -31,7 +31,7 @@ from harness.analysis.compare import (
     Transition,
     identity,
 )
-from harness.analysis.stats import FIGURES, Interval
+from harness.analysis.stats import METRICS, Interval
 from harness.records.schema import Run, axis_texts, label_parts
 from harness.report.console import PrintableConsole, print_tables, print_text
 from harness.report.escape import as_code, as_text
@@ -73,7 +73,7 @@ Sort = Literal["change", "name", "time"]
 def label(cell: CellComparison, comparison: Comparison) -> str:
     """The verdict in words: ``slower``, ``faster (below 0.1 µs)``."""
     changed = cell.verdict in ("slower", "faster")
-    return f"{cell.verdict} (below {_floor(comparison)})" if changed and cell.below_floor else cell.verdict
+    return f"{cell.verdict} (below {_min_change(comparison)})" if changed and cell.below_min_change else cell.verdict
 
 
 def outcome(comparison: Comparison) -> str:
@@ -94,8 +94,8 @@ def headline(comparison: Comparison, strong: str = "") -> str:
     counts = comparison.counts(*comparison.gating)
     parts = [f"{strong}{len(comparison.broken)} broken{strong}"] if comparison.broken else []
     for verdict in VERDICTS:
-        below = sum(cell.verdict == verdict and cell.below_floor for cell in cells) if verdict == "slower" else 0
-        text = f"{counts[verdict]} {verdict}" + (f" ({below} of them below {_floor(comparison)})" if below else "")
+        below = sum(cell.verdict == verdict and cell.below_min_change for cell in cells) if verdict == "slower" else 0
+        text = f"{counts[verdict]} {verdict}" + (f" ({below} of them below {_min_change(comparison)})" if below else "")
         parts.append(f"{strong}{text}{strong}" if verdict == "slower" and counts[verdict] > below else text)
     if comparison.untimed:
         parts.append(f"{len(comparison.untimed)} no longer timed")
@@ -125,8 +125,8 @@ def processes(comparison: Comparison) -> str:
     return f"{len(comparison.base)} + {len(comparison.head)} processes"
 
 
-def _floor(comparison: Comparison) -> str:
-    return f"{comparison.rule.floor_us:g} µs"
+def _min_change(comparison: Comparison) -> str:
+    return f"{comparison.rule.min_change_us:g} µs"
 
 
 def explanation(comparison: Comparison) -> str:
@@ -135,7 +135,7 @@ def explanation(comparison: Comparison) -> str:
     unit = "round" if comparison.unit == "round" else "process"
     return (
         f"slower: the interval lies above 0 and the change exceeds {threshold}; faster: the reverse; same: the "
-        f"interval lies within ±{threshold}; unsure: anything else. A change below {_floor(comparison)} does not "
+        f"interval lies within ±{threshold}; unsure: anything else. A change below {_min_change(comparison)} does not "
         f"fail. Each {unit} is one observation; spreads are moderated by cells of similar time. The intervals hold for "
         f"all cells together: on unchanged code at most {rate} of comparisons call any cell slower. "
         f"Exit code {comparison.exit_code}."
@@ -143,7 +143,7 @@ def explanation(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Why the comparison could not tell, the machines, cells that it is blind for, and the figures that do not gate."""
+    """Why the comparison could not tell, the machines, cells that it is blind for, and the metrics that do not gate."""
     found = list(comparison.unclear)
     if comparison.pair is None:
         both = {identity(run) for run in comparison.base} & {identity(run) for run in comparison.head}
@@ -160,11 +160,11 @@ def notes(comparison: Comparison) -> list[str]:
             f"Processes differ more in {counted(len(blind), 'cell')} than in others of their time, and a slow-down of "
             f"{comparison.detect * 100:.3g} % may be missed there; the probability leaves them out: {named}{more}."
         )
-    for figure in FIGURES:
-        counts = comparison.counts(figure)
-        if counts and figure not in comparison.gating:
+    for metric in METRICS:
+        counts = comparison.counts(metric)
+        if counts and metric not in comparison.gating:
             words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-            found.append(f"{figure}, which does not affect the exit code: {words}.")
+            found.append(f"{metric}, which does not affect the exit code: {words}.")
     return found
 
 
@@ -177,13 +177,13 @@ def command(comparison: Comparison) -> str:
     default = PRESETS["pr"]
     for flag, value, usual in (
         ("--threshold", rule.threshold, default.threshold),
-        ("--floor-us", rule.floor_us, default.floor_us),
+        ("--min-change-us", rule.min_change_us, default.min_change_us),
         ("--detect", rule.detect, default.detect),
     ):
         if value != usual:
             parts += [flag, f"{value:g}"]
     if comparison.gating != GATING[comparison.base[0].header.environment.device]:
-        parts += [word for figure in comparison.gating for word in ("--figure", figure)]
+        parts += [word for metric in comparison.gating for word in ("--metric", metric)]
     parts += [word for glob in rule.only for word in ("--only", glob)]
     parts += ["--any-config"] if rule.any_config else []
     return shlex.join(parts)
@@ -220,8 +220,8 @@ def changed(cells: Iterable[CellComparison], sort: Sort = "change") -> list[Cell
 
 
 def ordered_summaries(comparison: Comparison) -> list[Summary]:
-    """Of the gating figures: slower, faster, then the others, each the largest change first."""
-    gating = [one for one in comparison.summaries if one.figure in comparison.gating]
+    """Of the gating metrics: slower, faster, then the others, each the largest change first."""
+    gating = [one for one in comparison.summaries if one.metric in comparison.gating]
     return sorted(gating, key=lambda one: (URGENCY.index(one.verdict), -_size(one.ratio.median)))
 
 
@@ -280,9 +280,9 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
 
     joined: for a terminal; operator, variant and point share a column, and changes in µs are left out.
     """
-    where, several = points(comparison), len({cell.figure for cell in cells}) > 1
+    where, several = points(comparison), len({cell.metric for cell in cells}) > 1
     names = ["cell"] if joined else ["operator", "variant", "point"]
-    names += ["figure"] if several else []
+    names += ["metric"] if several else []
     columns = [*map(Column, names), *(number_column(f"{side}, µs") for side in side_names(comparison))]
     columns += [number_column("change, % [interval]")]
     columns += [Column("verdict")] if joined else [number_column("change, µs"), Column("verdict")]
@@ -290,7 +290,7 @@ def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellCompariso
     for cell in cells:
         parts = [cell.operator, cell.variant, where[cell.key]]
         texts = [f"{cell.variant_id} {where[cell.key]}"] if joined else parts
-        texts += [cell.figure] if several else []
+        texts += [cell.metric] if several else []
         texts += [*cell.texts, change_text(cell.ratio), *([] if joined else [f"{cell.change_us.median:+.3f}"])]
         rows.append((*map(Entry, texts), Entry(label(cell, comparison), style=cell.verdict)))
     title = f"{kind.capitalize()} ({len(rows)})"
@@ -385,10 +385,10 @@ def _blocks(comparison: Comparison, picture: str | None, sort: Sort) -> list[str
     compared: list[str | Table] = [sides_table(comparison)]
     for table in (differences_table(comparison), axes_table(comparison)):
         compared += [f"{table.title}:", table] if table.rows else []
-    others = [cell for cell in comparison.cells if cell.figure not in comparison.gating]
+    others = [cell for cell in comparison.cells if cell.metric not in comparison.gating]
     everything = cells_table(comparison, "all", [*ordered(comparison.gating_cells, sort), *others])
     blocks += _details("What was compared", *compared)
-    blocks += _details(f"All cells and figures ({len(everything.rows)})", everything)
+    blocks += _details(f"All cells and metrics ({len(everything.rows)})", everything)
     blocks += [explanation(comparison), as_code(command(comparison))]
     return [block for block in blocks if block and (isinstance(block, str) or block.rows or block.kind == "all")]
 
@@ -483,7 +483,7 @@ def comparison_json(comparison: Comparison) -> str:
         "warnings": comparison.warnings,
         "summaries": [asdict(one) | {"counts": dict(one.counts)} for one in comparison.summaries],
         "cells": [
-            asdict(cell) | {"key": cell.key, "gating": cell.figure in comparison.gating, "fails": cell.fails}
+            asdict(cell) | {"key": cell.key, "gating": cell.metric in comparison.gating, "fails": cell.fails}
             for cell in comparison.cells
         ],
         **{name: [_transition(one) for one in getattr(comparison, name)] for name in TRANSITIONS},

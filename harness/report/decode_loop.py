@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis import decode_loop as analysis
-from harness.analysis.decode_loop import Delta, Figure, by_point, is_measured, reference_of
+from harness.analysis.decode_loop import Delta, Metric, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
 from harness.analysis.warnings import LIMITED, loop_limit_warnings
 from harness.records.decode_loop import Loop
@@ -24,8 +24,8 @@ from harness.wording import counted, significant
 
 #: The kind of the tables of percentiles, which are too long for a terminal.
 PERCENTILES = "percentiles"
-#: Figures with a table of means and one of percentiles.
-FIGURES: dict[Figure, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
+#: Metrics with a table of means and one of percentiles.
+METRICS: dict[Metric, str] = {"itl_us": "ITL", "tpot_us": "TPOT"}
 
 
 def loop_tables(run: Run) -> list[Table]:
@@ -47,11 +47,11 @@ def loop_tables(run: Run) -> list[Table]:
                 lambda ref, one, which=which: _change(ref, one, which),
                 [sampled],
             )
-            for which, name in FIGURES.items()
+            for which, name in METRICS.items()
         ),
         *(
             table.by_percentile(f"{where}{name} percentiles of {reference} in ms, change with the others in µs", which)
-            for which, name in FIGURES.items()
+            for which, name in METRICS.items()
         ),
         table.of(
             "host",
@@ -125,12 +125,12 @@ class _Tables:
         notes = (*self._notes, *notes, *self._limits, *footnotes.notes())
         return variant_table(title, axes, self._stacks, rows.items(), notes, kind)
 
-    def by_percentile(self, title: str, figure: Figure) -> Table:
+    def by_percentile(self, title: str, metric: Metric) -> Table:
         """A row for each percentile of each loop."""
         footnotes, rows = Footnotes(), []
         for loops in self._points.values():
             for name in analysis.PERCENTILES:
-                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, figure, name), footnotes)
+                entries = self._entries(loops, lambda ref, one, name=name: _change(ref, one, metric, name), footnotes)
                 rows.append(((*self._axes(loops, self._varying), name), entries))
         notes = (*self._notes, *self._limits, *footnotes.notes())
         return variant_table(title, (*self._varying, "percentile"), self._stacks, rows, notes, PERCENTILES)
@@ -154,12 +154,12 @@ class _Tables:
         return tuple(entries)
 
 
-def _change(reference: Loop | None, loop: Loop, figure: Figure, statistic: str = "mean") -> Entry:
+def _change(reference: Loop | None, loop: Loop, metric: Metric, statistic: str = "mean") -> Entry:
     """The reference's value, or the change to it; the value as well where there is nothing to compare it with."""
     other = reference is not None and loop.stack != reference.stack
-    found = analysis.delta(reference, loop, figure, statistic) if other else None
+    found = analysis.delta(reference, loop, metric, statistic) if other else None
     if found is None:
-        return Entry(_ms(loop, figure, statistic))
+        return Entry(_ms(loop, metric, statistic))
     return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}")
 
 
@@ -187,8 +187,8 @@ def _against_model(reference: Loop | None, loop: Loop) -> Entry:
     return Entry(signed(measured.us.median), f"{signed(modelled)} {signed(missed)}")
 
 
-def _ms(loop: Loop, figure: str, statistic: str) -> str:
-    return significant(analysis.value(loop, figure, statistic) / 1000, 4)
+def _ms(loop: Loop, metric: str, statistic: str) -> str:
+    return significant(analysis.value(loop, metric, statistic) / 1000, 4)
 
 
 def interval_text(interval: Interval) -> str:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from harness.analysis.stats import FIGURES, interval, is_timed, samples
+from harness.analysis.stats import METRICS, interval, is_timed, samples
 from harness.records.endings import ending
 from harness.records.schema import Cell, Run, axis_texts
 from harness.wording import printable
@@ -22,7 +22,7 @@ OUTCOME = (
     "index",
     "launches",
     "bytes_moved",
-    "figure",
+    "metric",
     "median_us",
     "low_us",
     "high_us",
@@ -31,7 +31,7 @@ OUTCOME = (
 
 
 def table(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Column -> values, one for each figure of each cell; a cell without a time has one row, without a figure.
+    """Column -> values, one for each metric of each cell; a cell without a time has one row, without a metric.
 
     median_us, low_us, high_us: the median of the samples and its 95 % bootstrap interval, microseconds. The axes have
     columns of their own: numbers where all values are numbers, else texts; None where an operator lacks the axis.
@@ -68,11 +68,11 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
     if cell.metrics:
         outcome |= {"launches": cell.metrics.launches, "bytes_moved": cell.metrics.bytes_moved}
     texts = axis_texts(cell.point, cell.axes)
-    timed = [figure for figure in FIGURES if is_timed(cell, figure)]
-    for figure in timed:
-        found = interval(cell, figure)
-        times = {"figure": figure, "median_us": found.median, "low_us": found.low, "high_us": found.high}
-        times["samples"] = len(samples(cell.metrics, figure))
+    timed = [metric for metric in METRICS if is_timed(cell, metric)]
+    for metric in timed:
+        found = interval(cell, metric)
+        times = {"metric": metric, "median_us": found.median, "low_us": found.low, "high_us": found.high}
+        times["samples"] = len(samples(cell.metrics, metric))
         yield left, cell.axes, texts, outcome | times
     if not timed:
         yield left, cell.axes, texts, outcome

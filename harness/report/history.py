@@ -63,7 +63,7 @@ def summary(history: History) -> list[str]:
     first, last = history.states[0], history.states[-1]
     span = f"{first.commit} ({first.date}) to {last.commit} ({last.date})"
     lines = [
-        f"{history.figure} of {counted(len(history.series), 'cell')} over {counted(len(history.states), 'commit')}, "
+        f"{history.metric} of {counted(len(history.series), 'cell')} over {counted(len(history.states), 'commit')}, "
         f"{span}, {processes} {'process' if processes == 1 else 'processes'}"
     ]
     if history.blind:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
 from harness.analysis.stats import (
-    FIGURES,
+    METRICS,
     Interval,
-    floor_in_words,
-    floor_us,
+    copy_bound_in_words,
+    copy_bound_us,
     interval,
     is_plausible,
     is_timed,
@@ -121,43 +121,43 @@ def _without_times(variants: Sequence[str], cells: Sequence[Cell]) -> dict[str, 
 
 
 def _timed(cell: Cell) -> bool:
-    return any(is_timed(cell, figure) for figure in FIGURES)
+    return any(is_timed(cell, metric) for metric in METRICS)
 
 
 def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     """GPU times with host times and launches below, or CPU times."""
     gpu = run.header.environment.device == "cuda"
-    figure = "gpu_us" if gpu else "cpu_us"
+    metric = "gpu_us" if gpu else "cpu_us"
     variants, grid = _grid(run.header, cells)
     columnless = _without_times(variants, cells)
     variants = [name for name in variants if name not in columnless]
     axes, labels, shared = point_columns(cells)
     footnotes, disagreeing = Footnotes(), disagreeing_cells(run, cells)
-    floor = gpu and any(is_timed(cell, figure) for cell in cells)
+    bound = gpu and any(is_timed(cell, metric) for cell in cells)
 
     rows = []
-    times = {point: _times(row, figure) for point, row in grid.items()}
+    times = {point: _times(row, metric) for point, row in grid.items()}
     for point, row in grid.items() if variants else ():
         of_row, fastest = times[point], _fastest(times[point])
         entries = [_time_entry(row.get(name), of_row, name == fastest, footnotes, disagreeing) for name in variants]
-        entries += [_floor_entry(run, row)] if floor else []
+        entries += [_copy_bound_entry(run, row)] if bound else []
         rows.append((labels[point], entries))
 
     below = any(entry.below for _, entries in rows for entry in entries)
-    title, legend = _title_and_legend(run, figure, cells[0].baseline, list(times.values()), below)
+    title, legend = _title_and_legend(run, metric, cells[0].baseline, list(times.values()), below)
     notes = [*_shared_note(shared if rows else ""), *legend, *_missing_baseline(run, cells)]
     notes += [f"{name}, all {len(grid)} points: {ending}" for name, ending in columnless.items()]
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
     notes += [*throttling_warnings(cells), *audit_warnings(cells), *limit_warnings(cells), *footnotes.notes()]
-    columns = (*variants, "floor") if floor else tuple(variants)
+    columns = (*variants, "copy bound") if bound else tuple(variants)
     return variant_table(f"{operator}: {title}", axes, columns, rows, notes, kind="measured")
 
 
-def _times(row: Mapping[str, Cell], figure: str) -> dict[str, Interval]:
+def _times(row: Mapping[str, Cell], metric: str) -> dict[str, Interval]:
     """Variant -> its time, of those that have one."""
-    return {name: time for name, cell in row.items() if (time := interval(cell, figure)) is not None}
+    return {name: time for name, cell in row.items() if (time := interval(cell, metric)) is not None}
 
 
 def _missing_baseline(run: Run, cells: Sequence[Cell]) -> list[str]:
@@ -176,7 +176,7 @@ def _fastest(times: Mapping[str, Interval]) -> str | None:
 
 
 def _title_and_legend(
-    run: Run, figure: str, baseline: str, times: Sequence[Mapping[str, Interval]], below: bool
+    run: Run, metric: str, baseline: str, times: Sequence[Mapping[str, Interval]], below: bool
 ) -> tuple[str, list[str]]:
     """What the entries hold, and a note on how to read them. Neither mentions what no entry has.
 
@@ -186,12 +186,12 @@ def _title_and_legend(
     rated = f" (times faster than {baseline})" if any_rated else ""
     second = "; below: host µs · launches" if below else ""
     if not any(times):
-        return f"no {'GPU' if figure == 'gpu_us' else 'CPU'} time{second}", []
+        return f"no {'GPU' if metric == 'gpu_us' else 'CPU'} time{second}", []
     legend = ["* fastest of its row."] if any(_fastest(of_row) for of_row in times) else []
-    if figure == "gpu_us":
+    if metric == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
-        meanings = dict.fromkeys(map(floor_in_words, run.calibrations))
-        legend += [f"floor, µs: {'; or '.join(meanings)}"] if meanings else []
+        meanings = dict.fromkeys(map(copy_bound_in_words, run.calibrations))
+        legend += [f"copy bound, µs: {'; or '.join(meanings)}"] if meanings else []
         return f"GPU µs{cache}{rated}{second}", [" ".join(legend)]
     legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
     return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
@@ -223,12 +223,12 @@ def _time_entry(
     return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
 
 
-def _floor_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
+def _copy_bound_entry(run: Run, row: Mapping[str, Cell]) -> Entry:
     known = next((cell for cell in row.values() if cell.metrics is not None), None)
     calibration = run.calibration_of(known) if known is not None else None
     if calibration is None:
         return NOTHING
-    return Entry(significant(floor_us(calibration, known.metrics.bytes_moved)), style="muted")
+    return Entry(significant(copy_bound_us(calibration, known.metrics.bytes_moved)), style="muted")
 
 
 def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Sequence[Cell]) -> list[Table]:

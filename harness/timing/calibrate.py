@@ -1,6 +1,6 @@
 """Calibrates the timer: kernels of known duration, small kernels, the copy bandwidth, the cache state.
 
-Measured with every run and recorded raw; nothing of it is subtracted from a figure.
+Measured with every run and recorded raw; nothing of it is subtracted from a time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SPINS_NS = (1000, 2000, 5000, 10_000, 20_000)
 EMPTY_PAIRS = 100
 COPY_BYTES = 2**30
 COPY_ROUNDS = 7
-#: Bytes read and written by the copies of the floor's curve, and rounds of each. Half steps where the curve may bend
-#: upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
+#: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Half steps where the curve may
+#: bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
 CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
 #: Offsets in a page at which the buffers of the curve's copies start: those of variants lie in several places, too.
 CURVE_OFFSETS = random.Random(0).sample(range(0, 2**21, 512), CURVE_ROUNDS)
@@ -139,7 +139,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
         found[name] = KernelTimes(
-            **{field: timings.figures[field] for field in ("graph_us", "state_us") if field in timings.figures}
+            **{field: timings.samples[field] for field in ("graph_us", "state_us") if field in timings.samples}
         )
     return found
 
@@ -154,6 +154,6 @@ def _timed(
         timings.add_sample()
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
-    samples = {name: timings.figures[name] for name in EstimatorSamples.__struct_fields__ if name in timings.figures}
+    samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
     times = KernelTimes(**samples, true_us=true_us, launches=timings.stopwatch.facts()["launches"])
-    return times, timings.figures["host_us"]
+    return times, timings.samples["host_us"]

@@ -8,7 +8,7 @@ extern "C" __global__ void block_copy(const int4* __restrict__ source, int4* __r
     target[i] = source[i];
 }
 
-// Copies `count` times 16 bytes with any number of threads, four loads in flight each: the copies of the floor's curve.
+// Copies `count` times 16 bytes with any number of threads, four loads in flight each: the copies of the copy bound's curve.
 extern "C" __global__ void copy_vectors(const int4* __restrict__ source, int4* __restrict__ target, int count) {
     const int stride = gridDim.x * blockDim.x;
     int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -5,7 +5,7 @@
 // of a row. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes (the last two lines:
-// record step). Predicted: 1.25, the floor:
+// record step). Predicted: 1.25, the copy bound:
 //
 //   as vLLM 0.33: a program per row, one for the tail        1 launch           2.20   2.40
 //   warps for rows, the tail shared by all threads           1 launch           2.03   2.35, Triton 2.03   2.52

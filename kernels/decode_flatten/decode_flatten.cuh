@@ -15,8 +15,8 @@
 //
 // Tried, all slower: blocks of 64 or 32 threads; 16 tail entries per thread; no early load of the table.
 // Nsight Compute: stalls for loads from global memory come first, half as many for instruction fetches, then constants.
-// What is left above the floor (one block that loads and stores): the destination address waits for query_start_loc,
-// and blocks, tail and rows grow with B.
+// What is left above the copy bound (one block that loads and stores): the destination address waits for
+// query_start_loc, and blocks, tail and rows grow with B.
 //
 // Grid: x = batch_size + columns of tail blocks, y = strips (x has room for 2^31 requests, y for 65,535). Block:
 // THREADS. b: blockIdx.x minus the blocks of the caller that come before. VECTOR: ints per access; with 4, columns,

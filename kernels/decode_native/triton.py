@@ -1,6 +1,6 @@
 """decode_native in Triton: one launch where the operator chain takes four to six.
 
-One lane per entry of (B, L), one or two loads and a store each. Up to B = 128 it is about a tenth above the floor.
+One lane per entry of (B, L), one or two loads and a store each. Up to B = 128 it is about a tenth above the copy bound.
 
 decode_native.cu has the versions with their times.
 """

@@ -5,7 +5,7 @@
 // values.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
-// Predicted: 1.22, 1.07 and 1.80, the floor:
+// Predicted: 1.22, 1.07 and 1.80, the copy bound:
 //
 //   as vLLM 0.33: a program per row, one for the tails       1 launch           2.01   1.50   3.31
 //   rows share blocks, all threads share the tails           1 launch           1.94   1.20   2.34

@@ -4,7 +4,7 @@
 // on a thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse
-// indexer, third four groups). Predicted: 1.17, 1.21 and 1.22, the floor:
+// indexer, third four groups). Predicted: 1.17, 1.21 and 1.22, the copy bound:
 //
 //   as vLLM 0.33: two or four kernels per pass               4, 8, 4 launches   7.42   12.5   7.95
 //   all passes from the closed form: CUDA                    1 launch           1.89   1.94   2.99

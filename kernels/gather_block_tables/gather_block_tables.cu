@@ -5,7 +5,7 @@
 // Grid: rows to write, strips, groups. Block: THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192; four groups with windows (the last line: record step).
-// Predicted: 1.26, the floor:
+// Predicted: 1.26, the copy bound:
 //
 //   as vLLM 0.33: a program per row walks over its columns   1 launch           1.97   2.13
 //   a strip for every 512 columns, early columns             1 launch           1.92   2.84, Triton 2.04   2.30

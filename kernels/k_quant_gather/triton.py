@@ -9,8 +9,8 @@ time; k_quant_gather.cu explains the arithmetic. The price is at most one idle u
 search. Tiles cut along the workspace instead can start in the middle of a block and end in another request, and then
 every token needs its own address.
 
-On an H200 both come close to the floor where chunks are large, less so where many short requests share a chunk. Tried
-at 128K tokens of 1024 requests:
+On an H200 both come close to the copy bound where chunks are large, less so where many short requests share a chunk.
+Tried at 128K tokens of 1024 requests:
 
     CUDA C++   guess the request by interpolation    6 % faster with one warp, 3 % slower at 128 requests
                stores that evict first               5 % faster

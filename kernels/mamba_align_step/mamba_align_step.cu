@@ -4,7 +4,7 @@
 // state slots of all groups, read from the tables by request slot. After sampling a thread per row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192, before the forward pass and after sampling (record step).
-// Predicted: 1.15 and 1.07, the floor:
+// Predicted: 1.15 and 1.07, the copy bound:
 //
 //   a kernel per launch of vLLM 0.33                         6 and 2 launches   7.41   2.51
 //   all from the state by slot                               1 launch           2.02   1.31

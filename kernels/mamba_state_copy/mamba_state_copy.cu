@@ -17,7 +17,7 @@
 // accesses of the type, and so is span, the size of a piece of an SSM state: at most THREADS * ACCESSES.
 //
 // Versions, us on an H200 at B = 128, four layers, one request in ten crosses (record mamba_copy). Predicted: 1.55, the
-// floor (?: the estimators disagree):
+// copy bound (?: the estimators disagree):
 //
 //   decided on the device, operators over whole batches      44 launches        136?
 //   the same, compiled by Inductor                           6 launches         63.9
@@ -31,8 +31,9 @@
 // measurements the size of a piece was a constant of the source; now the launch sets it.
 //
 // The first version of one launch made five trips to memory in sequence, as its SASS shows: starts after lengths, table
-// entries, a state, and the columns of a convolution beyond the fourth. Three are left, where the floor has one. Nsight
-// Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no bytes can be saved.
+// entries, a state, and the columns of a convolution beyond the fourth. Three are left, where the copy bound has one.
+// Nsight Compute, first version: the L2 moves 1.00 to 1.02 times the least bytes (layout DS: 1.14), so no bytes can be
+// saved.
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;

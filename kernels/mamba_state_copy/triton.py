@@ -11,8 +11,8 @@ reads what it is about to overwrite before it writes, so no lane overwrites what
 All blocks read num_accepted_tokens and state_columns, one block writes those of the next step, and nothing orders
 the two. So neither may share an array with its output.
 
-The floor includes one trip to memory; the kernel needs three in sequence: lengths, the table entries they point to, the
-states those point to. The scan that builds the list comes between the first two.
+The copy bound includes one trip to memory; the kernel needs three in sequence: lengths, the table entries they point
+to, the states those point to. The scan that builds the list comes between the first two.
 
 mamba_state_copy.cu has the versions with their times.
 """

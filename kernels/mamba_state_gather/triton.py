@@ -1,7 +1,7 @@
 """mamba_state_gather in one launch per step, where the chain takes four per layer. One lane per slot, two loads deep.
 
-On an H200 Triton and CUDA C++ take the same time within a few percent, about a fifth more than the floor. Changes that
-did not help (B = 128, 40 layers):
+On an H200 Triton and CUDA C++ take the same time within a few percent, about a fifth more than the copy bound. Changes
+that did not help (B = 128, 40 layers):
 
     one load deep                                         8 % slower in Triton, equal in CUDA C++
     a request's slots spread over 32 or 128 threads       5 to 8 % slower

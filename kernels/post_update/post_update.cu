@@ -2,7 +2,7 @@
 // THREADS.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record step).
-// Predicted: 1.14, the floor:
+// Predicted: 1.14, the copy bound:
 //
 //   as vLLM 0.33: counts, tokens and drafts apart            3 launches         4.17
 //   a warp per row, no atomics                               1 launch           1.80, Triton 1.66

@@ -6,8 +6,8 @@
 // ceil((max_num_seqs + 1 - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with states).
-// Predicted: 2.0, post_update and draft_inputs one after another less a launch that only loads and stores; the floor is
-// 1.22:
+// Predicted: 2.0, post_update and draft_inputs one after another less a launch that only loads and stores; the copy
+// bound is 1.22:
 //
 //   a kernel per launch of vLLM 0.33                          4, 6 launches      6.20   8.77
 //   the parts' fused kernels                                 2, 3 launches      3.23   4.59

@@ -14,7 +14,7 @@
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192 (record whole_step; second column with a sparse indexer on
 // the native path, third a hybrid of four groups, three of them states). Predicted: the longest part, 1.79 as
-// step_inputs; the floor is 1.28 (?: the estimators disagree):
+// step_inputs; the copy bound is 1.28 (?: the estimators disagree):
 //
 //   a kernel per launch of vLLM 0.33                    6, 17, 12 launches    10.5   24.2   18.6
 //   the parts' fused kernels                           3, 7, 4 launches      5.17   10.6   7.60

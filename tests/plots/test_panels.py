@@ -25,7 +25,7 @@ def test_two_gpus_of_one_generation_have_panels_of_their_own():
 
 
 def test_each_cache_state_has_panels_of_its_own():
-    """A cold run does not replace a hot one. Only gpu_us depends on the state; other figures are taken hot."""
+    """A cold run does not replace a hot one. Only gpu_us depends on the state; other metrics are taken hot."""
     hot, other = factory.sweep_run(), factory.sweep_run(seed=1)
     cold = factory.run(
         other.header.environment, other.cells, config=other.header.config | {"measure": {"cache": "cold"}}
@@ -240,7 +240,7 @@ def test_a_short_comparison_draws_what_is_slower_then_faster_then_unsure(monkeyp
             operator="op",
             variant=f"{verdict}{i}",
             point="batch_size=1",
-            figure="gpu_us",
+            metric="gpu_us",
             base_us=1.0,
             head_us=ratio,
             ratio=interval,

@@ -164,20 +164,20 @@ def test_host_times_are_shown_and_gate_only_when_asked():
     base, head = side_of(5.0, host=20.0), side_of(5.0, host=40.0, first=9)
     assert compare(base, head).counts("host_us") == {"slower": 1}
     assert compare(base, head).exit_code == 0
-    asked = compare(base, head, Rule(figures=("host_us",)))
+    asked = compare(base, head, Rule(metrics=("host_us",)))
     assert asked.exit_code == 1
-    assert "--figure host_us" in comparison_markdown(asked)
+    assert "--metric host_us" in comparison_markdown(asked)
 
 
-def test_a_change_below_the_floor_is_named_and_does_not_fail():
+def test_a_change_below_the_smallest_change_that_matters_is_named_and_does_not_fail():
     base, head = side_of(*TEN), side_of(1.1 * 1.08, *TEN[1:], first=50)
-    comparison = compare(base, head, Rule(floor_us=0.1))
+    comparison = compare(base, head, Rule(min_change_us=0.1))
     assert (comparison.counts("gpu_us")["slower"], comparison.exit_code) == (1, 0)
     text = comparison_markdown(comparison)
     assert "slower (below 0.1 µs)" in text
     assert "1 slower (1 of them below 0.1 µs)" in text.splitlines()[0]
-    assert compare(base, head, Rule(floor_us=0.05)).exit_code == 1
-    faster = compare(head, base, Rule(floor_us=0.1))
+    assert compare(base, head, Rule(min_change_us=0.05)).exit_code == 1
+    faster = compare(head, base, Rule(min_change_us=0.1))
     assert "faster (below 0.1 µs)" in comparison_markdown(faster)
 
 
@@ -235,12 +235,12 @@ def test_refusals():
     with pytest.raises(CompareError, match="no cell in common"):
         compare(side_of(5.0), tuple(replace(run, cells=run.cells[:1]) for run in gpu))
     with pytest.raises(CompareError, match="did you mean gpu_us"):
-        compare(gpu, gpu, Rule(figures=("gpu_u",)))
+        compare(gpu, gpu, Rule(metrics=("gpu_u",)))
     with pytest.raises(CompareError, match="no cell in common"):
-        compare(cpu, cpu, Rule(figures=("gpu_us",)))
+        compare(cpu, cpu, Rule(metrics=("gpu_us",)))
     with pytest.raises(CompareError, match="matches nothing/at_all"):
         compare(gpu, gpu, Rule(only=("nothing/at_all",)))
-    for wrong in ({"threshold": 0}, {"threshold": 2}, {"threshold": math.nan}, {"floor_us": -1}, {"detect": 0.01}):
+    for wrong in ({"threshold": 0}, {"threshold": 2}, {"threshold": math.nan}, {"min_change_us": -1}, {"detect": 0.01}):
         with pytest.raises(CompareError, match="must"):
             compare(gpu, gpu, Rule(**wrong))
 
@@ -352,7 +352,7 @@ def test_two_cpu_runs_are_compared_by_cpu_time():
         )
 
     comparison = compare(side(make(500.0)), side(make(700.0), first=9))
-    assert [(row.figure, row.verdict) for row in comparison.cells] == [("cpu_us", "slower")]
+    assert [(row.metric, row.verdict) for row in comparison.cells] == [("cpu_us", "slower")]
     assert comparison.exit_code == 1
 
 
@@ -381,7 +381,7 @@ def test_two_variants_of_one_run(processes):
         "decode_native": "slower",
     }
     assert comparison.unit == ("round" if processes == 1 else "process")
-    flatten = next(one for one in comparison.summaries if one.operator == "decode_flatten" and one.figure == "gpu_us")
+    flatten = next(one for one in comparison.summaries if one.operator == "decode_flatten" and one.metric == "gpu_us")
     assert flatten.ratio.median == pytest.approx(1.25, rel=0.02)
     assert flatten.ratio.low < 1.25 < flatten.ratio.high
     text = comparison_markdown(comparison)
@@ -458,7 +458,7 @@ def test_the_comment_says_the_verdict_first_then_the_variants_then_what_changed(
         "fffaaa",
         "| driver |",
         "next_n=4, max_decode_len=1",
-        "All cells and figures",
+        "All cells and metrics",
         "python bench.py compare",
     ]
     places = [text.find(part) for part in wanted]
@@ -597,7 +597,7 @@ def test_a_side_is_a_record_a_folder_of_a_run_or_of_several(tmp_path):
     [
         (["--threshold", "0"], "must lie between"),
         (["--threshold", "0.1"], "must be above the threshold"),
-        (["--floor-us", "-1"], "must not be negative"),
+        (["--min-change-us", "-1"], "must not be negative"),
         (["--only", "none*"], "no cell in common"),
         (["--variants", "a", "b"], "give one RUN"),
     ],
@@ -616,13 +616,13 @@ def test_the_presets_of_the_command_line_are_those_of_the_rule():
     for preset, rule in PRESETS.items():
         options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset])
         assert rule_of(options) == rule
-        flags = ["--threshold", "0.04", "--detect", "0.2", "--floor-us", "1", "--only", "x", "--figure", "host_us"]
+        flags = ["--threshold", "0.04", "--detect", "0.2", "--min-change-us", "1", "--only", "x", "--metric", "host_us"]
         options = entry.parser().parse_args(["compare", "a", "b", "--preset", preset, *flags])
         assert rule_of(options) == Rule(0.04, 1.0, 0.2, rule.rate, ("host_us",), ("x",))
     text = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
     for preset, rule in PRESETS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{preset}`"))
-        assert f"| {rule.threshold * 100:g} % | {rule.floor_us:g} µs | {rule.detect * 100:g} % |" in row
+        assert f"| {rule.threshold * 100:g} % | {rule.min_change_us:g} µs | {rule.detect * 100:g} % |" in row
 
 
 def test_one_side_needs_two_variants(tmp_path):
@@ -635,7 +635,7 @@ def test_one_side_needs_two_variants(tmp_path):
 
 def test_ratios_are_averaged_geometrically():
     comparison = compare(side_of(10.0, 10.0), side_of(20.0, 5.0, first=9))
-    (one,) = [each for each in comparison.summaries if each.figure == "gpu_us"]
+    (one,) = [each for each in comparison.summaries if each.metric == "gpu_us"]
     assert (one.cells, one.counts) == (2, Counter(slower=1, faster=1))
     assert one.ratio.median == pytest.approx(1.0, rel=0.01)
     assert (one.least, one.greatest) == pytest.approx((0.5, 2.0), rel=0.01)

@@ -131,7 +131,7 @@ def test_errors_of_the_command():
     for arguments, message in (
         ((runs[:1],), "all records are of commit 000000a"),
         ((runs, "cpu_us"), "no cell has cpu_us at two commits"),
-        ((runs, "gpu_ms"), "--figure gpu_ms: choose one of gpu_us"),
+        ((runs, "gpu_ms"), "--metric gpu_ms: choose one of gpu_us"),
         ((runs, None, 0.0), "--threshold 0 is not between 0 and 1"),
     ):
         with pytest.raises(RecordError, match=message):

@@ -1,4 +1,4 @@
-"""Slopes, intervals and the floor recover the values that samples were made from."""
+"""Slopes, intervals and the copy bound recover the values that samples were made from."""
 
 import msgspec
 import numpy as np
@@ -127,7 +127,7 @@ def test_interval_only_of_what_passed_and_was_timed():
 
 def test_a_median_is_that_of_the_interval_unless_it_is_not_plausible():
     timed = factory.cell("o", "v", {"n": 1}, gpu=5.0)
-    for figure in stats.GPU_FIGURES:
+    for figure in stats.GPU_METRICS:
         assert stats.median_us(timed, figure) == stats.interval(timed, figure).median
     assert stats.median_us(timed, "cpu_us") is None
     noise = structs.replace(timed, metrics=structs.replace(timed.metrics, graph_us={1: [3.0, 3.1], 2: [3.0, 3.1]}))
@@ -137,13 +137,13 @@ def test_a_median_is_that_of_the_interval_unless_it_is_not_plausible():
     assert stats.median_us(structs.replace(timed, status="failed"), "host_us") is None
 
 
-def test_floor_is_the_block_copy_slope_plus_the_bytes_at_copy_bandwidth():
+def test_the_old_copy_bound_is_the_block_copy_slope_plus_the_bytes_at_copy_bandwidth():
     calibration = factory.calibration(np.random.default_rng(0))
     bandwidth = stats.copy_bandwidth(calibration)
     assert bandwidth == pytest.approx(2 * 2**30 / 500)
-    empty = stats.floor_us(calibration, 0)
+    empty = stats.copy_bound_us(calibration, 0)
     assert empty == pytest.approx(1.08, rel=0.02)
-    assert stats.floor_us(calibration, 10**7) - empty == pytest.approx(10**7 / bandwidth)
+    assert stats.copy_bound_us(calibration, 10**7) - empty == pytest.approx(10**7 / bandwidth)
 
 
 def with_copies(**shapes_at):
@@ -158,21 +158,21 @@ def with_copies(**shapes_at):
     return msgspec.structs.replace(factory.calibration(rng), copies=copies)
 
 
-def test_the_floor_is_the_fastest_copy_of_as_many_bytes():
+def test_the_copy_bound_is_the_fastest_copy_of_as_many_bytes():
     calibration = with_copies(k4=(1.0, 1.2), k12=(2.5, 2.0), k16=(3.0, 1.5), k32=(4.0,))
     expected = {0: 1.0, 4: 1.0, 8: 1.25, 12: 1.5, 16: 1.5, 24: 2.75, 32: 4.0, 64: 8.0}
-    assert {kib: stats.floor_us(calibration, kib * 1024) for kib in expected} == pytest.approx(expected)
-    assert "fastest copy kernel" in stats.floor_in_words(calibration)
+    assert {kib: stats.copy_bound_us(calibration, kib * 1024) for kib in expected} == pytest.approx(expected)
+    assert "fastest copy kernel" in stats.copy_bound_in_words(calibration)
 
 
-def test_the_one_block_copy_counts_for_the_floor_in_the_hot_state_only():
+def test_the_one_block_copy_counts_for_the_copy_bound_in_the_hot_state_only():
     hot = with_copies(k4=(1.5,), k8=(2.0,), k16=(3.0,))
-    assert stats.floor_us(hot, 8192) == stats.floor_us(hot, 100) == stats.block_copy_us(hot)
+    assert stats.copy_bound_us(hot, 8192) == stats.copy_bound_us(hot, 100) == stats.block_copy_us(hot)
     times = {"one": msgspec.structs.replace(hot.copies[8192]["shape 0"], state_us=[50.0] * 20)}
     cold = msgspec.structs.replace(hot, copies=hot.copies | {8192: times})
-    assert stats.floor_us(cold, 8192) > 2
-    assert stats.floor_us(cold, 100) == pytest.approx(1.5)
+    assert stats.copy_bound_us(cold, 8192) > 2
+    assert stats.copy_bound_us(cold, 100) == pytest.approx(1.5)
 
 
-def test_older_records_name_their_floor():
-    assert "before the curve" in stats.floor_in_words(factory.calibration(np.random.default_rng(0)))
+def test_older_records_name_their_copy_bound():
+    assert "before the curve" in stats.copy_bound_in_words(factory.calibration(np.random.default_rng(0)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.stats import FIGURES, interval
+from harness.analysis.stats import METRICS, interval
 from harness.records.endings import ending
 from harness.records.file import read_run
 from tests.harness.cli.test_cli import call
@@ -39,13 +39,13 @@ def test_every_cell_is_there_and_verified(smoke):
 
 
 def test_samples_stand_where_they_belong(smoke):
-    """GPU figures on a GPU; on a CPU wall times of PyTorch variants, none of interpreted or CUDA ones."""
+    """GPU times on a GPU; on a CPU wall times of PyTorch variants, none of interpreted or CUDA ones."""
     _, _, run = smoke
     assert run.header.seed == 7
     gpu = run.header.environment.device == "cuda"
     assert (run.header.calibration is not None) == gpu
     for cell in run.cells:
-        timed = {figure for figure in FIGURES if interval(cell, figure) is not None}
+        timed = {metric for metric in METRICS if interval(cell, metric) is not None}
         kind = cell.variant.split("_")[0]
         if cell.status != "passed":
             assert timed == set()

@@ -346,7 +346,7 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
         (("tiny.yaml", "--base", "ancient"), "has no bench.py"),
         (("tiny.yaml", "--base", "base", "--minutes", "none"), "'none' is not a number of minutes"),
         (("missing.yaml", "--base", "base"), "missing.yaml"),
-        (("tiny.yaml", "--base", "base", "--figure", "gpu"), "no figure named gpu; did you mean gpu_us?"),
+        (("tiny.yaml", "--base", "base", "--metric", "gpu"), "no metric named gpu; did you mean gpu_us?"),
         (("tiny.yaml", "--base", "base", "--detect", "0.01"), "must be above the threshold"),
         (("--resume", "nowhere"), "no gate here"),
         (("tiny.yaml", "--resume", "nowhere"), "goes on as it was begun"),

@@ -239,7 +239,7 @@ FIELDS = {
     ("config", "measure"): (None, "config.measure is not a mapping of settings with a cache state"),
     ("config", "deep"): (eval("[" * 60 + "]" * 60), "config is nested too deeply"),
     ("config", "large"): (10**400, "config holds a number of more than 64 bits"),
-    ("calibration", "own"): ({}, "calibration.own lacks the kernel block_copy, which the floor needs"),
+    ("calibration", "own"): ({}, "calibration.own lacks the kernel block_copy, which the copy bound needs"),
     ("calibration", "copy_us"): ([], "Expected `array` of length >= 1 - at `$.calibration.copy_us`"),
     ("calibration", "copy_bytes"): (0, "Expected `int` >= 1 - at `$.calibration.copy_bytes`"),
     ("environment", "device"): ("tpu", "Invalid enum value 'tpu' - at `$.environment.device`"),

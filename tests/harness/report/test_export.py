@@ -1,4 +1,4 @@
-"""The table of `export`: a row for each figure of each cell, whatever the cell is."""
+"""The table of `export`: a row for each metric of each cell, whatever the cell is."""
 
 import csv
 import io
@@ -27,11 +27,11 @@ def test_a_row_for_each_figure_of_each_cell():
     columns = table([run])
     assert len({len(values) for values in columns.values()}) == 1
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    figures = ["gpu_us", "host_us", "eager_us"]
-    assert [(row["variant"], row["figure"]) for row in rows] == [
-        *(("cuda_fused", figure) for figure in figures),
+    metrics = ["gpu_us", "host_us", "eager_us"]
+    assert [(row["variant"], row["metric"]) for row in rows] == [
+        *(("cuda_fused", metric) for metric in metrics),
         ("wrong", None),
-        *(("op_chain", figure) for figure in figures),
+        *(("op_chain", metric) for metric in metrics),
     ]
     found = interval(run.cells[0], "gpu_us")
     assert (rows[0]["median_us"], rows[0]["low_us"], rows[0]["high_us"]) == (found.median, found.low, found.high)
@@ -62,7 +62,7 @@ def test_csv_is_read_back_as_it_was(tmp_path):
     head, *rows = csv.reader(io.StringIO(file.getvalue()))
     assert head == list(columns)
     assert [row[head.index("reason")] for row in rows][3] == columns["reason"][3]
-    assert [float(row[head.index("median_us")]) for row in rows if row[head.index("figure")]] == [
+    assert [float(row[head.index("median_us")]) for row in rows if row[head.index("metric")]] == [
         us for us in columns["median_us"] if us is not None
     ]
 

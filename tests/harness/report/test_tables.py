@@ -148,7 +148,7 @@ def test_variants_without_a_baseline_have_no_ratio_and_a_lone_one_no_star():
     assert two.notes[0].startswith("* fastest of its row")
 
 
-def test_gpu_runs_without_a_time_have_no_floor_and_no_modelled_table():
+def test_gpu_runs_without_a_time_have_no_copy_bound_and_no_modelled_table():
     cells = [factory.cell("decode_flatten", name, {"batch_size": 8}) for name in ("op_chain", "cuda_fused")]
     (table,) = result_tables(factory.run(factory.gpu_environment(), cells))
     assert (table.title, table.heads[-2:]) == ("decode_flatten: no GPU time", ("op_chain", "cuda_fused"))

@@ -15,7 +15,7 @@ import torch
 from baselines.decode_native.chains import chain_clamp
 from baselines.decode_native.operator import operator as native
 from harness.analysis.estimators import CUPTI, ESTIMATORS, QUEUED_EVENTS, calibration_errors, disagreement, estimates
-from harness.analysis.stats import floor_curve, floor_us, samples, slopes
+from harness.analysis.stats import copy_bound_curve, copy_bound_us, samples, slopes
 from harness.checks import Mismatch
 from harness.config.load import Measure
 from harness.contract import Variant
@@ -299,12 +299,12 @@ def test_the_curve_of_copies_is_taken_in_the_state_of_the_run(cache, gpu):
     found = calibrated(cache)
     assert ["one block" in shapes for shapes in found.copies.values()] == [True, True, False]
     assert all(bool(times.state_us) == (cache != "hot") for of in found.copies.values() for times in of.values())
-    sizes, floors = floor_curve(found)
+    sizes, bounds = copy_bound_curve(found)
     assert sizes.tolist() == [2**12, 2**15, 2**18]
-    assert list(floors) == sorted(floors)
+    assert list(bounds) == sorted(bounds)
     fastest = min(np.median(slopes(times.graph_us)) for times in found.copies[2**15].values())
     added = {"hot": 0, "serving": 2**14, "cold": 2**15}[cache] / MISSED_BYTES_PER_NS / 1000
-    assert floor_us(found, 2**15) == pytest.approx(fastest + added, rel=0.02)
+    assert copy_bound_us(found, 2**15) == pytest.approx(fastest + added, rel=0.02)
 
 
 def test_a_global_timer_that_runs_fast_is_an_error_of_every_estimator(gpu):
