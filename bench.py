@@ -29,11 +29,17 @@ class Command:
     add_options: Callable[[argparse.ArgumentParser], None]
 
 
+#: Flags of earlier versions -> what they are called now.
+RENAMED = {"--floor-us": "--min-change-us", "--figure": "--metric"}
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, as for every other error; argparse prints the whole usage before it."""
         from harness.wording import printable
 
+        if old := next((word for word in message.replace("=", " ").split() if word in RENAMED), None):
+            message = f"{old} is called {RENAMED[old]} now"
         self.exit(2, printable(f"error: {message}; see python {self.prog} --help") + "\n")
 
 

@@ -116,23 +116,23 @@ class Expected:
 
     value:     tensor of the buffer's shape and dtype. Compared exactly where neither mask is set.
     untouched: bool mask of elements that must keep what they held before the launch.
-    slack:     bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
+    may_keep:  bool mask of elements that no consumer reads. They may keep what they held, hold ``value`` or hold 0.
                Anything else was read from memory that the launch must not read.
-    unread:    bool mask of elements that no consumer reads and that real kernels leave undefined, such as fields of a
+    dont_care: bool mask of elements that no consumer reads and that real kernels leave undefined, such as fields of a
                row that they do not set. They are not compared.
     """
 
     value: Tensor
     untouched: Tensor | None = None
-    slack: Tensor | None = None
-    unread: Tensor | None = None
+    may_keep: Tensor | None = None
+    dont_care: Tensor | None = None
 
     @property
-    def optional(self) -> Tensor | None:
-        """Mask of the elements that may differ from launch to launch: slack and unread."""
-        if self.slack is None or self.unread is None:
-            return self.slack if self.unread is None else self.unread
-        return self.slack | self.unread
+    def may_vary(self) -> Tensor | None:
+        """Mask of the elements that may differ from launch to launch: may_keep and dont_care."""
+        if self.may_keep is None or self.dont_care is None:
+            return self.may_keep if self.dont_care is None else self.dont_care
+        return self.may_keep | self.dont_care
 
 
 @dataclass(frozen=True)
@@ -250,11 +250,11 @@ class Variant:
               ``verify`` tries each, one less and one more.
     defect:   the historic bug that it reproduces. Such a variant is never timed, verify must reject it, and it may
               allocate.
-    limits:   for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
+    known_failures: for an engine's kernel: glob of names of edge cases and sequences that it does not support -> why.
               ``verify`` runs them in a process of their own, and every time of the variant has a mark. At the points of
               a sweep it must be right like any other.
-    beyond:   (point, inputs on the CPU) -> whether a batch lies beyond ``limits``. Points at capacity and random
-              batches have no names: those for which this is true are skipped.
+    fails_on: (point, inputs on the CPU) -> whether a batch is a known failure. Points at capacity and random batches
+              have no names: those for which this is true are skipped.
     """
 
     operator: str
@@ -268,22 +268,22 @@ class Variant:
     waives: tuple[str, ...] = ()
     defect: str | None = None
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    limits: Mapping[str, str] = field(default_factory=dict)
-    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False
+    known_failures: Mapping[str, str] = field(default_factory=dict)
+    fails_on: Callable[[Point, Any], bool] = lambda point, inputs: False
 
     @property
-    def is_peer(self) -> bool:
-        """Whether it wraps an engine's kernel, in peers/."""
-        return self.origin.startswith("peers.")
+    def is_upstream(self) -> bool:
+        """Whether it wraps an engine's kernel, in upstream/."""
+        return self.origin.startswith("upstream.")
 
     @property
     def id(self) -> str:
         return f"{self.operator}/{self.name}"
 
-    def limit_at(self, name: str, buffers: Buffers | None = None) -> str | None:
+    def known_failure_at(self, name: str, buffers: Buffers | None = None) -> str | None:
         """Why the variant does not support an edge case or a sequence; None where it must."""
         name = in_buffers(name, buffers)
-        return next((reason for glob, reason in self.limits.items() if fnmatchcase(name, glob)), None)
+        return next((reason for glob, reason in self.known_failures.items() if fnmatchcase(name, glob)), None)
 
     @property
     def is_slow_to_verify(self) -> bool:
@@ -306,8 +306,8 @@ def variant(
     waives: str | Sequence[str] = (),
     defect: str | None = None,
     sizes: Mapping[str, Sequence[int]] = MappingProxyType({}),
-    limits: Mapping[str, str] = MappingProxyType({}),
-    beyond: Callable[[Point, Any], bool] = lambda point, inputs: False,
+    known_failures: Mapping[str, str] = MappingProxyType({}),
+    fails_on: Callable[[Point, Any], bool] = lambda point, inputs: False,
 ) -> Callable[[Callable], Callable]:
     """Mark ``def name(point, x, out) -> launch`` as a variant of ``operator``, named like the function.
 
@@ -323,8 +323,10 @@ def variant(
     unknown = [name for name in as_tuple(waives) if name not in WAIVABLE]
     if unknown:
         raise ValueError(f"waives={unknown[0]!r} is none of {', '.join(WAIVABLE)}")
-    if nameless := [glob for glob, reason in limits.items() if not (isinstance(reason, str) and reason.strip())]:
-        raise ValueError(f"limits={{{nameless[0]!r}: ...}} needs a reason in words")
+    if nameless := [
+        glob for glob, reason in known_failures.items() if not (isinstance(reason, str) and reason.strip())
+    ]:
+        raise ValueError(f"known_failures={{{nameless[0]!r}: ...}} needs a reason in words")
 
     def mark(setup: Callable) -> Callable:
         if not isfunction(setup):
@@ -342,8 +344,8 @@ def variant(
             waives=tuple(dict.fromkeys((*as_tuple(waives), *(["no_alloc"] if defect else ())))),
             defect=defect,
             sizes={axis: tuple(values) for axis, values in sizes.items()},
-            limits={glob: printable(reason) for glob, reason in limits.items()},
-            beyond=beyond,
+            known_failures={glob: printable(reason) for glob, reason in known_failures.items()},
+            fails_on=fails_on,
         )
         return setup
 

@@ -1,5 +1,5 @@
 """Finds operators and variants: one folder per operator in baselines/ and kernels/, one file per wrapped package in
-peers/, and files given with --variants.
+upstream/, and files given with --variants.
 
 A file of these folders that cannot be imported costs only its own variants; it is listed with the reason.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("baselines", "kernels")
 #: Variants that wrap the kernels of a package, for any operator.
-PEERS = "peers"
+UPSTREAM = "upstream"
 #: Modules of an operator's folder in the order in which tables show their variants; other modules follow by name.
 MODULE_ORDER = ("operator", "chains", "defects", "triton", "cuda")
 
@@ -114,14 +114,14 @@ def discover_operators() -> dict[str, Operator]:
 
 
 def _operator_files() -> list[Path]:
-    """Modules of all operator folders, relative to ROOT: all of baselines/, all of kernels/, then peers/."""
+    """Modules of all operator folders, relative to ROOT: all of baselines/, all of kernels/, then upstream/."""
 
     def order(path: Path) -> tuple[str, int, str]:
         rank = MODULE_ORDER.index(path.stem) if path.stem in MODULE_ORDER else len(MODULE_ORDER)
         return path.parent.name, rank, path.stem
 
     of_operators = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("[!_]*/[!_]*.py"), key=order)]
-    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / PEERS).glob("[!_]*.py")))]
+    return [path.relative_to(ROOT) for path in (*of_operators, *sorted((ROOT / UPSTREAM).glob("[!_]*.py")))]
 
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
@@ -205,11 +205,15 @@ def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
     """A limit that names nothing would excuse nothing, and stand in tables all the same."""
     case = [one.name for one in operator.edge_cases]
     names = [*case, *operator.sequences, *(f"{name}{more}" for name in case for more in BUFFERS.values())]
-    for glob in variant.limits:
+    for glob in variant.known_failures:
         if not any(fnmatchcase(name, glob) for name in names):
             hint = did_you_mean(glob, names)
-            return f"limits= names {glob!r}, which is no edge case or sequence of {operator.name}{hint}"
-    return "a defect has no limits=; verify must reject it anyway" if variant.limits and variant.defect else None
+            return f"known_failures= names {glob!r}, which is no edge case or sequence of {operator.name}{hint}"
+    return (
+        "a defect has no known_failures=; verify must reject it anyway"
+        if variant.known_failures and variant.defect
+        else None
+    )
 
 
 def import_file(path: Path) -> ModuleType:

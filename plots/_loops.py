@@ -12,7 +12,7 @@ from matplotlib.container import ErrorbarContainer
 
 from harness.analysis.decode_loop import Delta, Metric, by_point, delta, is_measured, reference_of
 from harness.analysis.stats import Interval
-from harness.analysis.warnings import LIMITED, loop_limit_warnings
+from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
 from harness.records.decode_loop import Loop
 from harness.records.schema import Run
 from plots._style import LABEL_PT, WIDTH_IN, device_name, environment_caption, generation_of, group_by_generation
@@ -44,9 +44,9 @@ class LoopPanel:
         return [reference, *(name for name in names if name != reference)]
 
     def marked(self, stack: str) -> str:
-        """The stack's name, with a dagger where one of its variants has declared limits."""
-        limited = any(loop.limits for point in self.points for loop in point if loop.stack == stack)
-        return f"{stack} {LIMITED}" if limited else stack
+        """The stack's name, with a dagger where one of its variants has known failures."""
+        limited = any(loop.known_failures for point in self.points for loop in point if loop.stack == stack)
+        return f"{stack} {KNOWN_FAILURES}" if limited else stack
 
     def values(self, axis: str) -> list[Any]:
         """Ascending."""
@@ -124,7 +124,7 @@ def runs_of(panels: Iterable[LoopPanel]) -> list[Run]:
 
 
 def loop_caption(panels: Iterable[LoopPanel], stacks: Collection[str] = ()) -> str:
-    """The variants of the drawn stacks, by default all, and their declared limits, then the machines."""
+    """The variants of the drawn stacks, by default all, and their known failures, then the machines."""
     panels = list(panels)
     loops = [
         loop
@@ -137,7 +137,7 @@ def loop_caption(panels: Iterable[LoopPanel], stacks: Collection[str] = ()) -> s
         f"{loop.stack}: {', '.join(f'{operator}/{variant}' for operator, variant in loop.operators.items())}"
         for loop in loops
     ]
-    lines = [*dict.fromkeys(variants), *loop_limit_warnings(loops), environment_caption(runs_of(panels))]
+    lines = [*dict.fromkeys(variants), *loop_known_failure_warnings(loops), environment_caption(runs_of(panels))]
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.analysis.cache_states import HOT
 from harness.analysis.stats import copy_bound_in_words, median_us
-from harness.analysis.warnings import LIMITED, limit_warnings
+from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
 
@@ -71,10 +71,10 @@ class Panel:
         return list(dict.fromkeys([self.baseline, *(name for point in self.points for name in point.cells)]))
 
     def marked(self, variant: str) -> str:
-        """The variant's name, with a dagger where it has declared limits."""
+        """The variant's name, with a dagger where it has known failures."""
         return (
-            f"{variant} {LIMITED}"
-            if any(p.cells[variant].limits for p in self.points if variant in p.cells)
+            f"{variant} {KNOWN_FAILURES}"
+            if any(p.cells[variant].known_failures for p in self.points if variant in p.cells)
             else variant
         )
 
@@ -192,10 +192,10 @@ def runs_of(drawn: Iterable[Panel]) -> list[Run]:
     return list({id(point.run): point.run for panel in drawn for point in panel.points}.values())
 
 
-def limits_caption(found: Iterable[Panel]) -> str:
+def known_failures_caption(found: Iterable[Panel]) -> str:
     """The declared limits of the drawn variants, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
-    return "".join(f"{text}\n" for text in limit_warnings(cells))
+    return "".join(f"{text}\n" for text in known_failure_warnings(cells))
 
 
 def copy_bound_caption(found: Iterable[Panel]) -> str:

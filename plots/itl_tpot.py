@@ -17,7 +17,7 @@ from harness.analysis.itl_tpot import Delta, ServingModel, delta, described, ser
 from harness.records.schema import Run
 from plots._axes import inner_width, panel_grid, plain, title_panel, x_label
 from plots._by_gpu import GpuStyles, title_shared
-from plots._panels import Panel, PointCells, by_operator, limits_caption, panels, runs_of
+from plots._panels import Panel, PointCells, by_operator, known_failures_caption, panels, runs_of
 from plots._style import (
     LABEL_PT,
     SMALL_PT,
@@ -68,7 +68,7 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
             of_drawing[id(one)].set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     legend_below(fig, styles.handles(list(handles)) if styles else handles)
     all_panels = [one.panel for one in found]
-    caption(fig, limits_caption(all_panels) + environment_caption(runs_of(all_panels)))
+    caption(fig, known_failures_caption(all_panels) + environment_caption(runs_of(all_panels)))
     mark_uncalibrated(fig, runs_of(all_panels))
     return fig
 

@@ -24,7 +24,7 @@ from plots._panels import (
     coincides,
     copy_bound_caption,
     gpus_of,
-    limits_caption,
+    known_failures_caption,
     panels,
     runs_of,
 )
@@ -83,7 +83,7 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "
             "and by more than the uncertainty of their constants\n"
         )
-    caption(fig, note + limits_caption(found) + environment_caption(runs_of(found)))
+    caption(fig, note + known_failures_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 

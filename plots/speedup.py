@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from harness.records.schema import Run
 from harness.wording import significant
 from plots._axes import panel_title
-from plots._panels import by_operator, limits_caption, panels, runs_of
+from plots._panels import by_operator, known_failures_caption, panels, runs_of
 from plots._speedup_table import MEANINGS, SpeedupRow, SpeedupTable, speedup_table
 from plots._style import (
     LABEL_PT,
@@ -80,8 +80,8 @@ def figure(runs: Sequence[Run]) -> Figure | None:
         f"left out: {panel.operator}, whose baseline {panel.baseline} has no time ({row.reasons[panel.baseline]})"
         for panel, row in ((one.panel, one.rows[0]) for one in of_all if one not in tables)
     ]
-    limits = limits_caption(found).rstrip("\n")
-    lines = ["; ".join(meanings), *left_out, limits, environment_caption(runs_of(found))]
+    known_failures = known_failures_caption(found).rstrip("\n")
+    lines = ["; ".join(meanings), *left_out, known_failures, environment_caption(runs_of(found))]
     caption(fig, "\n".join(filter(None, lines)))
     mark_uncalibrated(fig, runs_of(found))
     return fig

@@ -39,6 +39,6 @@ def on_device(tensors: Any, **replaced: torch.Tensor) -> Any:
 
 
 def _runnable(operator: str | None) -> list[Variant]:
-    """Not those of peers/, which may have limits and are the engines' own business."""
-    ours = [v for v in discover().variants if not v.is_peer]
+    """Not those of upstream/, which may have known_failures and are the engines' own business."""
+    ours = [v for v in discover().variants if not v.is_upstream]
     return [v for v in ours if operator in (None, v.operator) and unavailable(v, DEVICE) is None]

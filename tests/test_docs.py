@@ -116,7 +116,7 @@ def test_the_engines_are_shown_beside_the_rest(monkeypatch):
     """From a made-up record, as the block is in a document only once there is one of a GPU."""
     speeds = {"op_chain": 40.0, "triton_fused": 2.2, "cuda_fused": 1.5, "deep_gemm": 4.8}
     cells = [factory.cell("paged_mqa_schedule", name, {"batch_size": 128}, gpu=us) for name, us in speeds.items()]
-    cells[-1] = structs.replace(cells[-1], limits={"negative lengths*": "engines clamp them"})
+    cells[-1] = structs.replace(cells[-1], known_failures={"negative lengths*": "engines clamp them"})
     cells.append(factory.cell("decode_native", "chain_clamp", {"batch_size": 128}, gpu=5.0))
     environment = factory.gpu_environment(packages={"deep_gemm": "2.5.0"})
     monkeypatch.setattr(splice, "record", lambda name: factory.run(environment, cells))

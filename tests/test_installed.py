@@ -21,7 +21,7 @@ PARTS = (
     "harness",
     "baselines",
     "kernels",
-    "peers",
+    "upstream",
     "plots",
     "configs",
 )

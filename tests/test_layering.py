@@ -11,7 +11,7 @@ import pytest
 from tests.processes import run_python
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("harness", "baselines", "kernels", "peers", "plots")
+FOLDERS = ("harness", "baselines", "kernels", "upstream", "plots")
 MODULES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 SOURCES = [Path("bench.py"), *MODULES]
 OPERATORS = sorted(path.parent.name for path in (ROOT / "baselines").glob("*/operator.py"))
@@ -177,13 +177,13 @@ def test_kernels_import_their_own_folder_and_the_types_of_their_operator():
     assert offenders(modules("kernels"), is_allowed) == {}
 
 
-def test_peers_import_the_types_of_operators_and_each_other():
+def test_upstream_variants_import_the_types_of_operators_and_each_other():
     allowed = {f"baselines.{name}.operator" for name in OPERATORS} | {"harness.packages"}
 
     def is_allowed(path: Path, name: str) -> bool:
-        return is_allowed_to_operators(name) or name in allowed or name.startswith("peers.")
+        return is_allowed_to_operators(name) or name in allowed or name.startswith("upstream.")
 
-    assert offenders(modules("peers"), is_allowed) == {}
+    assert offenders(modules("upstream"), is_allowed) == {}
 
 
 @pytest.mark.parametrize("folder", ["baselines", "kernels"])
@@ -206,7 +206,7 @@ def test_no_kernel_uses_a_reference():
         imported = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
         return imported | {node.id for node in nodes if isinstance(node, ast.Name)}
 
-    assert [str(path) for path in modules("kernels") + modules("peers") if "reference" in names(path)] == []
+    assert [str(path) for path in modules("kernels") + modules("upstream") if "reference" in names(path)] == []
 
 
 @cache
@@ -255,7 +255,7 @@ def test_layers_of_the_harness():
         package, folder = package_of(module_name(path)), name.split(".")[0]
         if folder == "plots":
             return package == "cli"
-        if folder in ("baselines", "kernels", "peers", "bench", "tests", "tools"):
+        if folder in ("baselines", "kernels", "upstream", "bench", "tests", "tools"):
             return name.startswith("baselines.workloads.")  # what engine and requests are, not what any operator does
         return package_of(name) in (None, package, *PACKAGES.get(package, ()))
 

@@ -393,8 +393,8 @@ def draw(document: dict, stem: Path) -> list[Path]:
 
     from plots._style import LABEL_PT, SMALL_PT, TITLE_PT, caption, new_figure, save
 
-    metric = new_figure(3.6)
-    alarms, power = metric.subplots(1, 2, width_ratios=(1, 1.25))
+    figure = new_figure(3.6)
+    alarms, power = figure.subplots(1, 2, width_ratios=(1, 1.25))
     injected = [share * 100 for share in INJECTED]
     for place, (rule, (_, colour)) in enumerate(DRAWN.items()):
         rows = [row for row in document["rows"] if row["rule"] == rule and row["kind"] == "recorded"]
@@ -424,11 +424,11 @@ def draw(document: dict, stem: Path) -> list[Path]:
         axes.set_axisbelow(True)
     machines = document["machines"].values()
     caption(
-        metric,
+        figure,
         f"{document['comparisons']} comparisons of {USUAL} + {USUAL} processes (best of five: 5 + 5) for each machine "
         f"and point, up to {max(one['cells'] for one in machines)} cells each, drawn from records of unchanged code.",
     )
-    return save(metric, stem)
+    return save(figure, stem)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,7 @@ from harness.analysis.stats import (
     median_us,
     slopes,
 )
-from harness.analysis.warnings import LIMITED, limit_warnings
+from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from harness.records.decode_loop import Loop
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
@@ -79,9 +79,9 @@ LOOPS = {
 LOOP_RECORDS = (*LOOPS, f"{GPU}/decode_loop_mtp1_azure", f"{GPU}/decode_loop_mtp3_mooncake")
 #: The model step in that table.
 LOOP_MODEL_STEP_US = 9000
-#: Variants of peers/, and what they are called in the README. Of several for one operator, the first that was timed is
-#: shown.
-ENGINES = {
+#: Variants of upstream/ -> the engine or library in the README. Of several for one operator, the first that was timed
+#: is shown.
+UPSTREAM = {
     "deep_gemm": "DeepGEMM",
     "flash_mla_fp8": "FlashMLA",
     "flash_mla": "FlashMLA",
@@ -92,14 +92,14 @@ ENGINES = {
     "sglang_dsa_triton": "SGLang",
     "sglang_cuda": "SGLang",
 }
-#: The rows of the README: the record of each operator. Of ``peers`` the first point of 128 requests is shown at which
-#: an engine's kernel was timed, of the others SUMMARY_POINT.
+#: The rows of the README: the record of each operator. Of ``upstream`` the first point of 128 requests is shown at
+#: which an engine's kernel was timed, of the others SUMMARY_POINT.
 SUMMARY = {
-    "decode_flatten": "peers",
+    "decode_flatten": "upstream",
     "decode_native": "full",
-    "paged_mqa_schedule": "peers",
-    "mla_tile_schedule": "peers",
-    "k_quant_gather": "peers",
+    "paged_mqa_schedule": "upstream",
+    "mla_tile_schedule": "upstream",
+    "k_quant_gather": "upstream",
     "mamba_spec_metadata": "full",
     "decode_step": "full",
     "step_prologue": "whole_step",
@@ -159,7 +159,7 @@ def entry(run: Run, cell: Cell | None, fastest: bool, with_ratio: bool) -> str:
     if gpu is None:
         return f"no graph · {significant(host.median)}"
     marks = "\\*" * fastest + "?" * (estimators_agree(run, cell) is False) + "!" * bool(cell.metrics.disturbed)
-    marks += LIMITED * bool(cell.limits)
+    marks += KNOWN_FAILURES * bool(cell.known_failures)
     parts = [f"{significant(gpu.median)}{marks}", str(cell.metrics.launches), significant(host.median)]
     return " · ".join([*parts, f"{significant(gpu.median / copy_bound_of(run, cell))}×"] if with_ratio else parts)
 
@@ -206,9 +206,9 @@ def environment(names: Sequence[str] = RECORDS) -> list[str]:
     return [f"{', '.join(of_records)}: {text}.  " for text, of_records in where.items()]
 
 
-def engine_in(cells: dict[str, Cell]) -> str | None:
+def upstream_in(cells: dict[str, Cell]) -> str | None:
     """The engine's kernel that was timed at a point."""
-    return next((name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")), None)
+    return next((name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")), None)
 
 
 def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
@@ -216,9 +216,9 @@ def summary_cells() -> Iterator[tuple[str, Run, dict[str, Cell]]]:
     for operator, name in SUMMARY.items():
         run = record(f"{GPU}/{name}")
         points = by_point(run, operator)
-        if name == "peers":
+        if name == "upstream":
             large = (cells for label, cells in points.items() if label.startswith("batch_size=128"))
-            cells = next((cells for cells in large if engine_in(cells)), None)
+            cells = next((cells for cells in large if upstream_in(cells)), None)
         else:
             cells = points.get(SUMMARY_POINT)
         if not cells:
@@ -230,9 +230,9 @@ def headline() -> list[str]:
     """The README's table: what a server launches, or PyTorch operators, and the faster fused kernel."""
     rows = []
     for operator, _, cells in summary_cells():
-        engine = engine_in(cells)
-        before = engine or ("engine" if "engine" in cells else next(iter(cells.values())).baseline)
-        label = ENGINES[engine] if engine else "unfused" if before == "engine" else "PyTorch"
+        upstream = upstream_in(cells)
+        before = upstream or ("unfused" if "unfused" in cells else next(iter(cells.values())).baseline)
+        label = UPSTREAM.get(before, "unfused" if before == "unfused" else "PyTorch")
         times = {name: median_us(cells[name], "gpu_us") for name in (before, "triton_fused", "cuda_fused")}
         fused = min(("triton_fused", "cuda_fused"), key=times.__getitem__)
         launches = [cells[name].metrics.launches for name in (before, fused)]
@@ -248,10 +248,11 @@ def summary() -> list[str]:
     rows = []
     for operator, run, cells in summary_cells():
         shown = [next(iter(cells.values())).baseline, "triton_fused", "cuda_fused"]
-        engine = engine_in(cells)
-        upstream, *others = row_of(run, cells, [engine or "engine", *shown], with_ratio=False)
-        rows.append([f"`{operator}`", f"{ENGINES[engine]}: {upstream}" if engine else upstream, *others])
-    run = record(f"{GPU}/peers")
+        before = upstream_in(cells) or "unfused"
+        first, *others = row_of(run, cells, [before, *shown], with_ratio=False)
+        label = f"{UPSTREAM.get(before, before)}: " if before in cells else ""
+        rows.append([f"`{operator}`", label + first, *others])
+    run = record(f"{GPU}/upstream")
     records = ", ".join(f"`{name}`" for name in dict.fromkeys(SUMMARY.values()))
     note = f"{gpu_and_versions(run)}, {packages_of(run)}. Records {records}."
     return [*markdown_table(["", "engine", "PyTorch operators", "Triton", "CUDA C++", "copy bound"], rows), "", note]
@@ -282,12 +283,12 @@ def overview(names: Sequence[str] = GLANCE) -> list[str]:
 
 
 def _fastest_kinds(run: Run, cells: Mapping[str, Cell]) -> dict[str, float] | None:
-    """``fused``, ``PyTorch``, ``bound`` and, where it was timed, ``engine`` -> microseconds at one point.
+    """``fused``, ``PyTorch``, ``copy bound`` and, where it was timed, ``engine`` -> microseconds at one point.
     None without a time of a kernel of ours and of a PyTorch variant.
     """
     found: dict[str, float] = {}
     for name, cell in cells.items():
-        kind = "engine" if name == "engine" or name in ENGINES else "PyTorch"
+        kind = "engine" if name == "unfused" or name in UPSTREAM else "PyTorch"
         kind = "fused" if cell.variant.startswith(("triton_", "cuda_")) else kind
         if (time := interval(cell, "gpu_us")) is not None:
             found[kind] = min(found.get(kind, math.inf), time.median)
@@ -367,20 +368,20 @@ def _most_drafts_then_sync(loops: Sequence[Loop]) -> tuple[int, bool]:
 
 
 def engines() -> list[str]:
-    """Kernels of engines beside the fused kernels, at the points of ``peers`` at which they were timed. Those with
+    """Kernels of engines beside the fused kernels, at the points of ``upstream`` at which they were timed. Those with
     padding are only in the record.
     """
-    run, rows, limited = record(f"{GPU}/peers"), [], []
+    run, rows, limited = record(f"{GPU}/upstream"), [], []
     for operator in dict.fromkeys(cell.operator for cell in run.in_order):
         for label, cells in by_point(run, operator).items():
-            for engine in (name for name in ENGINES if name in cells and interval(cells[name], "gpu_us")):
+            for engine in (name for name in UPSTREAM if name in cells and interval(cells[name], "gpu_us")):
                 limited.append(cells[engine])
                 if "padding=" not in label:
                     shown = row_of(run, cells, [engine, "triton_fused", "cuda_fused"])
                     rows.append([f"`{operator}`", f"`{engine}`", as_text(label), *shown])
     notes = [
         f"{gpu_and_versions(run)}; {packages_of(run)}. Record `{run.header.name}`.",
-        *map(as_text, limit_warnings(limited)),
+        *map(as_text, known_failure_warnings(limited)),
     ]
     head = ["", "engine's kernel", "point", "engine", "Triton", "CUDA C++", "copy bound"]
     return [*markdown_table(head, rows, 3), *(line for note in notes for line in ("", note))]

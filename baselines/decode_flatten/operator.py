@@ -142,7 +142,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     expected = {
         "lens": Expected(torch.tensor(lens, dtype=torch.int32)),
         "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=behind),
-        "block_table": Expected(table, slack=unread, untouched=past_tokens[:, None].expand(table.shape)),
+        "block_table": Expected(table, may_keep=unread, untouched=past_tokens[:, None].expand(table.shape)),
     }
     if with_indices(point):
         for t in range(start[-1], tokens):

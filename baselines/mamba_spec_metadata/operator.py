@@ -192,7 +192,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         expected[name] = Expected(tensor, untouched=spare.view(-1, *[1] * (tensor.dim() - 1)).expand(tensor.shape))
     if point.cache_mode == "all":
         unused = torch.arange(capacity + 1) == 0
-        expected["next_anchors"] = Expected(int32(anchors), untouched=torch.tensor(kept) & ~unused, slack=unused)
+        expected["next_anchors"] = Expected(int32(anchors), untouched=torch.tensor(kept) & ~unused, may_keep=unused)
     return expected
 
 

@@ -146,7 +146,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     capacity = point.max_num_seqs + 1
     past_parts = torch.arange(point.num_sms) >= point.num_sm_parts
     return {
-        "tile_scheduler_metadata": Expected(rows, unread=unread, untouched=past_parts[:, None].expand(rows.shape)),
+        "tile_scheduler_metadata": Expected(rows, dont_care=unread, untouched=past_parts[:, None].expand(rows.shape)),
         "num_splits": Expected(
             torch.tensor(splits + [0] * (capacity - len(splits)), dtype=torch.int32),
             untouched=torch.arange(capacity) >= len(splits),

@@ -23,7 +23,7 @@ from harness.analysis.warnings import (
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
-    limit_warnings,
+    known_failure_warnings,
     throttling_warnings,
 )
 from harness.exit_codes import BAD, OK, UNSURE
@@ -297,7 +297,7 @@ class Comparison:
                 texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
             found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
         cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
-        return [*found, *limit_warnings(cells)]
+        return [*found, *known_failure_warnings(cells)]
 
     def counts(self, *metrics: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.metric in metrics)

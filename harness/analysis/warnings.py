@@ -16,8 +16,8 @@ from harness.wording import counted
 
 #: Cells that a sentence names; the others are counted.
 MAX_NAMED = 8
-#: Mark on every time of a variant with declared limits.
-LIMITED = "†"
+#: Mark on every time of a variant with known failures.
+KNOWN_FAILURES = "†"
 THROTTLED = "throttled or below its clock"
 
 
@@ -65,22 +65,23 @@ def audit_warnings(cells: Sequence[Cell]) -> list[str]:
     return [f"{counted(count, 'cell')} not audited: {reason}" for reason, count in reasons.items()]
 
 
-def limit_warnings(cells: Sequence[Cell]) -> list[str]:
-    """The declared limits of variants with a time, a sentence for each variant."""
-    limited = {cell.variant_id: cell.limits for cell in cells if cell.limits and cell.metrics}
+def known_failure_warnings(cells: Sequence[Cell]) -> list[str]:
+    """The known failures of variants with a time, a sentence for each variant."""
+    limited = {cell.variant_id: cell.known_failures for cell in cells if cell.known_failures and cell.metrics}
     return [
-        f"{LIMITED} {variant} does not support " + "; ".join(f"{glob!r} ({reason})" for glob, reason in limits.items())
-        for variant, limits in limited.items()
+        f"{KNOWN_FAILURES} {variant} does not support "
+        + "; ".join(f"{glob!r} ({reason})" for glob, reason in known_failures.items())
+        for variant, known_failures in limited.items()
     ]
 
 
-def loop_limit_warnings(loops: Iterable[Loop]) -> list[str]:
+def loop_known_failure_warnings(loops: Iterable[Loop]) -> list[str]:
     """The same for the stacks of decode loops, a sentence for each stack."""
-    limited = {loop.stack: loop.limits for loop in loops if loop.limits}
+    limited = {loop.stack: loop.known_failures for loop in loops if loop.known_failures}
     return [
-        f"{LIMITED} {stack} has variants with declared limits: "
-        + "; ".join(f"{where} ({reason})" for where, reason in limits.items())
-        for stack, limits in limited.items()
+        f"{KNOWN_FAILURES} {stack} has variants with known failures: "
+        + "; ".join(f"{where} ({reason})" for where, reason in known_failures.items())
+        for stack, known_failures in limited.items()
     ]
 
 
@@ -91,4 +92,4 @@ def warnings(run: Run) -> list[str]:
         named = ", ".join(abbreviated(list(disagreeing)))
         found.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
     found += [*throttling_warnings(run.cells), *audit_warnings(run.cells)]
-    return [*found, *limit_warnings(run.cells), *loop_limit_warnings(run.loops)]
+    return [*found, *known_failure_warnings(run.cells), *loop_known_failure_warnings(run.loops)]

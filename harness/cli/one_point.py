@@ -9,7 +9,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.verification import full, limit_found
+from harness.cli.verification import full, known_failure_text
 from harness.config.load import ConfigError
 from harness.config.work_items import Cells, Checked, Verify
 from harness.contract import BUFFERS, Axis, Buffers, Operator, Variant, in_buffers
@@ -32,7 +32,7 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
     if name in names:
-        limited = variant.limit_at(name, buffers) is not None
+        limited = variant.known_failure_at(name, buffers) is not None
         exactly = {"buffers": buffers, "limited": True} if limited else {}
         return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
     if "=" not in name and name != "default":
@@ -94,8 +94,8 @@ def verify_point(console: Console, job: Job, catalog: Catalog, item: Verify) -> 
     for finding in findings:
         place = in_buffers(finding.name, finding.buffers)
         if finding.status is Status.KNOWN_FAILURE:
-            declared = variant.limit_at(finding.name, finding.buffers)
-            text = f"{variant.id} at {place}: declared unsupported ({declared}); found {limit_found(finding)}"
+            declared = variant.known_failure_at(finding.name, finding.buffers)
+            text = f"{variant.id} at {place}: declared unsupported ({declared}); found {known_failure_text(finding)}"
             console.print(Text(text))
             continue
         said = f": {full(finding)}" if finding.status.is_bad else ""

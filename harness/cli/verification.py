@@ -23,7 +23,7 @@ from harness.session.messages import Job
 from harness.session.session import Progress, Session
 from harness.session.worker import RunError
 from harness.verify.capacity import capacity_points
-from harness.verify.edge_cases import check_results, is_unverified, limited_places
+from harness.verify.edge_cases import check_results, is_unverified, known_failure_places
 from harness.wording import counted
 
 #: Console width from which on the table of defects shows the message of the rejection.
@@ -45,7 +45,7 @@ HEADS = {
     "random batches": (Place.RANDOM_BATCH,),
 }
 #: What the summary calls a skipped place, by the code of its reason.
-SKIPPED = {Code.BEYOND_LIMITS: "beyond its declared limits", Code.INTERPRETER_BUDGET: "left out"}
+SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUDGET: "left out"}
 
 
 @dataclass
@@ -87,8 +87,8 @@ def verify_all(
     at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
     found = Verified()
     try:
-        limits = _limits(catalog, healthy, job)
-        _verify(console, job, found, healthy, defects, limits, at_capacity, random_batches, items)
+        known_failures = _limits(catalog, healthy, job)
+        _verify(console, job, found, healthy, defects, known_failures, at_capacity, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
         if reached := [variant for variant in healthy if variant.id in found.findings]:
             _print_outcome(console, catalog, reached, found, job, command)
@@ -115,14 +115,20 @@ def _verify(
     found: Verified,
     healthy: Sequence[Variant],
     defects: Sequence[Variant],
-    limits: Sequence[Verify],
+    known_failures: Sequence[Verify],
     at_capacity: Sequence[Cells],
     random_batches: int,
     sweep: Sequence[Cells],
 ) -> None:
     """Fills ``found``. Variants that do not pass their edge cases are not run at capacity or on random batches."""
     here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
-    steps = [len(here), len(limits), _num_cells(at_capacity), len(healthy) if random_batches else 0, _num_cells(sweep)]
+    steps = [
+        len(here),
+        len(known_failures),
+        _num_cells(at_capacity),
+        len(healthy) if random_batches else 0,
+        _num_cells(sweep),
+    ]
 
     def keep_finding(checked: Checked) -> None:
         found.findings.setdefault(checked.variant_id, []).append(checked.finding)
@@ -143,10 +149,10 @@ def _verify(
         with Session(job) as session:
             found.compiled = session.ready.compiled
             run(session, 0, (Verify(operator=one.operator, variant=one.name) for one in here), keep_finding)
-            if limits:
+            if known_failures:
                 # What an engine's kernel does there may end its process, on which nothing else may depend.
                 with Session(replace(job, compiled=())) as apart:
-                    run(apart, 1, limits, keep_finding)
+                    run(apart, 1, known_failures, keep_finding)
             passed = [variant for variant in healthy if variant.id in found.findings and not found.bad(variant)]
             run(session, 2, _only(at_capacity, passed), keep_capacity)
             if random_batches:
@@ -186,7 +192,7 @@ def _limits(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Veri
         Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, limited=True)
         for variant in healthy
         if unavailable(variant, job.device) is None
-        for name, buffers in limited_places(catalog.operators[variant.operator], variant)
+        for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)
     ]
 
 
@@ -291,18 +297,18 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
 
 
 def _print_limits(console: Console, healthy: Sequence[Variant], found: Verified) -> None:
-    """Where engines' kernels fail as their limits= declare: the reason given, and what was found."""
+    """Where engines' kernels fail as their known_failures= declare: the reason given, and what was found."""
     for variant in healthy:
         limited = [finding for finding in found.of(variant) if finding.status is Status.KNOWN_FAILURE]
         if limited:
-            console.print(Text(f"\n{variant.id}: declared limits", style="bold"))
+            console.print(Text(f"\n{variant.id}: known failures", style="bold"))
             places = ((finding.name, finding.buffers) for finding in limited)
-            declared = [(in_buffers(*place), variant.limit_at(*place)) for place in places]
-            rows = ((*left, limit_found(finding)) for left, finding in zip(declared, limited, strict=True))
+            declared = [(in_buffers(*place), variant.known_failure_at(*place)) for place in places]
+            rows = ((*left, known_failure_text(finding)) for left, finding in zip(declared, limited, strict=True))
             print_rows(console, ("edge case or sequence", "declared", "found"), rows)
 
 
-def limit_found(finding: Finding) -> str:
+def known_failure_text(finding: Finding) -> str:
     """What was found where a variant declares a limit."""
     if finding.message is None:
         return "passes here: remove the limit if the kernel supports this now"

@@ -256,7 +256,7 @@ def _makers(bindings: Mapping[str, LoopBinding], shape: EngineShape, table: str)
 
 def _limits(parts: Sequence[tuple[str, str]], variants: Sequence[Variant]) -> tuple[tuple[str, str], ...]:
     chosen = [one for one in variants if (one.operator, one.name) in parts]
-    return tuple((f"{one.id} at {glob!r}", reason) for one in chosen for glob, reason in one.limits.items())
+    return tuple((f"{one.id} at {glob!r}", reason) for one in chosen for glob, reason in one.known_failures.items())
 
 
 def _point(source: Source, key: str, operator: Operator, binding: LoopBinding, shape: EngineShape) -> Point:

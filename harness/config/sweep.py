@@ -36,7 +36,7 @@ def cells(
         baseline=baseline or operator.baseline,
         phase=operator.phase,
         slow=tuple(one.name for one in variants if one.is_slow_to_verify),
-        limits={one.name: dict(one.limits) for one in variants if one.limits},
+        known_failures={one.name: dict(one.known_failures) for one in variants if one.known_failures},
         at_capacity=at_capacity,
     )
 

@@ -26,7 +26,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
 
     point:       label of the axes. baseline: the variant that ratios refer to.
     slow:        variants whose verification takes seconds.
-    limits:      variant -> its declared limits.
+    known_failures:      variant -> its known failures.
     at_capacity: whether it is a point at capacity: every variant is launched once, and none is timed.
     budget_s:    seconds for which the variants may be timed together; None leaves it to the session.
     check_seed:  of the inputs on which timed launches run once more. Nothing has seen these inputs before.
@@ -39,7 +39,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
     baseline: str
     phase: Literal["decode", "prefill"] = "decode"
     slow: tuple[str, ...] = ()
-    limits: dict[str, dict[str, str]] = {}
+    known_failures: dict[str, dict[str, str]] = {}
     at_capacity: bool = False
     budget_s: float | None = None
     check_seed: int = 0
@@ -84,7 +84,7 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
             reason=reason,
             metrics=metrics,
             phase=self.phase,
-            limits=self.limits.get(variant, {}),
+            known_failures=self.known_failures.get(variant, {}),
         )
 
     def failed(self, variant: str, **found: Any) -> Cell:
@@ -176,11 +176,11 @@ class LoopPoint:
 
 @dataclass(frozen=True)
 class PlannedStack:
-    """parts: (operator, variant) in the order of a step. limits: what one of them does not support, and why."""
+    """parts: (operator, variant) in the order of a step. known_failures: what one of them does not support, and why."""
 
     name: str
     parts: tuple[tuple[str, str], ...]
-    limits: tuple[tuple[str, str], ...] = ()
+    known_failures: tuple[tuple[str, str], ...] = ()
 
 
 class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
@@ -219,7 +219,7 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
             point=self.at.label,
             axes={**vars(self.at), "geometry": geometry_name(self.config)},
             operators=dict(planned.parts),
-            limits=dict(planned.limits),
+            known_failures=dict(planned.known_failures),
             status=status,
             **rest,
         )

@@ -61,8 +61,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     alone:     the operators of a step one after another, timed outside of the loop, for the model of ITL and TPOT.
     waited_us: the same from submission to completion, after the host waited for a model step; some after each block.
     trace:     a few steps after the last block, on the lanes of host and device.
-    limits:    ``OPERATOR/VARIANT at 'GLOB'``: edge cases and sequences that a variant is declared not to support, and
-               why.
+    known_failures: ``OPERATOR/VARIANT at 'GLOB'`` -> why a variant fails at these edge cases and sequences.
     process:   as of a cell.
     """
 
@@ -78,7 +77,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     alone: Metrics | None = None
     waited_us: list[Us] = []
     trace: list[LoopSpan] = []
-    limits: dict[str, str] = {}
+    known_failures: dict[str, str] = {}
     process: Count = 0
 
     @property

@@ -54,8 +54,8 @@ def of_reason(reason: Reason) -> str:
                 f"Triton's interpreter or torch.compile has used its {reason.seconds:g} s for this variant "
                 "(measure.interpreter_budget_s); it passed all edge cases and earlier batches"
             )
-        case Code.BEYOND_LIMITS:
-            text = "beyond its declared limits"
+        case Code.KNOWN_FAILURE:
+            text = "beyond its known failures"
         case Code.RECOMPILES:
             text = "torch.compile would compile again; `verify` does"
         case Code.MEMORY:

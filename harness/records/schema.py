@@ -41,7 +41,7 @@ class Status(StrEnum):
     SKIPPED = "skipped"
     #: This machine lacks what it needs.
     UNAVAILABLE = "unavailable"
-    #: It failed where its ``limits=`` say that it does; only where such a place is checked.
+    #: It failed where its ``known_failures=`` say that it does; only where such a place is checked.
     KNOWN_FAILURE = "known failure"
 
     @property
@@ -61,8 +61,8 @@ class Code(StrEnum):
     NEEDS = "needs"
     #: Triton's interpreter or torch.compile has used its time for this variant. seconds: that time.
     INTERPRETER_BUDGET = "interpreter_budget"
-    #: The inputs are beyond what the variant declares to support (``beyond=``).
-    BEYOND_LIMITS = "beyond_limits"
+    #: The inputs are beyond what the variant declares to support (``fails_on=``).
+    KNOWN_FAILURE = "known_failure"
     #: torch.compile would have to compile again.
     RECOMPILES = "recompiles"
     #: There is too little memory.
@@ -325,7 +325,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason:   why it was skipped or is unavailable; for a cell that passed, a remark.
     metrics:  None unless the cell passed.
     phase:    when a server calls the operator.
-    limits:   edge cases and sequences, as globs, that the variant is declared not to support -> why.
+    known_failures:   edge cases and sequences, as globs, that the variant is declared not to support -> why.
     process:  number of the process that measured it: the header's is 0, the others have a segment.
     """
 
@@ -339,7 +339,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     reason: Reason | None = None
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
-    limits: dict[str, str] = {}
+    known_failures: dict[str, str] = {}
     process: Count = 0
 
     @property

@@ -14,7 +14,7 @@ from rich.text import Text
 from harness.analysis import decode_loop as analysis
 from harness.analysis.decode_loop import Delta, Metric, by_point, is_measured, reference_of
 from harness.analysis.stats import Interval
-from harness.analysis.warnings import LIMITED, loop_limit_warnings
+from harness.analysis.warnings import KNOWN_FAILURES, loop_known_failure_warnings
 from harness.records.decode_loop import Loop
 from harness.records.endings import ending
 from harness.records.schema import Run
@@ -100,7 +100,7 @@ class _Tables:
     def __init__(self, run: Run) -> None:
         self._points = by_point(run)
         self._stacks = tuple(dict.fromkeys(loop.stack for loops in self._points.values() for loop in loops))
-        self._limits = loop_limit_warnings(run.loops)
+        self._limits = loop_known_failure_warnings(run.loops)
         first = [loops[0].axes for loops in self._points.values()]
         names = [name for name in first[0] if name != "batch_size"]
         self._varying = [name for name in names if len({str(axes.get(name)) for axes in first}) > 1]
@@ -147,8 +147,8 @@ class _Tables:
             loop = by_stack.get(stack)
             if loop is not None and is_measured(loop):
                 made = entry(reference, loop)
-                limited = loop.limits or (reference is not None and reference.limits)
-                entries.append(replace(made, text=f"{made.text}{LIMITED}") if made.text and limited else made)
+                limited = loop.known_failures or (reference is not None and reference.known_failures)
+                entries.append(replace(made, text=f"{made.text}{KNOWN_FAILURES}") if made.text and limited else made)
             else:
                 entries.append(footnotes.entry(loop))
         return tuple(entries)

@@ -46,17 +46,17 @@ def listed_console(console: Console, catalog: Catalog, device: str) -> None:
         rows.append((name, str(len(healthy)), operator.summary))
         for variant in healthy:
             if reason := unavailable(variant, device):
-                text = "needs the files of an engine" if variant.is_peer else of_reason(reason)
+                text = "needs the files of an engine" if variant.is_upstream else of_reason(reason)
                 absent.setdefault(text, []).append(variant.name)
     print_rows(console, ("operator", "variants", "what it does"), rows)
     console.print()
     for reason, names in absent.items():
         unique = ", ".join(dict.fromkeys(names))
         console.print(Text(f"{counted(len(names), 'variant')} unavailable, {reason}: {unique}", style="dim"))
-    if limited := [v.name for v in catalog.variants if v.limits]:
+    if limited := [v.name for v in catalog.variants if v.known_failures]:
         console.print(
             Text(
-                f"† {counted(len(limited), 'kernel')} of engines with declared limits: {', '.join(limited)}",
+                f"† {counted(len(limited), 'kernel')} of engines with known failures: {', '.join(limited)}",
                 style="dim",
             )
         )
@@ -70,7 +70,7 @@ def listed_operator(console: Console, catalog: Catalog, operator: Operator, devi
     rows = [_row(variant, device) for variant in catalog.of(operator.name)]
     texts = ((row["variant"], _availability(row), _described(row)) for row in rows)
     print_rows(console, ("variant", "available", "what it is"), texts)
-    if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.limits.items()]:
+    if limited := [(v.name, *limit) for v in catalog.of(operator.name) for limit in v.known_failures.items()]:
         console.print()
         print_rows(console, ("variant", "does not support", "because"), limited)
     # A defect fails one of them; `verify --defects` shows which.
@@ -127,7 +127,7 @@ def _row(variant: Variant, device: str) -> dict[str, Any]:
         "requires": list(variant.requires),
         "unavailable": of_reason(reason) if (reason := unavailable(variant, device)) else None,
         "defect": variant.defect,
-        "limits": dict(variant.limits),
+        "known_failures": dict(variant.known_failures),
         "checks": {c.name: "waived" if c.name in variant.waives else "required" for c in CHECKS},
     }
 

@@ -17,12 +17,12 @@ from harness.analysis.stats import (
     is_timed,
 )
 from harness.analysis.warnings import (
-    LIMITED,
+    KNOWN_FAILURES,
     abbreviated,
     audit_warnings,
     calibration_warnings,
     disagreeing_cells,
-    limit_warnings,
+    known_failure_warnings,
     throttling_warnings,
 )
 from harness.records.decode_loop import Loop
@@ -150,7 +150,7 @@ def _measured(run: Run, operator: str, cells: Sequence[Cell]) -> Table:
     notes += calibration_warnings(run)
     marked = [f"{key.partition('/')[2]} {text}" for key, text in disagreeing.items()]
     notes += [f"? {text}" for text in abbreviated(marked, more="more cells on which they disagree")]
-    notes += [*throttling_warnings(cells), *audit_warnings(cells), *limit_warnings(cells), *footnotes.notes()]
+    notes += [*throttling_warnings(cells), *audit_warnings(cells), *known_failure_warnings(cells), *footnotes.notes()]
     columns = (*variants, "copy bound") if bound else tuple(variants)
     return variant_table(f"{operator}: {title}", axes, columns, rows, notes, kind="measured")
 
@@ -219,7 +219,7 @@ def _time_entry(
     second = [significant(host.median)] if host else []
     second += [f"·{NBSP}{launches}"] if launches is not None else []
     marks = "*" * best + "?" * (cell.key in disagreeing) + "!" * bool(cell.metrics.disturbed)
-    marks += LIMITED * bool(cell.limits)
+    marks += KNOWN_FAILURES * bool(cell.known_failures)
     return Entry(f"{significant(mine.median)}{faster}{marks}", NBSP.join(second), "best" if best else "")
 
 
@@ -253,7 +253,7 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
             one = deltas[name]
             itl, tpot = signed(one.itl_us.median), signed(one.tpot_us.median)
             percent = f"{one.percent.median:+.2f}{NBSP}%"
-            mark = LIMITED if row[name].limits or row[baseline].limits else ""
+            mark = KNOWN_FAILURES if row[name].known_failures or row[baseline].known_failures else ""
             timed = True
             entries.append(Entry(f"{itl}{NBSP}{tpot}{mark}", percent, "best" if name == best else ""))
         rows.append((labels[point], entries))
@@ -261,7 +261,7 @@ def _itl_tpot(header: Header, serving: ServingModel, operator: str, cells: Seque
         return []
     title = f"{operator}, modelled: ITL and TPOT delta in µs against {baseline}; below: per cent of either"
     model = f"modelled, not measured: {described(serving)}"
-    notes = (model, *_shared_note(shared), *limit_warnings(cells), *footnotes.notes())
+    notes = (model, *_shared_note(shared), *known_failure_warnings(cells), *footnotes.notes())
     return [variant_table(title, axes, variants, rows, notes, kind="modelled")]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.config.work_items import Cells
-from harness.discover import FOLDERS, PEERS, ROOT
+from harness.discover import FOLDERS, ROOT, UPSTREAM
 from harness.records.schema import Cell, Segment
 from harness.session.messages import Job, Ready, encode, event_of, message_of
 from harness.session.session import Progress, Session, WallTime
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 #: What a node needs of the checkout, and the suffixes of what stands beside a file of --variants.
-SHIPPED, BESIDE = (*FOLDERS, PEERS, "harness", "bench.py"), (".cu", ".cuh", ".py")
+SHIPPED, BESIDE = (*FOLDERS, UPSTREAM, "harness", "bench.py"), (".cu", ".cuh", ".py")
 #: How Ray names the model of a node's GPUs among its resources.
 MODEL = "accelerator_type:"
 #: Seconds for an actor to be placed on a free GPU and to be ready.

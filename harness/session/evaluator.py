@@ -32,12 +32,12 @@ from harness.session.messages import Heartbeat, Job, Outputs, Ready
 from harness.timing.environment import describe
 from harness.timing.host_lock import lock_of
 from harness.verify.edge_cases import (
+    EdgeCaseName,
     LeftOut,
-    Limited,
     check_variant,
     is_beyond,
     is_unverified,
-    judged_limit,
+    judged_known_failure,
     reason_to_skip,
     wrong,
 )
@@ -256,7 +256,7 @@ class Evaluator:
                 state.rejection = finding
                 return
         if is_unverified(findings):
-            left_out_by = "skip= and limits= leave" if variant.limits else "skip= leaves"
+            left_out_by = "skip= and known_failures= leave" if variant.known_failures else "skip= leaves"
             message = f"unverified: its {left_out_by} out every edge case"
             state.rejection = Finding(status=Status.FAILED, place=Place.EDGE_CASE, name="", message=message)
 
@@ -279,7 +279,7 @@ class Evaluator:
             except Exception as error:  # the operator's own code, or memory
                 raise _NoInputs(f"no inputs at this point: {first_line(error)}") from error
             if item.at_capacity and is_beyond(variant, at.fixture):
-                raise LeftOut(Reason(code=Code.BEYOND_LIMITS))
+                raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
                 once = state.interpreted or item.at_capacity or self._job.verified
                 return verify_cell(at.fixture, variant, once=once)
@@ -341,14 +341,14 @@ class Evaluator:
         """
         variant = self.catalog.find(item.operator, item.variant)
         if item.limited:
-            found = [self._at_limit(variant, item)]
+            found = [self._at_known_failure(variant, item)]
         elif item.axes is not None or item.name is not None:
             found = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
         else:
             found = self._findings(variant)
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in found)
 
-    def _at_limit(self, variant: Variant, item: Verify) -> Finding:
+    def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
         """What a variant does where it declares a limit. Far rows have a finding for each input, or none where memory
         is short; the first failure counts.
         """
@@ -356,10 +356,10 @@ class Evaluator:
         if not found:
             place = {"place": Place.EDGE_CASE, "name": item.name, "buffers": item.buffers}
             return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
-        return judged_limit(next((one for one in found if one.status.is_bad), found[0]))
+        return judged_known_failure(next((one for one in found if one.status.is_bad), found[0]))
 
     def _findings(
-        self, variant: Variant, restricted: Operator | None = None, only: Limited | None = None
+        self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
     ) -> Iterator[Finding]:
         """At all edge cases and sequences of the operator, but those at which the variant declares a limit.
 

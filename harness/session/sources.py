@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.config.work_items import Cells
 from harness.contract import Variant
-from harness.discover import FOLDERS, PEERS, ROOT, Catalog
+from harness.discover import FOLDERS, ROOT, UPSTREAM, Catalog
 from harness.records.schema import RecordError
 from harness.wording import printable
 
@@ -35,7 +35,7 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     files = dict.fromkeys(_files(_closure({item.operator for item in items})))
     files |= dict.fromkeys(Path(file) for file in variant_files)
     variants = catalog.variants_of(items)
-    files |= dict.fromkeys(_peers(variants))
+    files |= dict.fromkeys(_upstream(variants))
     files |= dict.fromkeys(source for variant in variants for source in variant.sources)
     named = {text for item in items for text in _texts(list(item.axes.values()))}
     files |= dict.fromkeys(Path(text) for text in sorted(named) if _is_file(text))
@@ -55,10 +55,10 @@ def _closure(operators: Collection[str]) -> list[str]:
     return sorted(found)
 
 
-def _peers(variants: Sequence[Variant]) -> list[Path]:
-    """All of peers/ where a variant of it is in the run: its files share what starts with an underscore."""
-    used = any(variant.is_peer for variant in variants)
-    return _code(ROOT / PEERS) if used else []
+def _upstream(variants: Sequence[Variant]) -> list[Path]:
+    """All of upstream/ where a variant of it is in the run: its files share what starts with an underscore."""
+    used = any(variant.is_upstream for variant in variants)
+    return _code(ROOT / UPSTREAM) if used else []
 
 
 def _files(folders: Iterable[str]) -> list[Path]:

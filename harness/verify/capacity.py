@@ -48,7 +48,7 @@ def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) 
     for axis in search.sizes:
         declared = [size for variant in variants for size in variant.sizes.get(axis.name, ())]
         # An engine's kernel has no say: the points would depend on what is installed, and its skip= may ask the GPU.
-        healthy = [variant for variant in variants if variant.defect is None and not variant.is_peer]
+        healthy = [variant for variant in variants if variant.defect is None and not variant.is_upstream]
         of_axis = search, axis, healthy, chosen
         for point in (*_one_size(*of_axis), *_declared(*of_axis, declared)):
             points.setdefault(operator.label(point), point)

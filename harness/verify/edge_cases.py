@@ -29,7 +29,7 @@ from harness.verify.process_state import unchanged_process
 from harness.wording import first_line, printable
 
 #: Name of an edge case or sequence, and how its buffers lie.
-Limited = tuple[str, Buffers | None]
+EdgeCaseName = tuple[str, Buffers | None]
 #: Result of a check over all findings of a variant. yes: passed wherever it was tested; GPU, CPU, timed: not tested, as
 #: that takes such a device, or a timed run; "-": no launch reached this check.
 CheckResult = Literal["yes", "no", "waived", "GPU", "CPU", "timed", "-"]
@@ -73,13 +73,13 @@ def check_variant(
     seed: int,
     thorough: bool = True,
     checks: DeviceChecks | None = None,
-    only: Limited | None = None,
+    only: EdgeCaseName | None = None,
     known: dict[Any, Batch] | None = None,
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
     """One finding for each edge case and each sequence. An exception of the variant is a finding, too.
 
-    Those at which the variant declares a limit are left out, as they may end the process; see limited_places.
+    Those at which the variant declares a limit are left out, as they may end the process; see known_failure_places.
 
     Two of the edge cases that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
@@ -104,19 +104,23 @@ def check_variant(
         yield from far_rows(operator, variant, device, seed, only)
 
 
-def limited_places(operator: Operator, variant: Variant) -> list[Limited]:
+def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
     """The edge cases and sequences at which the variant declares a limit.
 
     A limit in unaligned buffers only is tried at the first edge case that has no other limit; one of far rows at the
     first such point that has them.
     """
-    if not variant.limits:
+    if not variant.known_failures:
         return []
     case = [one.name for one in operator.edge_cases]
-    limited = [name for name in (*case, *operator.sequences) if variant.limit_at(name)]
+    limited = [name for name in (*case, *operator.sequences) if variant.known_failure_at(name)]
     other = [name for name in case if name not in limited]
-    unaligned = [(name, "unaligned") for name in other[:1] if variant.limit_at(name, "unaligned")]
-    far = ((name, "far") for name in other if variant.limit_at(name, "far") and _has_far_rows(operator, variant, name))
+    unaligned = [(name, "unaligned") for name in other[:1] if variant.known_failure_at(name, "unaligned")]
+    far = (
+        (name, "far")
+        for name in other
+        if variant.known_failure_at(name, "far") and _has_far_rows(operator, variant, name)
+    )
     return [*((name, None) for name in limited), *unaligned, *islice(far, 1)]
 
 
@@ -126,7 +130,7 @@ def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
     return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
 
 
-def judged_limit(finding: Finding) -> Finding:
+def judged_known_failure(finding: Finding) -> Finding:
     """What was found where the variant declares a limit. A pass is reported and is no error: a later release of the
     engine may hold there, and what a launch reads out of bounds may be right by chance.
     """
@@ -152,7 +156,7 @@ class _VariantChecks:
     compiles: bool
     known: dict[Any, Batch]
     announce: Callable[[Place, str], None]
-    only: Limited | None = None
+    only: EdgeCaseName | None = None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
@@ -214,7 +218,9 @@ class _VariantChecks:
                     replays = FEW_STEPS if self.thorough else 0
 
     def _is_wanted(self, name: str, buffers: Buffers | None = None) -> bool:
-        return self.variant.limit_at(name, buffers) is None if self.only is None else self.only == (name, buffers)
+        return (
+            self.variant.known_failure_at(name, buffers) is None if self.only is None else self.only == (name, buffers)
+        )
 
     def _at(
         self,
@@ -294,7 +300,7 @@ def far_strides(inputs: Any) -> dict[str, int]:
 
 
 def far_rows(
-    operator: Operator, variant: Variant, device: str, seed: int, only: Limited | None = None
+    operator: Operator, variant: Variant, device: str, seed: int, only: EdgeCaseName | None = None
 ) -> Iterator[Finding]:
     """Launches with an input whose last row begins 2^31 elements behind its first, at the first edge cases at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
@@ -303,7 +309,7 @@ def far_rows(
     for case in operator.edge_cases:
         point = operator.complete(case.point)
         place = _edge_case(case.name, "far")
-        limited = variant.limit_at(case.name) or variant.limit_at(case.name, "far")
+        limited = variant.known_failure_at(case.name) or variant.known_failure_at(case.name, "far")
         if (limited if only is None else only != (case.name, "far")) or skipped(place, variant, [point]):
             continue
         for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
@@ -368,8 +374,8 @@ def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | 
 
 
 def is_beyond(variant: Variant, fixture: Fixture) -> bool:
-    """Whether a batch of the fixture lies beyond the variant's declared limits. Raises what ``beyond`` raises."""
-    return any(variant.beyond(fixture.point, batch.inputs) for batch in fixture.batches)
+    """Whether a batch of the fixture lies beyond the variant's known failures. Raises what ``beyond`` raises."""
+    return any(variant.fails_on(fixture.point, batch.inputs) for batch in fixture.batches)
 
 
 def is_unverified(findings: Iterable[Finding]) -> bool:

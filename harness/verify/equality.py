@@ -15,7 +15,7 @@ from harness.verify.mismatch import View, describe_differences, first_difference
 def required(expected: Expected) -> Tensor:
     """Bool mask of the elements that a launch must write."""
     must = torch.ones_like(expected.value, dtype=torch.bool)
-    for excluded in (expected.untouched, expected.optional):
+    for excluded in (expected.untouched, expected.may_vary):
         if excluded is not None:
             must &= ~excluded
     return must
@@ -29,10 +29,10 @@ def wrong_elements(got: Tensor, before: Tensor, expected: Expected) -> tuple[Ten
     if expected.untouched is not None:
         must_be[inside] = torch.where(expected.untouched, before[inside], expected.value)
     wrong = got != must_be
-    if expected.slack is not None:
-        wrong[inside] &= ~(expected.slack & ((got == before) | (got == 0))[inside])
-    if expected.unread is not None:
-        wrong[inside] &= ~expected.unread
+    if expected.may_keep is not None:
+        wrong[inside] &= ~(expected.may_keep & ((got == before) | (got == 0))[inside])
+    if expected.dont_care is not None:
+        wrong[inside] &= ~expected.dont_care
     return wrong, must_be
 
 

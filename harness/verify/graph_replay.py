@@ -68,7 +68,7 @@ class Step:
         """Raise Mismatch unless every output equals what the eager launch left, bit for bit."""
         buffers = self.bound.fixture.outputs.buffers
         wrong = {name: as_integers(buffers[name].tensor) != eager for name, eager in self.eager.items()}
-        for name, optional in self.optional.items():
+        for name, optional in self.may_vary.items():
             wrong[name] &= ~optional
         if not any_of(flags.any() for flags in wrong.values()):
             return
@@ -153,14 +153,14 @@ def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None, before: Ste
     eager = {name: as_integers(tensor).clone() for name, tensor in on_device.items()}
     optional = {}
     for name, expected in fixture.batches[batch].expected.items():
-        left = before.optional.get(name) if before is not None and poison is None else None
-        if name not in on_device or (left is None and expected.optional is None):
+        left = before.may_vary.get(name) if before is not None and poison is None else None
+        if name not in on_device or (left is None and expected.may_vary is None):
             continue
         optional[name] = torch.zeros_like(eager[name], dtype=torch.bool) if left is None else left.clone()
         inside = optional[name][tuple(slice(size) for size in expected.value.shape)]
         inside &= False if expected.untouched is None else expected.untouched
-        if expected.optional is not None:
-            inside |= expected.optional
+        if expected.may_vary is not None:
+            inside |= expected.may_vary
     return Step(bound, batch, poison, eager, optional)
 
 

@@ -57,7 +57,7 @@ def compute_slot_mappings_rows_kernel(
 
 
 @variant("compute_slot_mappings")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: one launch, grid (groups, rows + 1); the last program of a group fills the tail alone."""
     grid = (point.num_groups, len(x.idx) + 1)
 

@@ -133,7 +133,7 @@ def draft_inputs_later_rows_kernel(
 
 
 @variant("draft_inputs")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: one launch per pass, a program per row; one more clears all tails."""
     rows, capacity, k, most = len(x.seq_lens), point.max_num_seqs, point.next_n - 1, point.max_model_len
     advance = point.advance == "yes"

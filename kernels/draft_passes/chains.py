@@ -12,7 +12,7 @@ import triton.language as tl
 from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
-from kernels.compute_slot_mappings import chains as slots_engine
+from kernels.compute_slot_mappings import chains as slots_unfused
 from kernels.draft_inputs.triton import advanced
 from kernels.paged_mqa_schedule import triton as schedule_triton
 
@@ -73,7 +73,7 @@ def draft_passes_next_kernel(
 
 
 @variant("draft_passes")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: two launches per pass, four with an indexer, whose schedule is copied. The token and the hidden
     row, which the update also hands on there, are left out.
     """
@@ -82,7 +82,7 @@ def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     fresh = None if out.schedule is None else torch.empty_like(out.schedule)
     parts = []
     for i in range(1, passes(point) + 1):
-        made = [slots_engine.engine(*slots_part(point, x, out, i))]
+        made = [slots_unfused.unfused(*slots_part(point, x, out, i))]
         if with_indexer(point):
             made.append(schedule_triton.triton_fused(*schedule_part(point, x, replace(out, schedule=fresh), i)))
         parts.append(made)

@@ -47,7 +47,7 @@ def gather_block_tables_rows_kernel(
 
 
 @variant("gather_block_tables")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: one launch, grid (groups, rows)."""
     grid = (point.num_groups, rows_to_write(point))
 

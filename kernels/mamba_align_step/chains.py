@@ -107,7 +107,7 @@ def freeze_kernel(
 
 
 @variant("mamba_align_step")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way, without the copies of states: six launches before the forward pass, two after sampling."""
     rows, size = len(x.idx), point.mamba_block_size
     grid = (cdiv(rows, BLOCK),)

@@ -100,7 +100,7 @@ def scatter_accepted_kernel(idx, num_sampled, accepted, num_reqs_padded, ROWS: t
 
 
 @variant("post_update")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: three launches, the second with a program of one warp per row."""
     count, grid = len(x.idx), (cdiv(len(x.idx), ROWS),)
     lanes, k = triton.next_power_of_2(point.next_n), point.next_n - 1

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from baselines.step_epilogue.operator import PARTS, Inputs, Outputs
 from harness.contract import GPU, Point, variant
-from kernels.draft_inputs import chains as drafter_engine
+from kernels.draft_inputs import chains as drafter_unfused
 from kernels.draft_inputs import cuda as drafter_cuda
-from kernels.mamba_align_step import chains as states_engine
+from kernels.mamba_align_step import chains as states_unfused
 from kernels.mamba_align_step import cuda as states_cuda
-from kernels.post_update import chains as update_engine
+from kernels.post_update import chains as update_unfused
 from kernels.post_update import cuda as update_cuda
 
 
 @variant("step_epilogue")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way, one launch per launch of vLLM 0.33: four, two more with states. Copies are left out."""
-    return PARTS.sequence(update_engine.engine, drafter_engine.engine, states_engine.engine)(point, x, out)
+    return PARTS.sequence(update_unfused.unfused, drafter_unfused.unfused, states_unfused.unfused)(point, x, out)
 
 
 CUDA_PARTS = (update_cuda, drafter_cuda, states_cuda)

@@ -123,7 +123,7 @@ def gather_drafted_kernel(
 
 
 @variant("step_inputs")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: five launches, four where the host knows of no row in its prompt."""
     rows, capacity, k = len(x.idx), point.max_num_seqs, point.next_n - 1
     lanes = triton.next_power_of_2(point.next_n)

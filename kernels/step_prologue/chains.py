@@ -13,22 +13,22 @@ from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_par
 from baselines.workloads.composition import in_sequence
 from baselines.workloads.request_slots import group_tables
 from harness.contract import GPU, Point, variant
-from kernels.compute_slot_mappings import chains as slots_engine
+from kernels.compute_slot_mappings import chains as slots_unfused
 from kernels.compute_slot_mappings import cuda as slots_cuda
 from kernels.decode_flatten import cuda as flatten_cuda
 from kernels.decode_flatten import triton as flatten_triton
 from kernels.decode_step import chains as step_chains
-from kernels.gather_block_tables import chains as tables_engine
+from kernels.gather_block_tables import chains as tables_unfused
 from kernels.gather_block_tables import cuda as tables_cuda
-from kernels.mamba_align_step import chains as states_engine
+from kernels.mamba_align_step import chains as states_unfused
 from kernels.mamba_align_step import cuda as states_cuda
 from kernels.mla_tile_schedule import triton as tiles_triton
 from kernels.paged_mqa_schedule import triton as schedule_triton
-from kernels.step_inputs import chains as inputs_engine
+from kernels.step_inputs import chains as inputs_unfused
 from kernels.step_inputs import cuda as inputs_cuda
 
 
-def _engine_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def _unfused_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Lengths and table rows of the indexer. Native: six PyTorch operators. Flattened: the fused kernel, where vLLM has
     a kernel and a fill for a uniform batch and 18 operators for another one, so that this is a lower bound.
     """
@@ -47,7 +47,7 @@ def _engine_lengths(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
     return launch
 
 
-def _engine_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None]]:
+def _unfused_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None]]:
     """Lengths, then two schedules, each made in fresh tensors and copied into the persistent ones."""
     step, inputs, outputs = indexer_part(point, x, out)
     names = ("schedule", "tile_scheduler_metadata", "num_splits")
@@ -63,7 +63,7 @@ def _engine_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], 
             target.copy_(source)
 
     return [
-        _engine_lengths(point, x, out),
+        _unfused_lengths(point, x, out),
         schedule_triton.triton_fused(*schedule_part(step, fresh)),
         tiles_triton.triton_fused(*tile_part(step, inputs, fresh)),
         launch,
@@ -71,11 +71,11 @@ def _engine_indexer(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], 
 
 
 @variant("step_prologue", waives="no_alloc")
-def engine(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way, one launch per launch of vLLM 0.33: 6 or 7, 6 more with states, 6 or 11 with an indexer."""
-    indexer = lambda *part: in_sequence(*_engine_indexer(point, x, out))  # noqa: E731
-    parts = (inputs_engine, tables_engine, slots_engine, states_engine)
-    return PARTS.sequence(*(part.engine for part in parts), indexer)(point, x, out)
+    indexer = lambda *part: in_sequence(*_unfused_indexer(point, x, out))  # noqa: E731
+    parts = (inputs_unfused, tables_unfused, slots_unfused, states_unfused)
+    return PARTS.sequence(*(part.unfused for part in parts), indexer)(point, x, out)
 
 
 CUDA_PARTS = (inputs_cuda, tables_cuda, slots_cuda, states_cuda)

@@ -16,7 +16,7 @@ def entries_moved(operator, point, x, table, requests):
     expected = operator.reference(point, x)
     slots = [expected[name].value[:requests].tolist() for name in ("input_slots", "output_slots") if name in expected]
     written = (
-        e.value.numel() - int((e.untouched if e.optional is None else e.untouched | e.optional).sum())
+        e.value.numel() - int((e.untouched if e.may_vary is None else e.untouched | e.may_vary).sum())
         for e in expected.values()
     )
     return sum(len(set().union(*rows)) for rows in zip(*slots, strict=True)), sum(written)

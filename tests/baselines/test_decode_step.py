@@ -116,7 +116,7 @@ def same(one, other):
 
     def masks(expected):
         nothing = torch.zeros_like(expected.value, dtype=torch.bool)
-        return [nothing if mask is None else mask for mask in (expected.untouched, expected.optional)]
+        return [nothing if mask is None else mask for mask in (expected.untouched, expected.may_vary)]
 
     return torch.equal(one.value, other.value) and all(map(torch.equal, masks(one), masks(other)))
 

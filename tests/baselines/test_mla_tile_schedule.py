@@ -54,8 +54,8 @@ def test_elements_that_the_reference_does_not_constrain():
     expected = tiles.reference(point, Inputs(torch.tensor([64], dtype=torch.int32)))
     metadata = expected["tile_scheduler_metadata"]
     assert metadata.untouched[:, 0].tolist() == [False, False, True]
-    assert metadata.unread[0].tolist() == [False] * 7 + [True]
-    assert metadata.unread[1].tolist() == [False] + [True] * 7
+    assert metadata.dont_care[0].tolist() == [False] * 7 + [True]
+    assert metadata.dont_care[1].tolist() == [False] + [True] * 7
     assert expected["num_splits"].untouched.tolist() == [False, False, True]
 
 

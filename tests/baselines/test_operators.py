@@ -77,7 +77,7 @@ def passes(variant, device, only=None):
 
 
 #: They launch the kernels of other operators one after the other, which those operators' tests launch.
-SEQUENCES = ("decode_step/triton_sequence", "step_prologue/engine", "step_epilogue/engine", "draft_passes/engine")
+SEQUENCES = ("decode_step/triton_sequence", "step_prologue/unfused", "step_epilogue/unfused", "draft_passes/unfused")
 BY_THEMSELVES = [variant for variant in healthy() if FULL or variant.id not in SEQUENCES]
 
 
@@ -167,7 +167,18 @@ def test_flatten_worked_example():
     table = expected["block_table"]
     assert table.value[:10].tolist() == [[1, 2]] * 3 + [[3, 4]] + [[5, 6]] * 4 + [[0, 0]] * 2
     one_block, both = [False, True], [False, False]
-    assert table.slack[:10].tolist() == [one_block, both, both, one_block, both, both, both, both, one_block, one_block]
+    assert table.may_keep[:10].tolist() == [
+        one_block,
+        both,
+        both,
+        one_block,
+        both,
+        both,
+        both,
+        both,
+        one_block,
+        one_block,
+    ]
     assert bool(table.untouched[10:].all())
     assert expected["decode_lens"].untouched.tolist() == [False] * 10 + [True] * 2
 

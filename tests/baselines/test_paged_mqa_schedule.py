@@ -20,7 +20,7 @@ def rows(lens, **axes):
     point = operator.complete({"batch_size": len(lens), "lens_layout": "1d", **axes})
     table = operator.reference(point, Inputs(torch.tensor(lens, dtype=torch.int32)))["schedule"]
     assert table.untouched is None
-    assert table.slack is None
+    assert table.may_keep is None
     return [tuple(row) for row in table.value.tolist()]
 
 

@@ -37,7 +37,7 @@ NAMES = [v.name for v in healthy("step_prologue") if v.name != "cuda_sequence"]
 @pytest.mark.parametrize("name", NAMES)
 def test_state_over_many_steps(name):
     """The interpreter takes a second for a few steps."""
-    on_cpu = {"op_chain": 300, "engine": 8}.get(name, 25)
+    on_cpu = {"op_chain": 300, "unfused": 8}.get(name, 25)
     steps = steps_of(on_cpu, 10_000 if name.endswith("fused") else 500)
     engine = drive((name,) * 3, steps, seed=SEED or 3)
     if steps >= 300:

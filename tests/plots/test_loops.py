@@ -52,7 +52,7 @@ def test_each_gpu_has_its_panels_on_one_scale(h200, b200):
     rows = {}
     for ax in panels:
         rows.setdefault(ax.get_subplotspec().rowspan.start, []).append(ax.get_ylim())
-    assert all(len(set(limits)) == 1 for limits in rows.values())
+    assert all(len(set(known_failures)) == 1 for known_failures in rows.values())
 
 
 def test_the_delta_is_drawn_where_it_is(h200):
@@ -89,8 +89,8 @@ def test_the_timeline_shows_the_reference_beside_the_fastest(h200):
 
 
 def test_stacks_with_limits_are_marked(h200):
-    limits = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [structs.replace(one, limits=limits) if one.stack == "fused" else one for one in h200.loops]
+    known_failures = {"decode_step/peer at 'B=1'": "never called"}
+    loops = [structs.replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in h200.loops]
     for module in FIGURES:
         figure = module.figure([structs.replace(h200, loops=loops)])
         shown = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]

@@ -72,7 +72,7 @@ def test_only_what_must_be_written_is_read():
     """Whatever stands where the reference leaves it open is right."""
     value = torch.tensor([[1, 2], [3, 4]], dtype=torch.int32)
     left_open = torch.tensor([[False, True], [False, False]])
-    expected = Expected(value, untouched=left_open, slack=left_open.flip(0))
+    expected = Expected(value, untouched=left_open, may_keep=left_open.flip(0))
     assert wrong(torch.tensor([[1, 77], [3, 99]], dtype=torch.int32), expected) is None
     assert wrong(torch.tensor([[1, 77], [5, 99]], dtype=torch.int32), expected) == "[1, 0]: expected 3, got 5"
     assert wrong(torch.zeros(0, 2, dtype=torch.int32), Expected(torch.zeros(0, 2, dtype=torch.int32))) is None

@@ -19,10 +19,10 @@ MAX_CELLS = 360
 
 
 def planned(path, catalog):
-    """(operator, point, variant) of every cell that would be measured on a GPU without the engines that peers/ wraps;
-    their skip= asks the installed package.
+    """(operator, point, variant) of every cell that would be measured on a GPU without the variants of upstream/, whose
+    skip= asks the installed package.
     """
-    ours = [variant for variant in catalog.variants if not variant.origin.startswith("peers.")]
+    ours = [variant for variant in catalog.variants if not variant.origin.startswith("upstream.")]
     items = plan(load(path), catalog.operators, ours)
     cells = [
         (catalog.operators[item.operator], Point(item.axes), catalog.find(item.operator, name))

@@ -64,8 +64,8 @@ def test_a_batch_is_padded_up_to_a_captured_size(planned):
 
 def test_the_first_variant_that_applies_is_chosen(planned):
     """The uniform kernel takes no padded batch."""
-    engine = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
-    groups = planned(stacks={"engine": engine})
+    unfused = STACKS["chains"] | {"decode_flatten": ["triton_uniform", "merged_chain"]}
+    groups = planned(stacks={"unfused": unfused})
     chosen = {group.at.concurrency: dict(group.stacks[0].parts)["decode_flatten"] for group in groups}
     assert chosen == {3: "merged_chain", 8: "triton_uniform"}
 
@@ -219,10 +219,12 @@ def test_a_sweep_and_a_loop_do_not_mix(tmp_path):
 
 
 def test_a_stack_has_the_limits_of_its_variants(tmp_path, catalog):
-    limits = {"B=1": "never called"}
-    variants = [replace(v, limits=limits) if v.id == "decode_step/op_chain" else v for v in catalog.variants]
+    known_failures = {"B=1": "never called"}
+    variants = [
+        replace(v, known_failures=known_failures) if v.id == "decode_step/op_chain" else v for v in catalog.variants
+    ]
     group = plan_loops(written(tmp_path, LOOP), catalog.operators, variants, catalog.bindings)[0]
-    lines = {name: group.line(name, Status.SKIPPED).limits for name in group.variants}
+    lines = {name: group.line(name, Status.SKIPPED).known_failures for name in group.variants}
     assert lines == {"chains": {}, "one": {"decode_step/op_chain at 'B=1'": "never called"}}
 
 

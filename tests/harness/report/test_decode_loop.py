@@ -75,10 +75,10 @@ def test_markdown_holds_every_table(run):
 
 
 def test_every_time_of_a_stack_with_limits_is_marked(run):
-    limits = {"decode_step/peer at 'B=1'": "never called"}
-    loops = [structs.replace(one, limits=limits) if one.stack == "fused" else one for one in run.loops]
+    known_failures = {"decode_step/peer at 'B=1'": "never called"}
+    loops = [structs.replace(one, known_failures=known_failures) if one.stack == "fused" else one for one in run.loops]
     table = loop_tables(structs.replace(run, loops=loops))[0]
     *_, reference, other = table.rows[0]
     assert other.text.endswith("†")
     assert "†" not in reference.text
-    assert "† fused has variants with declared limits: decode_step/peer at 'B=1' (never called)" in table.notes
+    assert "† fused has variants with known failures: decode_step/peer at 'B=1' (never called)" in table.notes

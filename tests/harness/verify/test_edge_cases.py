@@ -22,8 +22,8 @@ from harness.verify.edge_cases import (
     check_variant,
     far_rows,
     is_unverified,
-    judged_limit,
-    limited_places,
+    judged_known_failure,
+    known_failure_places,
 )
 from harness.verify.graph_replay import FEW_STEPS, STEPS
 from tests.harness.verify.captures import Replays, cannot_capture, does_nothing
@@ -228,14 +228,14 @@ def test_rows_beyond_32_bits_are_read():
 
 
 def test_a_limit_in_far_rows_is_run_at_one_edge_case_only():
-    limits = {"*, rows beyond 2^31": "offsets of 32 bits"}
-    wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, limits=limits)
+    known_failures = {"*, rows beyond 2^31": "offsets of 32 bits"}
+    wrapping = dataclasses.replace(merged_chain.__variant__, setup=wraps_at_32_bits, known_failures=known_failures)
     assert not list(far_rows(flatten, wrapping, "cpu", 3))
-    (place,) = limited_places(flatten, wrapping)
+    (place,) = known_failure_places(flatten, wrapping)
     found = list(far_rows(flatten, wrapping, "cpu", 3, only=place))
     if not found:
         pytest.skip("no room for 8 GiB of addresses")
-    assert {judged_limit(finding).status for finding in found} == {"known failure"}
+    assert {judged_known_failure(finding).status for finding in found} == {"known failure"}
 
 
 def test_the_variants_of_an_operator_share_batches_and_answers():

@@ -359,12 +359,12 @@ def test_a_read_past_the_source_row_shows_in_the_slack(device):
     slack = torch.tensor([[False, False, True, True]])
     before = torch.full((1, 4), 99, dtype=torch.int32)
     for legal in ([5, 6, 99, 0], [5, 6, 0, 99]):
-        compare("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, slack=slack))
-    kept_by_the_source = Expected(torch.tensor([[5, 6, 7, 8]], dtype=torch.int32), slack=slack)
+        compare("table", torch.tensor([legal], dtype=torch.int32), before, Expected(value, may_keep=slack))
+    kept_by_the_source = Expected(torch.tensor([[5, 6, 7, 8]], dtype=torch.int32), may_keep=slack)
     compare("table", torch.tensor([[5, 6, 0, 8]], dtype=torch.int32), before, kept_by_the_source)
     for illegal in ([5, 6, 42, 0], [5, 99, 0, 0]):
         with pytest.raises(Mismatch):
-            compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, slack=slack))
+            compare("table", torch.tensor([illegal], dtype=torch.int32), before, Expected(value, may_keep=slack))
 
 
 def test_unread_elements_may_hold_anything_and_nothing_else_may(device):
@@ -372,8 +372,8 @@ def test_unread_elements_may_hold_anything_and_nothing_else_may(device):
     before = torch.full((2, 4), 99, dtype=torch.int32)  # the second row belongs to a larger step
     expected = Expected(
         value,
-        slack=torch.tensor([[False, False, True, False]]),
-        unread=torch.tensor([[False, False, False, True]]),
+        may_keep=torch.tensor([[False, False, True, False]]),
+        dont_care=torch.tensor([[False, False, False, True]]),
     )
     assert required(expected).tolist() == [[True, True, False, False]]
     compare("table", torch.tensor([[5, 6, 0, -7], [99] * 4], dtype=torch.int32), before, expected)

@@ -1,4 +1,4 @@
-"""limits=: edge cases that an engine's kernel is declared not to support. Nothing of this suite's own has any."""
+"""known_failures=: edge cases that an engine's kernel does not support. Nothing of this suite's own has any."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def wrong_at(point, x, out, wrong):
     return peer
 
 
-@variant("decode_native", skip=skip, waives="no_alloc", beyond={beyond}, limits={limits})
+@variant("decode_native", skip=skip, waives="no_alloc", fails_on={beyond}, known_failures={known_failures})
 def peer(point, x, out):
     return wrong_at(point, x, out, lambda p: {where})
 """
@@ -46,8 +46,10 @@ def write(tmp_path, monkeypatch):
     config = "name: one\noperators: [decode_native]\nvariants: [peer, flat_view]\nsweep: [{batch_size: 3}]\n"
     (tmp_path / "one.yaml").write_text(config)
 
-    def one(limits, where="p.batch_size == 1", what="out.buffer.fill_(7)", beyond=ALL):
-        (tmp_path / "peer.py").write_text(PEER.format(limits=limits, where=where, what=what, beyond=beyond))
+    def one(known_failures, where="p.batch_size == 1", what="out.buffer.fill_(7)", fails_on=ALL):
+        (tmp_path / "peer.py").write_text(
+            PEER.format(known_failures=known_failures, where=where, what=what, fails_on=fails_on)
+        )
 
     return one
 
@@ -62,10 +64,10 @@ def test_a_declared_limit_is_run_and_shown(write):
     text = " ".join(out.split())
     assert code == 0, out + err
     assert "1 known failure" in text
-    assert "decode_native/peer: declared limits" in text
+    assert "decode_native/peer: known failures" in text
     assert "the engine never decodes one request" in text
     assert "exact: context_lens" in text
-    assert "beyond its declared limits" in text  # the random batches
+    assert "beyond its known failures" in text  # the random batches
 
 
 def test_a_limit_that_ends_the_process_costs_nothing_else(write):
@@ -94,7 +96,7 @@ def test_every_time_of_it_is_marked(write, tmp_path):
     out = tmp_path / "run"
     assert bench.main(["one.yaml", "--variants", "peer.py", "--device", "cpu", "--out", str(out), "--no-plots"]) == 0
     run = read_run(out / "run.jsonl")
-    assert {cell.variant: cell.limits for cell in run.cells} == {"peer": B_IS_1, "flat_view": {}}
+    assert {cell.variant: cell.known_failures for cell in run.cells} == {"peer": B_IS_1, "flat_view": {}}
     table = (out / "table.md").read_text(encoding="utf-8")
     assert table.count("†") == 2
     assert "† decode_native/peer does not support 'B=1' (the engine never decodes one request)" in table
@@ -117,7 +119,7 @@ def test_limits_that_leave_out_every_edge_case_are_named_as_the_reason(write):
     write({"*": "out of scope"})
     code, out, _ = call(*VERIFY)
     assert code == 1
-    assert "unverified: its skip= and limits= leave out every edge case" in " ".join(out.split())
+    assert "unverified: its skip= and known_failures= leave out every edge case" in " ".join(out.split())
 
 
 def test_consumers_and_defects_exclude_each_other(capsys):
@@ -128,14 +130,17 @@ def test_consumers_and_defects_exclude_each_other(capsys):
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("known_failures", "words"),
     [
-        ({"B = 11": "no"}, "limits= names 'B = 11', which is no edge case or sequence of decode_native; did you mean"),
+        (
+            {"B = 11": "no"},
+            "known_failures= names 'B = 11', which is no edge case or sequence of decode_native; did you mean",
+        ),
         ({"B=1": " "}, "needs a reason in words"),
     ],
 )
-def test_a_limit_needs_a_name_that_exists_and_a_reason(write, limits, words):
-    write(limits)
+def test_a_limit_needs_a_name_that_exists_and_a_reason(write, known_failures, words):
+    write(known_failures)
     code, _, err = call(*VERIFY)
     assert code == 2
     assert words in " ".join(err.split())
@@ -144,7 +149,7 @@ def test_a_limit_needs_a_name_that_exists_and_a_reason(write, limits, words):
 def test_nothing_of_the_project_carries_limits():
     ours = [v for v in discover().variants if v.origin.partition(".")[0] in ("baselines", "kernels", "examples")]
     assert ours
-    assert not [v.id for v in ours if v.limits]
+    assert not [v.id for v in ours if v.known_failures]
 
 
 def test_a_limit_in_far_rows_is_skipped_where_memory_is_short(monkeypatch):

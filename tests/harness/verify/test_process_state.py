@@ -72,10 +72,10 @@ def test_a_file_that_moves_the_default_device_when_imported_costs_its_own_varian
 # --- the output probe -------------------------------------------------------------------------------------------------
 
 
-def fixture_of(value, untouched=None, slack=None):
+def fixture_of(value, untouched=None, may_keep=None):
     """(what a probe needs of a fixture, its only output buffer, which holds ``value``)."""
     buffer = value.clone()
-    batch = SimpleNamespace(expected={"out": Expected(value, untouched, slack)})
+    batch = SimpleNamespace(expected={"out": Expected(value, untouched, may_keep)})
     outputs = SimpleNamespace(buffers={"out": SimpleNamespace(tensor=buffer)})
     return SimpleNamespace(batches=[batch], outputs=outputs), buffer
 

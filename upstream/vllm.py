@@ -18,7 +18,7 @@ from baselines.mamba_spec_metadata import operator as mamba
 from baselines.workloads.mamba_steps import slots_per_step
 from harness.contract import GPU, Point, variant
 from harness.packages import file_in
-from peers._kernel_source import triton_kernel
+from upstream._kernel_source import triton_kernel
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 
@@ -46,12 +46,12 @@ def _skip_gather(point: Point) -> str | None:
     "k_quant_gather",
     requires=("|".join(f"vllm:{name}" for name in LIBRARIES), GPU),
     skip=_skip_gather,
-    limits={
+    known_failures={
         "pages * apart": "16-byte loads; vLLM's pages are aligned",
         "block size 1": "16-byte loads; a page of one token has 132 bytes",
         "*, unaligned buffers": "16-byte accesses; vLLM's caches and workspaces are aligned",
     },
-    beyond=lambda point, x: x.kv_cache.stride(0) % 16 != 0,
+    fails_on=lambda point, x: x.kv_cache.stride(0) % 16 != 0,
 )
 def vllm_cuda(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
     """vLLM's cp_gather_indexer_k_quant_cache, into workspaces of N rows."""
@@ -102,8 +102,8 @@ def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
     "decode_flatten",
     requires=f"vllm:{INDEXER}",
     skip=_skip_flatten,
-    limits=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
-    beyond=_beyond_flatten,
+    known_failures=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
+    fails_on=_beyond_flatten,
 )
 def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
     """vLLM's uniform kernel (#39458) and the fill of the tail."""
@@ -131,7 +131,7 @@ INTERPRETED = {"*, rows beyond 2^31": "Triton's interpreter makes the stride 32-
     "mamba_spec_metadata",
     requires=f"vllm:{MAMBA}#{ALIGN}",
     skip=lambda p: None if p.cache_mode == "align" else "vLLM's kernel is for mode align",
-    limits={
+    known_failures={
         "align, padding rows hold stale inputs": "vLLM zeroes the table rows of padding before",
         "align, no real request, all rows hold stale inputs": "vLLM zeroes the table rows of padding before",
     }

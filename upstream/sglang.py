@@ -1,6 +1,6 @@
 """SGLang's kernels: the gather of index keys (Triton) and the paged-MQA schedule of its DeepSeek-V4 indexer (CUDA C++).
 
-Both are read from SGLang's files; SGLang itself is never imported. Its tile schedule is in peers/flash_mla.py.
+Both are read from SGLang's files; SGLang itself is never imported. Its tile schedule is in upstream/flash_mla.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.contract import GPU, Point, variant
 from harness.cuda import current_arch, function_of
 from harness.launch import packed
 from harness.packages import file_in
-from peers._kernel_source import triton_kernel
+from upstream._kernel_source import triton_kernel
 
 # --- k_quant_gather ---------------------------------------------------------------------------------------------------
 
@@ -51,8 +51,8 @@ def _skip_gather(point: Point) -> str | None:
     "k_quant_gather",
     requires=f"sglang:{INDEX_CACHE}#{GATHER}",
     skip=_skip_gather,
-    limits={"*, rows beyond 2^31": "byte offsets are 32-bit; SGLang's index caches are smaller"},
-    beyond=lambda point, x: len(x.kv_cache) * x.kv_cache.stride(0) >= 2**31,
+    known_failures={"*, rows beyond 2^31": "byte offsets are 32-bit; SGLang's index caches are smaller"},
+    fails_on=lambda point, x: len(x.kv_cache) * x.kv_cache.stride(0) >= 2**31,
 )
 def sglang_dsa_triton(point: Point, x: gather.Inputs, out: gather.Outputs) -> Callable[[], None]:
     """SGLang's gather of index keys and scales (DSA prefill), into workspaces that exist already."""
@@ -144,8 +144,8 @@ def _skip_schedule(point: Point) -> str | None:
     "paged_mqa_schedule",
     requires=(f"sglang:{SCHEDULE}#{LAUNCHER}", GPU),
     skip=_skip_schedule,
-    limits={"negative lengths in padding rows*": "lengths are read as uint32; SGLang clamps them"},
-    beyond=lambda point, x: bool((x.context_lens < 0).any()),
+    known_failures={"negative lengths in padding rows*": "lengths are read as uint32; SGLang clamps them"},
+    fails_on=lambda point, x: bool((x.context_lens < 0).any()),
 )
 def sglang_cuda(point: Point, x: paged.Inputs, out: paged.Outputs) -> Callable[[], None]:
     """SGLang's kernel for flat rows (DeepSeek-V4), straight into the persistent table."""

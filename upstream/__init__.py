@@ -1,4 +1,4 @@
 """Kernels of engines and libraries as variants, one file per package. They need the package; nothing of it is copied.
 
-docs/peers.md says how to install each, and what it is known not to do.
+docs/upstream.md says how to install each, and what it is known not to do.
 """

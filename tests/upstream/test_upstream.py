@@ -1,4 +1,4 @@
-"""What peers/ does without the packages that it wraps: files found, kernels taken out of them, conventions told apart.
+"""What upstream/ does without the packages that it wraps: finds files, takes kernels out of them, tells versions apart.
 
 The packages here are made up, and hold nothing of the real ones.
 """
@@ -15,8 +15,8 @@ from baselines.paged_mqa_schedule.operator import Inputs
 from baselines.paged_mqa_schedule.operator import operator as paged
 from harness.discover import discover, unavailable
 from harness.packages import file_in, in_words, is_there, versions
-from peers import deep_gemm, flash_mla, sglang
-from peers._kernel_source import triton_kernel
+from upstream import deep_gemm, flash_mla, sglang
+from upstream._kernel_source import triton_kernel
 
 KERNELS = """
 import nothing_that_is_installed
@@ -154,7 +154,7 @@ def test_sglangs_grid_covers_the_longest_request():
 
 
 def test_all_of_them_are_listed_with_what_they_need():
-    found = {v.id: v for v in discover().variants if v.origin.startswith("peers.")}
+    found = {v.id: v for v in discover().variants if v.origin.startswith("upstream.")}
     assert len(found) >= 6
     assert not discover().broken
     for one in found.values():
