@@ -15,7 +15,6 @@ import msgspec
 
 from harness.records.decode_loop import Loop
 from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
-from harness.records.valid import check
 from harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
@@ -132,7 +131,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
         return
     try:
         _decoded(content[start:])
-    except (*UNREADABLE, ValueError):
+    except UNREADABLE:
         os.truncate(path, start)
     else:
         file.write(b"\n")
@@ -191,13 +190,10 @@ def read_run(path: str | Path) -> Run:
 
 
 def _decoded(line: bytes) -> Line:
-    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
+    """Raises one of UNREADABLE."""
     if _NOT_PLAIN.search(line) is None:
-        found = _DECODER.decode(line)
-    else:
-        found = msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
-    check(found)
-    return found
+        return _DECODER.decode(line)
+    return msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
 
 
 def _check_sum(line: bytes) -> None:

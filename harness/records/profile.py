@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from harness.records.schema import Count, Environment, RecordError, Us
+from harness.records.schema import Environment, RecordError, Us
 
 PROFILE_VERSION = 1
 #: Files in the folder of a profile.
@@ -30,7 +30,7 @@ class ProfiledCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     point: str
     axes: dict[str, Any]
     baseline: str
-    bytes_moved: Count
+    bytes_moved: int
     no_graph: str | None = None
 
 
@@ -47,8 +47,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     command: str
     started: str
-    seed: Count
-    calls: Count
+    seed: int
+    calls: int
     environment: Environment
     cells: list[ProfiledCell]
     left_out: dict[str, str] = {}
@@ -71,13 +71,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cell: str
     phase: str
-    calls: Count
-    kernels: Count = 0
-    memcpys: Count = 0
-    memsets: Count = 0
-    graphs: Count = 0
-    api_calls: Count = 0
-    in_foreign: Count = 0
+    calls: int
+    kernels: int = 0
+    memcpys: int = 0
+    memsets: int = 0
+    graphs: int = 0
+    api_calls: int = 0
+    in_foreign: int = 0
     host_us: list[Us] = []
     submit_us: list[Us] = []
     wait_us: list[Us] = []
@@ -92,8 +92,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     the ranges cover of it.
     """
 
-    operations: Count
-    operations_attributed: Count
+    operations: int
+    operations_attributed: int
     device_us: Us
     device_us_attributed: Us
     host_us: Us
@@ -114,7 +114,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Something of the profile that lies in no cell."""
 
     name: str
-    count: Count
+    count: int
     us: Us
 
 

@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
 
 SCHEMA_VERSION = 3
 
-#: Microseconds of a sample. The bounds, eleven days, keep what is computed from it finite.
-Us = Annotated[float, Meta(ge=-1e12, le=1e12)]
-#: Samples of which a statistic is taken wherever they are.
-Samples = Annotated[list[Us], Meta(min_length=1)]
+#: Microseconds.
+Us = float
 #: Copies or calls -> samples.
-BySize = dict[Annotated[int, Meta(ge=1, le=2**31)], Samples]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
+BySize = dict[int, list[Us]]
 
 
 class Status(StrEnum):
@@ -197,7 +193,7 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     true_us: list[Us] = []
-    launches: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    launches: int = 1
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
@@ -219,12 +215,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     own: dict[str, KernelTimes]
     spins: dict[int, KernelTimes]
-    empty_pair_us: Samples
-    launch_host_us: Samples
-    copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
-    copy_us: Samples
-    chase_cycles: dict[str, Samples] = {}
-    copies: dict[Annotated[int, Meta(ge=1, le=2**53)], Annotated[dict[str, KernelTimes], Meta(min_length=1)]] = {}
+    empty_pair_us: list[Us]
+    launch_host_us: list[Us]
+    copy_bytes: int
+    copy_us: list[Us]
+    chase_cycles: dict[str, list[Us]] = {}
+    copies: dict[int, dict[str, KernelTimes]] = {}
     sm_clock_mhz: int = 0
 
 
@@ -247,7 +243,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     name: str
     command: str
     started: str
-    seed: Count
+    seed: int
     variants: tuple[str, ...] = ()
     config: dict[str, Any]
     environment: Environment
@@ -267,7 +263,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     process: its number, which its cells have, too; that of the header is 0.
     """
 
-    process: Count
+    process: int
     started: str
     why: str
     environment: Environment
@@ -294,11 +290,11 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     sm_clock_mhz, power_w: read before and after the rounds of the point.
     """
 
-    bytes_moved: Count
+    bytes_moved: int
     host_us: list[Us] = []
     eager_us: list[Us] = []
     cpu_us: list[Us] = []
-    launches: Count | None = None
+    launches: int | None = None
     graph_nodes: dict[str, int] = {}
     no_graph: str | None = None
     no_audit: str | None = None
@@ -307,11 +303,11 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     allocations: int | None = None
     synchronizations: int | None = None
     memcpys: dict[str, int] | None = None
-    placements: Count = 1
+    placements: int = 1
     rounds: int = 0
     stopped: str | None = None
-    discarded: dict[str, Count] = {}
-    disturbed: Count = 0
+    discarded: dict[str, int] = {}
+    disturbed: int = 0
     sm_clock_mhz: list[int] = []
     power_w: list[float] = []
 
@@ -340,7 +336,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
     limits: dict[str, str] = {}
-    process: Count = 0
+    process: int = 0
 
     @property
     def key(self) -> str:
