@@ -83,7 +83,7 @@ class _At:
 
     redundant: why the operator leaves this point out.
     fixture:   inputs and outputs, made when the first variant needs them.
-    verified:  variant -> its launch, of those that passed and are to be timed.
+    verified:  the variants that passed and are to be timed, each with its launch here.
     """
 
     item: Cells
@@ -91,7 +91,7 @@ class _At:
     point: Point
     redundant: Reason | None
     fixture: Fixture | None = None
-    verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    verified: list[tuple[Variant, Callable[[], Any]]] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -197,7 +197,7 @@ class Evaluator:
             yield Heartbeat(name, "verify")
             yield from self._check(at, self.catalog.find(item.operator, name))
         if at.verified:
-            measuring = Measuring(self._job, self.catalog, self.timer, self._clocks)
+            measuring = Measuring(self._job, self.timer, self._clocks)
             yield from measuring.time(item, at.fixture, at.verified)
         self._idle_since = time.perf_counter()
 
@@ -238,7 +238,7 @@ class Evaluator:
             check_context(self._job.device)
         else:
             if self._job.timed and not state.interpreted and not item.at_capacity:
-                at.verified[name] = launch
+                at.verified.append((variant, launch))
             else:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)

@@ -101,7 +101,7 @@ def check_variant(
     how = checks, thorough, compiles, known, announce
     yield from _VariantChecks(operator, variant, device, seed, *how, only).findings()
     if thorough:
-        yield from far_rows(operator, variant, device, seed, only)
+        yield from far_rows(operator, variant, device, seed, only, announce)
 
 
 def limited_places(operator: Operator, variant: Variant) -> list[Limited]:
@@ -294,7 +294,12 @@ def far_strides(inputs: Any) -> dict[str, int]:
 
 
 def far_rows(
-    operator: Operator, variant: Variant, device: str, seed: int, only: Limited | None = None
+    operator: Operator,
+    variant: Variant,
+    device: str,
+    seed: int,
+    only: Limited | None = None,
+    announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
     """Launches with an input whose last row begins 2^31 elements behind its first, at the first edge cases at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
@@ -309,6 +314,7 @@ def far_rows(
         for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
             if made[tensor] == FAR_POINTS:
                 continue
+            announce(Place.EDGE_CASE, case.name)
             try:
                 far = {tensor: stride}
                 fixture = Fixture(operator, point, device, seed, case.edit, batches=2, row_strides=far)
