@@ -10,10 +10,10 @@ a measured step.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,6 +37,11 @@ WAITED_SAMPLES = 3
 TRACE_STEPS = 6
 #: Decimals of a recorded time, microseconds.
 DECIMALS = 1
+
+
+#: When the host has prepared a step, written its entries, submitted the operators before the forward pass, the model
+#: step, acceptance and the copy of the counts, and what follows them.
+Moment = Literal["prepared", "written", "metadata_submitted", "model_submitted", "sampled", "submitted"]
 
 
 class LoopMismatch(Exception):
@@ -191,30 +196,18 @@ class DecodeLoop:
         scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
         steps, first = self._workload.steps_per_block, expected.first_step
         known, busy, late = np.zeros(steps), np.zeros(steps), np.zeros(steps, dtype=bool)
-        behind, host_s = int(self._settings.is_async), self._settings.host_step_us * 1e-6
-        error = None
+        behind, error = int(self._settings.is_async), None
+
+        def reached(moment: Moment, i: int) -> None:
+            if moment == "metadata_submitted":
+                late[i] = i > 0 and device.is_done(i - 1)
+
         gc.collect(0)
         gc.disable()  # a collection would count as the host's time of whichever stack it hits
         try:
             for i in range(steps):
-                began, parity = perf_counter(), i % 2
-                entries = scheduler.prepare(parity)
-                while perf_counter() < began + host_s:  # a scheduler's other work
-                    pass
-                device.write(parity, entries)
-                if ready.graphs is None:
-                    for launch in ready.bound.launches[parity]:
-                        launch()
-                    late[i] = i > 0 and device.is_done(i - 1)
-                    ready.model()
-                else:
-                    late[i] = i > 0 and device.is_done(i - 1)
-                    ready.graphs[parity]()
-                device.end_of_model(i)
-                device.accept(parity)
-                device.fetch(i)
-                for launch in ready.after[parity]:
-                    launch()
+                began = perf_counter()
+                self._step(ready, scheduler, i, reached)
                 busy[i] = perf_counter() - began
                 if i >= behind:
                     self._learn(scheduler, i - behind, first, known, busy)
@@ -226,6 +219,33 @@ class DecodeLoop:
             gc.enable()
         device.synchronize()
         return _Turn(known, busy, late, scheduler.final_lengths(), error)
+
+    def _step(self, ready: _ReadyStack, scheduler: Scheduler, i: int, reached: Callable[[Moment, int], None]) -> None:
+        """Submit one step of a block. reached: called at each moment of it, on the host."""
+        device, parity = self._device, i % 2
+        end_of_host_s = perf_counter() + self._settings.host_step_us * 1e-6
+        entries = scheduler.prepare(parity)
+        while perf_counter() < end_of_host_s:  # a scheduler's other work
+            pass
+        reached("prepared", i)
+        device.write(parity, entries)
+        reached("written", i)
+        if ready.graphs is None:
+            for launch in ready.bound.launches[parity]:
+                launch()
+            reached("metadata_submitted", i)
+            ready.model()
+        else:
+            reached("metadata_submitted", i)
+            ready.graphs[parity]()
+        device.end_of_model(i)
+        reached("model_submitted", i)
+        device.accept(parity)
+        device.fetch(i)
+        reached("sampled", i)
+        for launch in ready.after[parity]:
+            launch()
+        reached("submitted", i)
 
     def _learn(self, scheduler: Scheduler, step: int, first: int, known: np.ndarray, busy: np.ndarray) -> None:
         counts = self._device.wait(step)
@@ -266,20 +286,12 @@ class DecodeLoop:
     def _locate(self, stack: str, expected: ExpectedBlock, step: int, wrong: np.ndarray) -> str:
         """Run the block again up to the wrong step, one step at a time, and compare the tables with the references."""
         names = [name for name, is_wrong in zip(self._tables, wrong, strict=True) if is_wrong]
-        scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
+        scheduler, device = self._start(stack, expected), self._device
+        ready = replace(self._ready[stack], graphs=None)
         behind = int(self._settings.is_async)
         try:
             for i in range(step + 1):
-                device.write(i % 2, scheduler.prepare(i % 2))
-                for launch in ready.bound.launches[i % 2]:
-                    launch()
-                device.synchronize()
-                ready.model()
-                device.accept(i % 2)
-                device.fetch(i)
-                for launch in ready.after[i % 2]:
-                    launch()
-                device.synchronize()
+                self._step(ready, scheduler, i, lambda *_: device.synchronize())
                 if behind <= i < step + behind:
                     scheduler.learn(device.wait(i - behind), expected.first_step + i - behind)
         except CountError as problem:
@@ -296,72 +308,53 @@ class DecodeLoop:
         """A few steps on the lanes of host and device, with events that the measured steps do not have."""
         scheduler, device, ready = self._start(stack, self._blocks[0]), self._device, self._ready[stack]
         steps, behind = min(TRACE_STEPS, self._workload.steps_per_block), int(self._settings.is_async)
-        first, host_s = self._blocks[0].first_step, self._settings.host_step_us * 1e-6
-        spans: list[tuple[str, str, int, float, float]] = []
         marks = Marks(self._settings.device)
-        host = lambda name, step, start, end: spans.append(("host", name, step, start, end))  # noqa: E731
-        waits = []
+        on_host: list[tuple[str, int, float, float]] = []
         for i in range(steps):
-            began, parity = perf_counter(), i % 2
-            entries = scheduler.prepare(parity)
-            while perf_counter() < began + host_s:
-                pass
-            prepared = perf_counter()
-            device.write(parity, entries)
-            marks.mark(f"metadata {i}")
-            if ready.graphs is None:
-                for launch in ready.bound.launches[parity]:
-                    launch()
-                submitted = perf_counter()
-                marks.mark(f"model {i}")
-                ready.model()
-            else:
-                submitted = prepared
-                ready.graphs[parity]()
-            device.end_of_model(i)
-            marks.mark(f"end {i}")
-            device.accept(parity)
-            device.fetch(i)
-            done = perf_counter()
-            host("schedule", i, began, prepared)
-            if ready.graphs is None:
-                host("metadata", i, prepared, submitted)
-            host("model", i, submitted, done)
-            if ready.after[parity]:
-                marks.mark(f"after {i}")
-                for launch in ready.after[parity]:
-                    launch()
-                marks.mark(f"done {i}")
-                host("metadata", i, done, perf_counter())
-            for j in [i - behind] if i >= behind else []:
+            moments = {"began": perf_counter()}
+
+            def reached(moment: Moment, i: int, moments: dict[str, float] = moments) -> None:
+                moments[moment] = perf_counter()
+                marks.mark(moment, i)
+
+            self._step(ready, scheduler, i, reached)
+            spans = [("schedule", "began", "prepared"), *_spans(ready, i, "prepared", "sampled")]
+            on_host += [(name, i, moments[start], moments[end]) for name, start, end in spans]
+            if i >= behind:
                 start = perf_counter()
-                counts = device.wait(j)
-                waits.append(j)
-                host("wait", j, start, perf_counter())
-                scheduler.learn(counts, first + j)
+                counts = device.wait(i - behind)
+                on_host.append(("wait", i - behind, start, perf_counter()))
+                scheduler.learn(counts, self._blocks[0].first_step + i - behind)
         device.synchronize()
-        zero = marks.zero_s
         found = [
-            LoopSpan(lane=lane, name=name, step=i, start_us=_us(a - zero), end_us=_us(b - zero))
-            for lane, name, i, a, b in spans
+            LoopSpan(lane="host", name=name, step=i, start_us=_us(a - marks.zero_s), end_us=_us(b - marks.zero_s))
+            for name, i, a, b in on_host
         ]
         for i in range(steps):
-            start, model, end = (marks.us(f"{name} {i}") for name in ("metadata", "model", "end"))
-            if model is not None:
-                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=start, end_us=model))
-            found.append(LoopSpan(lane="device", name="model", step=i, start_us=model or start, end_us=end))
-            after, done = (marks.us(f"{name} {i}") for name in ("after", "done"))
-            if after is not None:
-                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=after, end_us=done))
+            found += [
+                LoopSpan(lane="device", name=name, step=i, start_us=marks.us(start, i), end_us=marks.us(end, i))
+                for name, start, end in _spans(ready, i, "written", "model_submitted")
+            ]
         return found
 
 
+def _spans(ready: _ReadyStack, step: int, start: Moment, end: Moment) -> Iterator[tuple[str, Moment, Moment]]:
+    """(name, first and last moment) of what a trace shows of a step. start, end: of metadata and model step."""
+    if ready.graphs is None:
+        yield "metadata", start, "metadata_submitted"
+        yield "model", "metadata_submitted", end
+    else:
+        yield "model", start, end  # one graph of both
+    if ready.after[step % 2]:
+        yield "metadata", "sampled", "submitted"
+
+
 class Marks:
-    """Moments on the device, by name, in microseconds since an event on the idle device."""
+    """When the device reaches the moments of a step, in microseconds since an event on the idle device."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device == "cuda"
-        self._found: dict[str, Any] = {}
+        self._marks: dict[tuple[Moment, int], Any] = {}
         if self._cuda:
             torch.cuda.synchronize()
             self._zero = torch.cuda.Event(enable_timing=True)
@@ -370,18 +363,16 @@ class Marks:
         else:
             self.zero_s = perf_counter()
 
-    def mark(self, name: str) -> None:
+    def mark(self, moment: Moment, step: int) -> None:
         if self._cuda:
-            self._found[name] = torch.cuda.Event(enable_timing=True)
-            self._found[name].record()
+            event = self._marks[moment, step] = torch.cuda.Event(enable_timing=True)
+            event.record()
         else:
-            self._found[name] = perf_counter()
+            self._marks[moment, step] = perf_counter()
 
-    def us(self, name: str) -> float | None:
-        if name not in self._found:
-            return None
-        found = self._found[name]
-        return round(1000 * self._zero.elapsed_time(found), DECIMALS) if self._cuda else _us(found - self.zero_s)
+    def us(self, moment: Moment, step: int) -> float:
+        mark = self._marks[moment, step]
+        return round(1000 * self._zero.elapsed_time(mark), DECIMALS) if self._cuda else _us(mark - self.zero_s)
 
 
 def _us(seconds: float) -> float:

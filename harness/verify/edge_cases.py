@@ -94,12 +94,20 @@ def check_variant(
     known:    of earlier variants of the operator, as in Fixture.
     announce: called before each of them.
     """
-    known = {} if known is None else known
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    compiles = thorough or COMPILER not in variant.requires
-    how = checks, thorough, compiles, known, announce
-    yield from _VariantChecks(operator, variant, device, seed, *how, only).findings()
+    yield from _VariantChecks(
+        operator,
+        variant,
+        device,
+        seed,
+        device_checks=checks,
+        thorough=thorough,
+        compiles=thorough or COMPILER not in variant.requires,
+        known={} if known is None else known,
+        announce=announce,
+        only=only,
+    ).findings()
     if thorough:
         yield from far_rows(operator, variant, device, seed, only, announce)
 
@@ -152,7 +160,7 @@ class _VariantChecks:
     compiles: bool
     known: dict[Any, Batch]
     announce: Callable[[Place, str], None]
-    only: Limited | None = None
+    only: Limited | None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
