@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.config.load import ConfigError
 from harness.discover import ROOT
+from harness.git import git
 from harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
@@ -146,10 +147,9 @@ def _copy_changes(tree: Path, without: Path) -> None:
 
 
 def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Without the lock of the index, so that a commit made at the same time does not fail. Raises ConfigError."""
-    command = ["git", "--no-optional-locks", "-C", str(where or ROOT), *arguments]
+    """Raises ConfigError where git cannot be run."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=LIMIT_S)
+        return git(where or ROOT, *arguments, limit_s=LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"gate needs git, which cannot be run: {error}") from None
 
