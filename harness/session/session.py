@@ -263,13 +263,13 @@ class Session:
     def _wait_until_ready(self) -> Ready:
         """Raises RunError."""
         began = time.monotonic()
-        self._evaluator.started(self._evaluator.wait_until_up)
+        self._evaluator.wait_until_up()
         if self._auditor and self._no_audit is None:
             try:  # nothing that it does to the device from here on is unsolicited
-                self._auditor.started(self._auditor.wait_until_up)
+                self._auditor.wait_until_up()
             except RunError as error:
                 self._give_up_audit(str(error))
-        ready = self._evaluator.started()
+        ready = self._evaluator.wait_until_ready()
         if self._auditor:
             if self._cupti is None and self._no_audit is None:
                 self._calibrate_auditor()
@@ -292,12 +292,12 @@ class Session:
             self._process += 1
             yield segment(self._wait_until_ready(), str(death), self._job.measure.cache, self._process)
         else:
-            worker.started(worker.wait_until_up)
+            worker.wait_until_up()
 
     def _calibrate_auditor(self) -> None:
         """Where it cannot be, nothing is audited any more."""
         try:
-            answer = self._auditor.started()
+            answer = self._auditor.wait_until_ready()
         except RunError as error:
             self._give_up_audit(str(error))
             return

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.session.attribution import FaultAttribution
-from harness.session.messages import AuditReady, Done, Event, Fatal, Job, Message, Ready
+from harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready
 from harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -48,44 +48,37 @@ class SupervisedWorker:
         """Start the first process. Raises RunError."""
         self._worker = self._start(self._job)
 
-    def wait_until_up(self) -> Done | Fatal:
-        """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
-        return self._survived(lambda worker: worker.up)
+    def wait_until_up(self) -> None:
+        """Wait until the process has brought the device up. Raises RunError."""
+        self._answer(lambda worker: worker.up)
 
-    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
-        """What the process says of its calibration. Raises WorkerDied, and is closed then."""
-        return self._survived(lambda worker: worker.ready)
+    def wait_until_ready(self) -> Ready | AuditReady:
+        """What the process says of its calibration. Raises RunError."""
+        return self._answer(lambda worker: worker.ready)
 
-    def _survived(self, answer: Callable[[Worker], Any]) -> Any:
+    def _answer(self, wait: Callable[[Worker], Any]) -> Any:
         """A process that dies first is started MAX_STARTS times in all, one that hangs only once."""
-        starts = 1
-        while True:
+        for starts in range(1, MAX_STARTS + 1):
             try:
-                return answer(self._worker)
+                answer = wait(self._worker)
             except WorkerDied as death:
                 if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
                     self.close(wait_s=0)
-                    raise
+                    raise RunError(f"the worker could not start: {death}") from None
                 self._worker.close(wait_s=0)
                 self._worker = self._start(self._job)
-                starts += 1
-
-    def started(self, wait: Callable[[], Any] | None = None) -> Any:
-        """The answer of a process that a run cannot do without, by default of ``wait_until_ready``. Raises RunError."""
-        try:
-            answer = (wait or self.wait_until_ready)()
-        except WorkerDied as death:
-            raise RunError(f"the worker could not start: {death}") from None
+            else:
+                break
         if isinstance(answer, Fatal):
             raise RunError(f"the device cannot be used: {answer.reason}")
         return answer
 
     def prepare(self, message: Message) -> None:
         """Sends a message without waiting for its events; a death shows at the next one."""
-        with suppress(WorkerDied):
+        with suppress(WorkerDied, RunError):
             self._finish_preparing()
-            if not isinstance(self.wait_until_up(), Fatal):
-                self._preparing = self._worker.ask(message)
+            self.wait_until_up()
+            self._preparing = self._worker.ask(message)
 
     def _finish_preparing(self) -> None:
         for _ in self._preparing or ():
@@ -114,7 +107,7 @@ class SupervisedWorker:
         return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
 
     def restart(self) -> None:
-        """Replace the process, which need not compile the CUDA sources again; then ``started``."""
+        """Replace the process, which need not compile the CUDA sources again; then ``wait_until_up``."""
         self._worker.close(wait_s=0)
         self._preparing = None
         self._job = replace(self._job, compiled=())
