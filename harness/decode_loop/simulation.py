@@ -9,8 +9,6 @@ the rules, which are:
   are freed, row by row, when the host learns of it: before the next step is prepared (delay 0), or after that
   (delay 1), so that the row runs one more step for nothing.
 * Blocks of steps begin with a host that knows all counts.
-
-Never imports torch.
 """
 
 from __future__ import annotations

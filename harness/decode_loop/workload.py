@@ -1,7 +1,4 @@
-"""The requests of a loop and how many of their drafts are accepted: shared by device, host and simulation.
-
-Never imports torch.
-"""
+"""The requests of a loop and how many of their drafts are accepted: shared by device, host and simulation."""
 
 from __future__ import annotations
 

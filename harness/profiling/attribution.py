@@ -1,4 +1,4 @@
-"""Attributes a trace to cells: what each cell did on host and device, call by call. Never imports torch.
+"""Attributes a trace to cells: what each cell did on host and device, call by call.
 
 An operation of the device belongs to the cell in whose range the API call that submitted it began, on the same thread;
 ranges of other domains inside of that range make no difference. A replayed graph's nodes carry the correlation of the

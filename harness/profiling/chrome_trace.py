@@ -1,4 +1,4 @@
-"""The Chrome trace that torch.profiler writes, with the suite's ranges as annotations. Never imports torch.
+"""The Chrome trace that torch.profiler writes, with the suite's ranges as annotations.
 
 An annotation has no category: a cell's range holds one named after the phase, and that one a range for each call.
 """
@@ -24,7 +24,7 @@ _OPERATOR = "cpu_op"
 
 
 def read(path: Path) -> Trace:
-    """A trace, plain or compressed by gzip. Raises ReportError."""
+    """A trace, plain or compressed by gzip."""
     try:
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):

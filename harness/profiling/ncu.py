@@ -1,4 +1,4 @@
-"""Nsight Compute: the commands, and what its raw page in CSV says of each kernel. Never imports torch."""
+"""Nsight Compute: the commands, and what its raw page in CSV says of each kernel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def problem_in(log: str) -> str | None:
 
 
 def read(path: Path, cells: Collection[str]) -> list[KernelCounters]:
-    """A raw page in CSV. cells: their keys. Raises ReportError."""
+    """A raw page in CSV. cells: their keys."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Nsight Systems: the commands, and what an exported report says, by own queries of its SQLite. Never imports torch."""
+"""Nsight Systems: the commands, and what an exported report says, by own queries of its SQLite."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export_command(nsys: str, report: Path, database: Path) -> list[str]:
 
 
 def read(path: Path) -> Trace:
-    """An exported report. Raises ReportError."""
+    """An exported report."""
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_MAGIC))
@@ -54,17 +54,13 @@ def read(path: Path) -> Trace:
     if magic != _MAGIC:
         raise ReportError(f"{path} is no SQLite file; make one with: nsys export --type sqlite REPORT.nsys-rep")
     try:
-        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
             return _read(connection, path)
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise ReportError(f"{path} cannot be read as a report of Nsight Systems: {error}") from None
-
-
-def _quoted(path: Path) -> str:
-    return str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> Trace:

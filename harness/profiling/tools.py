@@ -1,4 +1,4 @@
-"""Finds the profilers of this machine, their versions, and what keeps them from working. Never imports torch."""
+"""Finds the profilers of this machine, their versions, and what keeps them from working."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a trace of any tool consists of: ranges and API calls of the host, operations of the device.
 
-Times are nanoseconds of one clock, as the tool has them. Never imports torch.
+Times are nanoseconds of one clock, as the tool has them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of a record that hold a decode loop: one line per stack and loop, with its raw samples. Never imports torch."""
+"""Lines of a record that hold a decode loop: one line per stack and loop, with its raw samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which respects two records differ, and for what each respect matters. Never imports torch."""
+"""In which respects two records differ, and for what each respect matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings and reasons in words. Nothing reads these sentences but people. Never imports torch."""
+"""Findings and reasons in words. Nothing reads these sentences but people."""
 
 from __future__ import annotations
 

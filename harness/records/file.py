@@ -1,4 +1,4 @@
-"""Writes and reads record files. Lines are only appended, each on disk before the next one. Never imports torch."""
+"""Writes and reads record files. Lines are only appended, each on disk before the next one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_PLAIN = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 
 class Writer:
-    """Appends to one run file, and holds a lock on it until it is closed. Raises RecordError.
+    """Appends to one run file, and holds a lock on it until it is closed.
 
     resume: the file exists; an incomplete last line is removed first. Otherwise the file must be new; one without a
             complete first line counts as new.
@@ -97,7 +97,6 @@ class Writer:
 
 
 def _content(path: str | Path) -> bytes:
-    """Raises RecordError."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -138,7 +137,7 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
 
 
 def write_run(run: Run, path: Path) -> None:
-    """Write a run to a new file. Raises RecordError."""
+    """Write a run to a new file."""
     writer = Writer(path)
     try:
         for line in lines_of(run):
@@ -240,7 +239,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
 
 
 def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
-    """The run that these lines make. Raises RecordError."""
+    """The run that these lines make."""
     if not lines or not isinstance(lines[0], Header):
         raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
     if lines[0].schema != SCHEMA_VERSION:

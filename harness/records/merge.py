@@ -13,7 +13,7 @@ from harness.records.schema import Cell, RecordError, Run, Segment, split_key
 
 
 def merge(runs: Sequence[Run]) -> Run:
-    """One run of the cells of all shards, which may come from several GPUs of one model. Raises RecordError.
+    """One run of the cells of all shards, which may come from several GPUs of one model.
 
     Each shard keeps its own calibration, as a segment. Cells are in shard order, their keys in the header in sweep
     order. If shards are missing, the header names those present.

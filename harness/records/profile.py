@@ -1,6 +1,6 @@
 """What `bench.py profile` writes: session.json by the process that is profiled, profile.json when it is attributed.
 
-Times here were taken under a profiler. They say where time goes; they are not results. Never imports torch.
+Times here were taken under a profiler. They say where time goes; they are not results.
 """
 
 from __future__ import annotations
@@ -185,7 +185,6 @@ Document = TypeVar("Document", Session, Profile)
 
 
 def read_document(path: Path, kind: type[Document]) -> Document:
-    """Raises RecordError."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -1,7 +1,7 @@
 """The schema of a record, a JSONL file: one header line, then one line per cell. docs/records.md describes the fields.
 
 Only raw samples are stored. Medians, slopes, intervals and ratios are derived on reading (harness/analysis), so that a
-better statistic can be applied to old runs. harness/records/file.py writes and reads the file. Never imports torch.
+better statistic can be applied to old runs. harness/records/file.py writes and reads the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which records are read, which of their cells are kept, and what their ratios refer to. Never imports torch."""
+"""Which records are read, which of their cells are kept, and what their ratios refer to."""
 
 from __future__ import annotations
 
@@ -92,5 +92,4 @@ def side_paths(path: str | Path) -> list[Path]:
 
 
 def read_side(path: str | Path) -> tuple[Run, ...]:
-    """Raises RecordError."""
     return tuple(read_run(one) for one in side_paths(path))

@@ -1,4 +1,4 @@
-"""What the death of a worker process means: who is blamed, and what is asked again. Never imports torch."""
+"""What the death of a worker process means: who is blamed, and what is asked again."""
 
 from __future__ import annotations
 

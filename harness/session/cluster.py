@@ -51,7 +51,7 @@ class Cluster:
     gpus: Mapping[str, int]
 
     def models(self, wanted: str | None) -> list[str]:
-        """Of ``--accelerators``, or the only one. Raises ClusterError."""
+        """Of ``--accelerators``, or the only one."""
         if not self.gpus:
             raise ClusterError("--cluster: no node of the cluster has a GPU whose model Ray knows")
         if wanted is None and len(self.gpus) > 1:
@@ -67,7 +67,7 @@ class Cluster:
         return models
 
     def number(self, model: str, wanted: str | None) -> int:
-        """GPUs of this model to use: of ``--gpus``, or all. Raises ClusterError."""
+        """GPUs of this model to use: of ``--gpus``, or all."""
         present = self.gpus[model]
         if wanted in (None, "all"):
             return present
@@ -80,7 +80,7 @@ class Cluster:
 
 @contextmanager
 def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one of this machine for "local", and ship the checkout. Raises ClusterError."""
+    """Connect to a cluster, or start one of this machine for "local", and ship the checkout."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Else a thread that is still starting a GPU when a run is interrupted starts a cluster of its own.
@@ -110,7 +110,7 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. Raises ClusterError."""
+    """Ray itself tries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
@@ -154,11 +154,9 @@ class _OnNode:
         self._session = Session(job)
 
     def ready(self) -> bytes:
-        """Raises RunError."""
         return encode(self._session.__enter__().ready)
 
     def run(self, item: bytes) -> tuple[list[bytes], WallTime]:
-        """Raises RunError."""
         lines = [encode(one) for one in self._session.run([message_of(item)]) if not isinstance(one, Progress)]
         return lines, self._session.wall_time
 
@@ -187,7 +185,7 @@ class ClusterGpu:
         return self._placed()
 
     def _placed(self) -> Ready:
-        """Start an actor and wait until it is ready; if it does not get ready, end it. Raises RunError."""
+        """Start an actor and wait until it is ready; if it does not get ready, end it."""
         import ray
 
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.

@@ -208,7 +208,7 @@ class SeveralGpus:
         return WallTime(mean("starting"), mean("verifying"), mean("timing"), auditing)
 
     def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
-        """The outcomes of all points, each of one GPU. Raises RunError."""
+        """The outcomes of all points, each of one GPU."""
         for member in self._members[1:]:
             yield segment(member.ready, member.gpu.name, self._measure.cache, member.number)
         done, total = 0, sum(len(item.variants) for item in items)

@@ -1,4 +1,4 @@
-"""The messages between a session and its worker processes: plain data, as MessagePack. Never imports torch.
+"""The messages between a session and its worker processes: plain data, as MessagePack.
 
 A worker begins with a Job, and answers Done when its device is up, or Fatal. Then it is sent Calibrate, work items and
 Outputs, at last an empty message. Each is answered with its events as they happen, then Done.

@@ -1,7 +1,4 @@
-"""Completing an interrupted run: whether command and machine fit the record.
-
-Never imports torch.
-"""
+"""Completing an interrupted run: whether command and machine fit the record."""
 
 from __future__ import annotations
 

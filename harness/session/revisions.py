@@ -2,7 +2,6 @@
 
 A revision is a git worktree, detached, outside of the working tree. The working tree as it stands is its last commit
 with the changed and the untracked files copied over it. Neither the working tree nor installed packages are touched.
-Never imports torch.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Revision:
 
 
 def resolve(flag: str, name: str) -> Revision:
-    """The commit that a name stands for. flag: for errors, such as "--base". Raises ConfigError."""
+    """The commit that a name stands for. flag: for errors, such as "--base"."""
     done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if done.returncode == 0:
         return Revision(done.stdout.strip(), printable(name))
@@ -59,7 +58,7 @@ def resolve(flag: str, name: str) -> Revision:
 
 
 def working_tree(without: Path) -> Revision:
-    """The working tree as it stands, without what a gate writes into a folder of it. Raises ConfigError."""
+    """The working tree as it stands, without what a gate writes into a folder of it."""
     _check_repository()
     commit = resolve("HEAD", "HEAD").commit
     digest = hashlib.sha256()
@@ -73,7 +72,7 @@ def working_tree(without: Path) -> Revision:
 
 @contextmanager
 def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[str, Path]]:
-    """Name -> folder of the suite at that revision; all of them are gone afterwards. Raises ConfigError.
+    """Name -> folder of the suite at that revision; all of them are gone afterwards.
 
     without: folder of the working tree that is not copied.
     """

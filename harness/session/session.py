@@ -89,7 +89,6 @@ class Session:
         self._process = 0
 
     def __enter__(self) -> Session:
-        """Raises RunError."""
         try:
             # They bring the device up at the same time, and calibrate one after the other.
             self._evaluator = self._started("evaluate")
@@ -106,7 +105,7 @@ class Session:
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
         """The outcomes of all items, in order. The time budget is divided among the cells that are left. A variant that
-        ends its process fails alone: the process is replaced, and asked for the others again. Raises RunError.
+        ends its process fails alone: the process is replaced, and asked for the others again.
         """
         total = left = sum(len(item.variants) for item in items)
         for item in items:
@@ -261,7 +260,6 @@ class Session:
         return worker
 
     def _wait_until_ready(self) -> Ready:
-        """Raises RunError."""
         began = time.monotonic()
         self._evaluator.wait_until_up()
         if self._auditor and self._no_audit is None:
@@ -278,7 +276,7 @@ class Session:
         return ready
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
-        """Start a process anew. Raises RunError."""
+        """Start a process anew."""
         if worker is self._auditor:
             if worker.unattributed_deaths >= MAX_UNATTRIBUTED_DEATHS:
                 raise RunError(f"the second process died although no variant had control: {death}")

@@ -1,7 +1,7 @@
 """Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
 
 The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
-be anywhere. Imports from elsewhere, such as installed packages, are not checked. Never imports torch.
+be anywhere. Imports from elsewhere, such as installed packages, are not checked.
 """
 
 from __future__ import annotations

@@ -45,15 +45,15 @@ class SupervisedWorker:
         self.unattributed_deaths = 0
 
     def begin(self) -> None:
-        """Start the first process. Raises RunError."""
+        """Start the first process."""
         self._worker = self._start(self._job)
 
     def wait_until_up(self) -> None:
-        """Wait until the process has brought the device up. Raises RunError."""
+        """Wait until the process has brought the device up."""
         self._answer(lambda worker: worker.up)
 
     def wait_until_ready(self) -> Ready | AuditReady:
-        """What the process says of its calibration. Raises RunError."""
+        """What the process says of its calibration."""
         return self._answer(lambda worker: worker.ready)
 
     def _answer(self, wait: Callable[[Worker], Any]) -> Any:

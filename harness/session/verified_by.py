@@ -2,7 +2,7 @@
 
 Many processes of one revision (``bench.py gate``) need one proof. It holds only for the code, the inputs and the
 machine that it was made with, so all three are compared; and every process still checks the results of each launch
-before and after it is timed. Never imports torch.
+before and after it is timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.session.sources import DIGITS
 
 
 def record_hash(proof: Run) -> str:
-    """What a header names its proof by: the first digits of the SHA-256 of the file. Raises RecordError."""
+    """What a header names its proof by: the first digits of the SHA-256 of the file."""
     try:
         return hashlib.sha256(Path(proof.path).read_bytes()).hexdigest()[:DIGITS]
     except OSError as error:

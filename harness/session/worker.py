@@ -243,7 +243,7 @@ class Worker:
 
 
 def start_worker(job: Job) -> Worker:
-    """A worker whose process has begun. Raises RunError."""
+    """A worker whose process has begun."""
     worker = Worker(job)
     worker.begin()
     return worker

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and who uses them, by NVML: asking does not bring any of them up. Never imports torch."""
+"""The GPUs of this machine, and who uses them, by NVML: asking does not bring any of them up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timing loop: which sample is taken when, and when to stop. Imports neither torch nor CUDA.
+"""The timing loop: which sample is taken when, and when to stop.
 
 The variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour affects all of
 them alike. A cell stops when the bootstrap interval of its leading figure's median is within SETTLED of the median,
