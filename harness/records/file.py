@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from harness.records.decode_loop import Loop
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
 from harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
@@ -60,7 +60,7 @@ class Writer:
             raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
     def write(self, line: Line) -> None:
-        """Raises RecordError, for example where the disk is full, and RecordGone."""
+        """Raises RecordError, for example where the disk is full."""
         fields = _encoded(line).removesuffix(b"}")
         unwritten = memoryview(fields + b',"crc32":"%08x"}\n' % zlib.crc32(fields))
         try:
@@ -72,23 +72,10 @@ class Writer:
                 f"cannot write {self.path}: {error.strerror}; what was written before is kept; "
                 "make room and complete it with --resume"
             ) from None
-        self.check_place()
-
-    def check_place(self) -> None:
-        """Raises RecordGone if the file was deleted or replaced, so that written lines would be lost."""
-        if not self._in_place():
-            raise RecordGone(f"{self.path} was deleted or replaced while it was written")
-
-    def _in_place(self) -> bool:
-        """Whether the path still leads to the file that is open."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except OSError:
-            return False
 
     def close(self) -> None:
         """Close the file. An empty one is removed, with its folder if that was made for it."""
-        if not self._file.closed and self._in_place() and self.path.stat().st_size == 0:
+        if not self._file.closed and self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()
             if self._made_folder:
                 with suppress(OSError):  # the folder holds other files by now

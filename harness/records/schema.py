@@ -130,10 +130,6 @@ class RecordError(Exception):
     """A record file cannot be read or written; the message says which one and why."""
 
 
-class RecordGone(RecordError):
-    """The record was deleted or replaced while it was written."""
-
-
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 

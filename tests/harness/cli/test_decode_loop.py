@@ -2,9 +2,8 @@
 
 import pytest
 
-from harness.records.decode_loop import Loop
 from harness.records.endings import ending
-from harness.records.file import Writer, read_run
+from harness.records.file import read_run
 from harness.records.schema import Segment
 from tests.harness.cli.test_cli import completed
 
@@ -146,21 +145,6 @@ def test_an_interrupted_run_is_completed_loop_by_loop(config, tmp_path):
     changed = completed(config("chain_clamp"), "--device", "cpu", "--resume", "out")
     assert changed.returncode == 2
     assert "it was recorded with another configuration, decode_loop.stacks" in " ".join(changed.stderr.split())
-
-
-def test_a_record_that_went_away_still_shows_its_tables(config, monkeypatch):
-    def write(self, line):
-        real(self, line)
-        if isinstance(line, Loop):
-            self.path.unlink()
-            self.check_place()
-
-    real = Writer.write
-    monkeypatch.setattr(Writer, "write", write)
-    done = completed(config(), "--device", "cpu", "--out", "out", "--no-plots", "--only", "*scheduling=sync*")
-    assert done.returncode == 2
-    assert "the measured times are only in the tables above" in done.stderr
-    assert "ITL of chains in ms" in done.stdout
 
 
 @pytest.mark.parametrize(
