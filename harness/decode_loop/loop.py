@@ -140,15 +140,15 @@ class DecodeLoop:
         the stack.
         """
         restore(self._engine, self._blocks[-1].device)
-        ready, device, found = self._ready[stack], self._device, []
+        ready, device, samples = self._ready[stack], self._device, []
         launch = one_by_one(ready.bound.launches[0])
         host_s = self._settings.host_step_us * 1e-6
         for _ in range(WAITED_SAMPLES):
             device.start_block()
             ready.model()
             device.fetch(0)
-            for one in ready.bound.after[1]:
-                one()
+            for launch_after in ready.bound.after[1]:
+                launch_after()
             device.wait(0)
             began = perf_counter()
             while perf_counter() < began + host_s:
@@ -156,8 +156,8 @@ class DecodeLoop:
             began = perf_counter()
             launch()
             device.synchronize()
-            found.append(_us(perf_counter() - began))
-        return found
+            samples.append(_us(perf_counter() - began))
+        return samples
 
     def block(self, stack: str, number: int, key: str = "", axes: Mapping[str, Any] | None = None) -> LoopBlock:
         """One turn of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
@@ -187,7 +187,7 @@ class DecodeLoop:
         self._ready[stack].bound.poison()
         self._device.start_block()
         host = tuple(staged.numpy() for staged, _ in self._engine.staging)
-        to_device = tuple(one.numpy() for one in self._engine.state.to_device)
+        to_device = tuple(tensor.numpy() for tensor in self._engine.state.to_device)
         layout = self._engine.layout
         return Scheduler(self._workload, layout, expected.host, expected.first_step, host, to_device)
 
@@ -296,9 +296,9 @@ class DecodeLoop:
                     scheduler.learn(device.wait(i - behind), expected.first_step + i - behind)
         except CountError as problem:
             return f"step {expected.first_step + step}: table {names[0]} differs; {problem}"
-        found = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
-        where = f"step {expected.first_step + step}: {found or f'table {names[0]} differs'}"
-        if found is None:
+        difference = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
+        where = f"step {expected.first_step + step}: {difference or f'table {names[0]} differs'}"
+        if difference is None:
             return f"{where}, but not when the block is repeated step by step: it is not ordered, or not repeatable"
         return where
 
@@ -326,16 +326,16 @@ class DecodeLoop:
                 on_host.append(("wait", i - behind, start, perf_counter()))
                 scheduler.learn(counts, self._blocks[0].first_step + i - behind)
         device.synchronize()
-        found = [
+        lanes = [
             LoopSpan(lane="host", name=name, step=i, start_us=_us(a - marks.zero_s), end_us=_us(b - marks.zero_s))
             for name, i, a, b in on_host
         ]
         for i in range(steps):
-            found += [
+            lanes += [
                 LoopSpan(lane="device", name=name, step=i, start_us=marks.us(start, i), end_us=marks.us(end, i))
                 for name, start, end in _spans(ready, i, "written", "model_submitted")
             ]
-        return found
+        return lanes
 
 
 def _spans(ready: _ReadyStack, step: int, start: Moment, end: Moment) -> Iterator[tuple[str, Moment, Moment]]:

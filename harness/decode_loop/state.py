@@ -148,7 +148,7 @@ def snapshot(engine: Engine) -> Snapshot:
     state = engine.state
     tensors = {name: getattr(state, name).clone() for name in CHANGING}
     by_slot = {name: getattr(state.slots, name).clone() for name in CHANGING_BY_SLOT} if state.slots else {}
-    return Snapshot(tensors, by_slot, tuple(one.clone() for one in state.num_computed), engine.arena.clone())
+    return Snapshot(tensors, by_slot, tuple(tensor.clone() for tensor in state.num_computed), engine.arena.clone())
 
 
 def restore(engine: Engine, before: Snapshot) -> None:

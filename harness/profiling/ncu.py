@@ -87,7 +87,7 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
     missing = [metric for metric in METRICS.values() if metric not in heads]
     if "Kernel Name" not in heads or len(missing) == len(METRICS):
         raise ReportError(f"{where} holds none of the metrics that `bench.py profile --tool ncu` asks for")
-    found = []
+    counters = []
     for row in rows[1:]:
         values = dict(zip(heads, row, strict=False))
         if not values.get("ID", "").isdecimal():  # the row of units
@@ -95,8 +95,8 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
         nvtx = " ".join(value for head, value in values.items() if DOMAIN in head or DOMAIN in value)
         cell = max((key for key in cells if key in nvtx), key=len, default=None)
         if cell is not None:
-            found.append(_counters(cell, values))
-    return found
+            counters.append(_counters(cell, values))
+    return counters
 
 
 def _counters(cell: str, values: Mapping[str, str]) -> KernelCounters:

@@ -89,8 +89,8 @@ def _version(connection: sqlite3.Connection, tables: set[str]) -> str:
     """Of the tool that exported the report; "" where it does not say."""
     if "META_DATA_EXPORT" not in tables:
         return ""
-    found = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
-    return str(found.get("EXPORT_PRODUCT_VERSION") or found.get("EXPORT_VERSION") or "")
+    metadata = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
+    return str(metadata.get("EXPORT_PRODUCT_VERSION") or metadata.get("EXPORT_VERSION") or "")
 
 
 def _api_name(name: str) -> str:
@@ -134,7 +134,7 @@ def _operations(
     connection: sqlite3.Connection, strings: Mapping[int, str], kind: str, table: str
 ) -> Iterator[Operation]:
     columns = _columns(connection, table)
-    name = next((one for one in ("shortName", "copyKind") if one in columns), "NULL")
+    name = next((column for column in ("shortName", "copyKind") if column in columns), "NULL")
     process = "globalPid" if "globalPid" in columns else "globalTid" if "globalTid" in columns else "0"
     for start, end, correlation, owner, what in connection.execute(
         f'SELECT start, "end", correlationId, {process}, {name} FROM {table}'

@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def cells(self) -> list[ProfiledCell]:
-        return [one.cell for one in self._prepared]
+        return [prepared.cell for prepared in self._prepared]
 
     def _prepare(self, item: Cells, seed: int) -> None:
         fixture: Fixture | None = None
@@ -146,9 +146,9 @@ class Workload:
         recorded: makes the context in which a profiler records; by default the one for tools with a capture range.
         """
         work = [
-            (one.cell.key, phase, one.payload, run)
-            for one in self._prepared
-            for phase, run in (("eager", one.launch), ("graph", one.replay))
+            (prepared.cell.key, phase, prepared.payload, run)
+            for prepared in self._prepared
+            for phase, run in (("eager", prepared.launch), ("graph", prepared.replay))
             if phase in self._phases and run is not None
         ]
         if self._timer is not None:

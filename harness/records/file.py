@@ -160,7 +160,7 @@ def read_run(path: str | Path) -> Run:
             continue
         try:
             _check_sum(line)
-            found = _decoded(line)
+            record_line = _decoded(line)
         except UNREADABLE as error:
             if number == 1:
                 _check_schema(path, line)
@@ -169,9 +169,9 @@ def read_run(path: str | Path) -> Run:
             raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
-        if decoded and isinstance(found, Header):
+        if decoded and isinstance(record_line, Header):
             raise RecordError(f"{path}:{number}: a second header; a record holds one run, see bench.py merge")
-        decoded.append(found)
+        decoded.append(record_line)
     return run_of(path, decoded)
 
 
@@ -184,10 +184,10 @@ def _decoded(line: bytes) -> Line:
 
 def _check_sum(line: bytes) -> None:
     """Raises ValueError for a line that is not as it was written."""
-    found = _CHECKSUM.search(line)
-    if found and int(found[1], 16) != zlib.crc32(line[: found.start()]):
+    match = _CHECKSUM.search(line)
+    if match and int(match[1], 16) != zlib.crc32(line[: match.start()]):
         raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
-    if found is None and line.startswith(b'{"line":') and line.endswith(b"}"):
+    if match is None and line.startswith(b'{"line":') and line.endswith(b"}"):
         raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
 
 
@@ -218,11 +218,11 @@ def _shown(value: Any) -> Any:
 def _check_schema(path: str | Path, line: bytes) -> None:
     """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
     try:
-        found = msgspec.json.decode(line)
+        header = msgspec.json.decode(line)
     except UNREADABLE:
         return
-    if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
+    if isinstance(header, dict) and header.get("line") == "header" and header.get("schema") != SCHEMA_VERSION:
+        raise RecordError(f"{path}: schema {header.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
 
 
 def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:

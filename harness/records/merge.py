@@ -29,10 +29,10 @@ def merge(runs: Sequence[Run]) -> Run:
     segments: list[Segment] = []
     for run in runs:
         before = 1 + len(segments) if run is not first else 0
-        numbers = {one: before + i for i, one in enumerate([0, *(segment.process for segment in run.segments)])}
+        numbers = {process: before + i for i, process in enumerate([0, *(segment.process for segment in run.segments)])}
         if run is not first:
             segments.append(_as_segment(run, before))
-        segments += [structs.replace(one, process=numbers[one.process]) for one in run.segments]
+        segments += [structs.replace(process, process=numbers[process.process]) for process in run.segments]
         cells += [structs.replace(cell, process=numbers[cell.process]) for cell in run.cells]
     header = structs.replace(
         first.header,
@@ -58,10 +58,10 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
 
 
 def _check_same_sweep(first: Run, other: Run) -> None:
-    for found in differences(first, other, "merge"):
+    for difference in differences(first, other, "merge"):
         raise RecordError(
-            f"{other.path} was recorded with {found.respect} {found.theirs}, {first.path} with {found.ours}; only "
-            "shards of one sweep, on one kind of machine, can be merged"
+            f"{other.path} was recorded with {difference.respect} {difference.theirs}, {first.path} with "
+            f"{difference.ours}; only shards of one sweep, on one kind of machine, can be merged"
         )
 
 

@@ -190,12 +190,12 @@ def read_document(path: Path, kind: type[Document]) -> Document:
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
     try:
-        found = msgspec.json.decode(content, type=kind)
+        document = msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not a {path.name} of `bench.py profile`: {error}") from None
-    if found.version != PROFILE_VERSION:
-        raise RecordError(f"{path} has version {found.version}; this suite reads version {PROFILE_VERSION}")
-    return found
+    if document.version != PROFILE_VERSION:
+        raise RecordError(f"{path} has version {document.version}; this suite reads version {PROFILE_VERSION}")
+    return document
 
 
 def write_document(document: Session | Profile, path: Path) -> None:

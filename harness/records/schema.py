@@ -400,8 +400,8 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def calibrations(self) -> list[Calibration]:
         """Of all its processes."""
-        found = [self.header.calibration, *(segment.calibration for segment in self.segments)]
-        return [one for one in found if one is not None]
+        calibrations = [self.header.calibration, *(segment.calibration for segment in self.segments)]
+        return [calibration for calibration in calibrations if calibration is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
@@ -439,7 +439,7 @@ def label_parts(point: str) -> dict[str, str]:
 
 def axis_texts(point: str, axes: Mapping[str, Any]) -> dict[str, str]:
     """Axis -> value as text: as the point's label spells it, or, where the label leaves a default out, as it is."""
-    named = label_parts(point)
+    texts = label_parts(point)
     return {
-        axis: named.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()
+        axis: texts.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()
     }

@@ -83,13 +83,13 @@ def side_paths(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
-    if not found:
+    records = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
+    if not records:
         raise RecordError(
             f"{path}: no record here: neither *.jsonl nor */run.jsonl; give the folder of a run or of runs"
         )
-    return found
+    return records
 
 
 def read_side(path: str | Path) -> tuple[Run, ...]:
-    return tuple(read_run(one) for one in side_paths(path))
+    return tuple(read_run(record) for record in side_paths(path))

@@ -119,7 +119,7 @@ class Auditor:
         waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
         if waits and "no_sync" not in variant.waives:
             raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
-        memcpys = Counter(one.direction for one in eager.operations if one.direction)
+        memcpys = Counter(operation.direction for operation in eager.operations if operation.direction)
         try:
             graphs = self._graphs(launches)
         except Exception:  # it cannot be captured, which the first process has recorded
@@ -198,17 +198,17 @@ class Auditor:
 
         spans: list[list[Operation]] = []
         inside = False
-        for one in trace(work).operations:
-            if one.name == "span_begins":
+        for operation in trace(work).operations:
+            if operation.name == "span_begins":
                 spans.append([])
-            inside = one.name != "span_ends" and (inside or one.name == "span_begins")
-            if inside and one.name != "span_begins":
-                spans[-1].append(one)
+            inside = operation.name != "span_ends" and (inside or operation.name == "span_begins")
+            if inside and operation.name != "span_begins":
+                spans[-1].append(operation)
         return [span for span in spans if span]
 
 
 def _work(operations: list[Operation]) -> Counter[str]:
-    return Counter(one.name for one in operations)
+    return Counter(operation.name for operation in operations)
 
 
 def _share(work: Counter[str], calls: int) -> dict[str, float]:

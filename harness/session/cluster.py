@@ -130,7 +130,7 @@ def _stage(folder: Path, variant_files: Sequence[str]) -> None:
     for file, shipped in zip(variant_files, shipped_variants(variant_files), strict=True):
         place = folder / Path(shipped).parent
         place.mkdir(parents=True)
-        for beside in (one for one in Path(file).resolve().parent.iterdir() if one.suffix in BESIDE):
+        for beside in (path for path in Path(file).resolve().parent.iterdir() if path.suffix in BESIDE):
             shutil.copy(beside, place)
 
 
@@ -157,7 +157,8 @@ class _OnNode:
         return encode(self._session.__enter__().ready)
 
     def run(self, item: bytes) -> tuple[list[bytes], WallTime]:
-        lines = [encode(one) for one in self._session.run([message_of(item)]) if not isinstance(one, Progress)]
+        outcomes = self._session.run([message_of(item)])
+        lines = [encode(outcome) for outcome in outcomes if not isinstance(outcome, Progress)]
         return lines, self._session.wall_time
 
     def close(self, wait_s: float) -> None:
@@ -202,12 +203,12 @@ class ClusterGpu:
         lines, self.wall_time = self._answer(self._actor.run.remote(encode(item)))
         return [event_of(line) for line in lines]
 
-    def _answer(self, asked: Any, limit_s: float | None = None) -> Any:
+    def _answer(self, reference: Any, limit_s: float | None = None) -> Any:
         """Raises RunError where the GPU is gone, or its session cannot go on."""
         import ray
 
         try:
-            return ray.get(asked, timeout=limit_s)
+            return ray.get(reference, timeout=limit_s)
         except ray.exceptions.GetTimeoutError:
             raise RunError(f"no free {self._model} within {limit_s:g} s; is the cluster busy?") from None
         except ray.exceptions.RayTaskError as error:

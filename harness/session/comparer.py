@@ -52,9 +52,9 @@ class OutputComparer:
         try:
             fixture.compare(0, before, outputs.contents)
         except Exception as error:
-            found = wrong(error)
-            found["message"] = f"{outputs.what}: {found['message']}"
-            finding = Finding(place=Place.POINT, name=outputs.point, when="after_timing", **found)
+            failure = wrong(error)
+            failure["message"] = f"{outputs.what}: {failure['message']}"
+            finding = Finding(place=Place.POINT, name=outputs.point, when="after_timing", **failure)
         yield Compared(outputs.variant, finding)
 
     def _fixture(self, operator: str, axes: Mapping[str, Any], seed: int) -> Fixture:

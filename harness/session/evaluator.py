@@ -190,8 +190,8 @@ class Evaluator:
         try:
             at = _At(item, operator, point, reason_to_skip(operator, point))
         except Exception as error:  # the operator's own code
-            found = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
-            yield from (item.failed(name, **found) for name in item.variants)
+            failure = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
+            yield from (item.failed(name, **failure) for name in item.variants)
             return
         for name in item.variants:
             yield Heartbeat(name, "verify")
@@ -341,22 +341,22 @@ class Evaluator:
         """
         variant = self.catalog.find(item.operator, item.variant)
         if item.limited:
-            found = [self._at_limit(variant, item)]
+            findings = [self._at_limit(variant, item)]
         elif item.axes is not None or item.name is not None:
-            found = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
+            findings = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
         else:
-            found = self._findings(variant)
-        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in found)
+            findings = self._findings(variant)
+        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
 
     def _at_limit(self, variant: Variant, item: Verify) -> Finding:
         """What a variant does where it declares a limit. Far rows have a finding for each input, or none where memory
         is short; the first failure counts.
         """
-        found = list(self._findings(variant, only=(item.name, item.buffers)))
-        if not found:
+        findings = list(self._findings(variant, only=(item.name, item.buffers)))
+        if not findings:
             place = {"place": Place.EDGE_CASE, "name": item.name, "buffers": item.buffers}
             return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
-        return judged_limit(next((one for one in found if one.status.is_bad), found[0]))
+        return judged_limit(next((finding for finding in findings if finding.status.is_bad), findings[0]))
 
     def _findings(
         self, variant: Variant, restricted: Operator | None = None, only: Limited | None = None

@@ -115,17 +115,17 @@ class Points:
         While there are some, it is one of an operator whose variants this GPU has verified and compiled already, and
         then one of the operator with the most cells left for each GPU that has.
         """
-        mine = self._operators.setdefault(member, set())
+        own_operators = self._operators.setdefault(member, set())
         known = Counter(name for names in self._operators.values() for name in names)
         cells = Counter()
         for item in self._left:
             cells[item.operator] += len(item.variants)
 
         def preference(item: Cells) -> tuple[bool, float]:
-            return item.operator in mine, cells[item.operator] / (1 + known[item.operator])
+            return item.operator in own_operators, cells[item.operator] / (1 + known[item.operator])
 
         item = max(self._left, key=preference)
-        mine.add(item.operator)
+        own_operators.add(item.operator)
         share_s = max(self._budget_s, 0.0) * len(item.variants) / cells.total()
         self._left.remove(item)
         self._budget_s -= share_s
@@ -201,10 +201,10 @@ class SeveralGpus:
     @property
     def wall_time(self) -> WallTime:
         """The mean over all GPUs."""
-        spent = [gpu.wall_time for gpu in self._gpus]
-        audited = [one.auditing for one in spent if one.auditing is not None]
-        mean = lambda name: sum(getattr(one, name) for one in spent) / len(spent)  # noqa: E731
-        auditing = sum(audited) / len(spent) if audited else None
+        times = [gpu.wall_time for gpu in self._gpus]
+        audited = [time.auditing for time in times if time.auditing is not None]
+        mean = lambda name: sum(getattr(time, name) for time in times) / len(times)  # noqa: E731
+        auditing = sum(audited) / len(times) if audited else None
         return WallTime(mean("starting"), mean("verifying"), mean("timing"), auditing)
 
     def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
@@ -215,7 +215,7 @@ class SeveralGpus:
         points = Points(items, self._measure.time_budget_s)
         busy: dict[Future, _UnderWay] = {}
         while points or busy:
-            at_work = [one.member for one in busy.values()]
+            at_work = [task.member for task in busy.values()]
             for member in [member for member in self._members if member not in at_work][: len(points)]:
                 item = points.take(member.number)
                 busy[member.thread.submit(member.gpu.run, item)] = _UnderWay(member, item, member.gpu.wall_time.timing)
@@ -272,19 +272,19 @@ class SeveralGpus:
 
     # --- points -------------------------------------------------------------------------------------------------------
 
-    def _finished(self, points: Points, one: _UnderWay, future: Future) -> Iterator[Cell | Segment]:
+    def _finished(self, points: Points, task: _UnderWay, future: Future) -> Iterator[Cell | Segment]:
         """The lines of a point, unless another GPU measures it again. Raises RunError where there is none."""
-        member, error = one.member, future.exception()
+        member, error = task.member, future.exception()
         if error is not None and not isinstance(error, RunError):
             raise error
         lines = [] if error else future.result()
         why = str(error) if error else _throttled(lines)
-        points.return_time(one.item.budget_s - (member.gpu.wall_time.timing - one.timed_before_s))
+        points.return_time(task.item.budget_s - (member.gpu.wall_time.timing - task.timed_before_s))
         if error and len(self._members) == 1:
             raise error
         if why is not None and len(self._members) > 1:
             yield self._retired(member, why)
-            points.give_back(one.item)
+            points.give_back(task.item)
             lines = [line for line in lines if isinstance(line, Segment)]
         for line in lines:
             if line.process not in member.processes:
@@ -308,21 +308,22 @@ def _check_same_model(members: Sequence[_Member]) -> None:
         if gpu_id is not None and (other := known.setdefault(gpu_id, member.gpu.name)) != member.gpu.name:
             raise RunError(f"{other} and {member.gpu.name} are one device, so they would disturb each other")
     for other in others:
-        for found in differences(first.ready.environment, other.ready.environment, "one_record"):
+        for difference in differences(first.ready.environment, other.ready.environment, "one_record"):
             raise RunError(
-                f"{other.gpu.name} has {found.respect} {found.theirs}, {first.gpu.name} has {found.ours}; one record "
-                "is of one kind of GPU and machine, so run them one after the other"
+                f"{other.gpu.name} has {difference.respect} {difference.theirs}, {first.gpu.name} has "
+                f"{difference.ours}; a record holds one kind of GPU and machine, so run them one after the other"
             )
 
 
 def _throttled(lines: Sequence[Any]) -> str | None:
     """Why a GPU is too slow now to go on; None where it is not."""
-    timed = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics and line.metrics.rounds]
-    rounds, disturbed = sum(one.rounds for one in timed), sum(one.disturbed for one in timed)
+    metrics = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics and line.metrics.rounds]
+    rounds = sum(cell_metrics.rounds for cell_metrics in metrics)
+    disturbed = sum(cell_metrics.disturbed for cell_metrics in metrics)
     if disturbed <= THROTTLED_SHARE * rounds:
         return None
     reasons = Counter()
-    for one in timed:
-        reasons.update(one.discarded)
-    named = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-    return f"throttled or below its clock{named} in {disturbed} of {counted(rounds, 'sample')} of a point"
+    for cell_metrics in metrics:
+        reasons.update(cell_metrics.discarded)
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"throttled or below its clock{reason} in {disturbed} of {counted(rounds, 'sample')} of a point"

@@ -27,15 +27,15 @@ class ImportProbe:
     def __enter__(self) -> ImportProbe:
         """Raises RunError where the system starts no process."""
         try:
-            self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+            self._connection, writer = fork_server.CONTEXT.Pipe(duplex=False)
             self._process = fork_server.started(
-                _import_all, (theirs, tuple(self._files), self._device), "import of --variants"
+                _import_all, (writer, tuple(self._files), self._device), "import of --variants"
             )
         except (OSError, EOFError) as error:
             raise RunError(
                 f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
             ) from None
-        theirs.close()
+        writer.close()
         return self
 
     def wait(self, limit_s: float) -> None:

@@ -21,7 +21,7 @@ class KeptWorkers:
 
     def start(self, job: Job) -> Worker:
         """The worker of an earlier run with the same job, or a new one instead of it."""
-        for worker in [one for one in self._idle if (one.job.role, one.job.gpu) == (job.role, job.gpu)]:
+        for worker in [idle for idle in self._idle if (idle.job.role, idle.job.gpu) == (job.role, job.gpu)]:
             self._idle.remove(worker)
             if _same(worker.job, job):
                 return worker

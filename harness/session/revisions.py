@@ -129,7 +129,7 @@ def _changed(without: Path) -> list[str]:
         ("ls-files", "--others", "--exclude-standard", "-z"),
     )
     top, without = _top(), without.resolve()
-    names = {name for one in listings for name in _git(*one, where=top).stdout.split("\0") if name}
+    names = {name for listing in listings for name in _git(*listing, where=top).stdout.split("\0") if name}
     return sorted(name for name in names if without not in (top / name).parents)
 
 

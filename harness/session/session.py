@@ -167,7 +167,7 @@ class Session:
         first = item.operator not in self._begun
         self._begun.add(item.operator)
         slow = item.slow if first and self._job.timed and not self._job.verified else ()
-        parts = [one for one in item.variants if one not in slow], [one for one in item.variants if one in slow]
+        parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 
     def _others(self, item: WorkItem) -> Iterator[Checked | Loop | Segment | Heartbeat]:
@@ -184,8 +184,8 @@ class Session:
                 finding = event.finding
             elif isinstance(event, _Died):
                 message = f"{outputs.what} could not be checked: {event.found['message']}"
-                found = {"status": Status.FAILED, "when": "after_timing", "message": message}
-                finding = Finding(place=Place.POINT, name=outputs.point, **found)
+                failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
+                finding = Finding(place=Place.POINT, name=outputs.point, **failure)
         return finding
 
     def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
@@ -319,10 +319,10 @@ class Session:
 def _found(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[str, Any]:
     """Fields of the Finding of a death."""
     culprit = attribution.culprit
-    found = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
+    fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
     if attribution.place is not None:
-        found |= {"place": attribution.place, "name": attribution.name}
-    return found
+        fields |= {"place": attribution.place, "name": attribution.name}
+    return fields
 
 
 # --- calibration and audit --------------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def _with_audit(cell: Cell, audit: Audited) -> Cell:
         if None in launches or launches[0] == launches[1]:
             return structs.replace(cell, metrics=structs.replace(cell.metrics, **audit.counts))
         message = f"its graph holds {launches[0]} operations, CUPTI saw {launches[1]}"
-        found = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
-        finding = Finding(place=Place.POINT, name=cell.point, **found)
+        failure = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
+        finding = Finding(place=Place.POINT, name=cell.point, **failure)
     return structs.replace(cell, status=finding.status, finding=finding, metrics=None)
 
 

@@ -36,8 +36,8 @@ def check_proof(proof: Run, measure: Measure) -> None:
     if not proof.header.sources:
         raise ConfigError(f"{where}: it has no source hashes, so what it verified is not known; record it again")
     given = {} if measure.seed is None else {"seed": measure.seed}
-    for found in differences(proof, given, "verified_by"):
-        raise ConfigError(f"{where}: it has seed {found.ours}, not {found.theirs}; leave the seed out")
+    for difference in differences(proof, given, "verified_by"):
+        raise ConfigError(f"{where}: it has seed {difference.ours}, not {difference.theirs}; leave the seed out")
     if measure.audit and not proof.header.config.get("measure", {}).get("audit", True):
         raise ConfigError(f"{where}: its cells were not audited; record it with measure.audit=true")
 
@@ -60,17 +60,17 @@ def split(items: Sequence[Cells], proof: Run) -> tuple[list[Cells], list[Cell]]:
 
 def check_same_code(proof: Run, sources: Mapping[str, str]) -> None:
     """Raises RecordError where a file that these cells depend on is not the one that the record verified."""
-    for found in differences({"sources": sources}, proof, "verified_by"):
+    for difference in differences({"sources": sources}, proof, "verified_by"):
         raise RecordError(
-            f"--verified-by {proof.path}: {found.respect} differs here, so its verification does not apply; "
+            f"--verified-by {proof.path}: {difference.respect} differs here, so its verification does not apply; "
             "run without --verified-by"
         )
 
 
 def check_proof_of_machine(proof: Run, environment: Environment) -> None:
     """Raises RecordError where the proof is of another GPU, driver or version."""
-    for found in differences(proof, environment, "verified_by"):
+    for difference in differences(proof, environment, "verified_by"):
         raise RecordError(
-            f"--verified-by {proof.path}: it was recorded with {found.respect} {found.ours}, this is {found.theirs}; "
-            "run without --verified-by"
+            f"--verified-by {proof.path}: it was recorded with {difference.respect} {difference.ours}, this is "
+            f"{difference.theirs}; run without --verified-by"
         )

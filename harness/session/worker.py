@@ -136,10 +136,10 @@ class Worker:
         """
         process = None
         try:
-            self._connection, theirs = fork_server.CONTEXT.Pipe()
+            self._connection, worker_end = fork_server.CONTEXT.Pipe()
             self._worker_output = WorkerOutput(fork_server.CONTEXT)
-            process = fork_server.started(_serve, (theirs, self._worker_output.writer, self._job), "device worker")
-            theirs.close()
+            process = fork_server.started(_serve, (worker_end, self._worker_output.writer, self._job), "device worker")
+            worker_end.close()
             self._worker_output.listen()
         except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
             if process is not None:

@@ -124,24 +124,24 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     vectors = size // 2 // VECTOR_BYTES
     contents = source[: size // 2].clone() if timer.cache.state.rewrite_inputs else source
-    found = {}
+    times = {}
     for name, (blocks, threads) in copy_shapes(vectors, sms).items():
-        placed = []
+        launches = []
         for offset in CURVE_OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
             copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
-            placed.append(Placed(copy, rewrite_inputs=partial(read.copy_, contents)))
+            launches.append(Placed(copy, rewrite_inputs=partial(read.copy_, contents)))
             written.zero_()
             copy()
             if not torch.equal(read, written):
                 raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
-        timings = CellTimings(timer.stopwatch(*placed, stream_rounds=0))
+        timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0))
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
-        found[name] = KernelTimes(
+        times[name] = KernelTimes(
             **{field: timings.figures[field] for field in ("graph_us", "state_us") if field in timings.figures}
         )
-    return found
+    return times
 
 
 def _timed(

@@ -75,7 +75,7 @@ def sync_warnings(launch: Callable[[], Any]) -> int:
             launch()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("called a synchronizing" in str(one.message) for one in caught)
+    return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 def returns_before_the_device(launch: Callable[[], Any]) -> bool:

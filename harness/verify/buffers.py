@@ -69,9 +69,9 @@ class Arena:
             size = max(CHUNK_BYTES, gap + nbytes)
             self._free = torch.empty(size + PAGE_BYTES, dtype=torch.uint8, device=self._device)
             self._free = self._free[-self._free.data_ptr() % PAGE_BYTES :]
-        taken, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
+        memory, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
         # torch.compile treats the offset of a view in its storage like a size.
-        return torch.from_dlpack(taken)
+        return torch.from_dlpack(memory)
 
 
 class Guarded:

@@ -120,16 +120,16 @@ def limited_places(operator: Operator, variant: Variant) -> list[Limited]:
     """
     if not variant.limits:
         return []
-    case = [one.name for one in operator.edge_cases]
-    limited = [name for name in (*case, *operator.sequences) if variant.limit_at(name)]
-    other = [name for name in case if name not in limited]
+    names = [case.name for case in operator.edge_cases]
+    limited = [name for name in (*names, *operator.sequences) if variant.limit_at(name)]
+    other = [name for name in names if name not in limited]
     unaligned = [(name, "unaligned") for name in other[:1] if variant.limit_at(name, "unaligned")]
     far = ((name, "far") for name in other if variant.limit_at(name, "far") and _has_far_rows(operator, variant, name))
     return [*((name, None) for name in limited), *unaligned, *islice(far, 1)]
 
 
 def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
-    case = next(one for one in operator.edge_cases if one.name == name)
+    case = next(case for case in operator.edge_cases if case.name == name)
     point = operator.complete(case.point)
     return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
 
@@ -179,7 +179,7 @@ class _VariantChecks:
     def _edge_cases(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
         few = FEW_STEPS if thorough else 0
-        taken: list[tuple[EdgeCase, Point]] = []
+        cases_run: list[tuple[EdgeCase, Point]] = []
         interpreted, once = launch_counter(), False
         for case in operator.edge_cases:
             point = operator.complete(case.point)
@@ -187,10 +187,10 @@ class _VariantChecks:
                 yield self._at(case, point, alloc_sync=False, replays=few, shift=1)
             if not self._is_wanted(case.name):
                 continue
-            if found := skipped(_edge_case(case.name), self.variant, [point]):
-                yield found
+            if finding_of_skip := skipped(_edge_case(case.name), self.variant, [point]):
+                yield finding_of_skip
                 continue
-            first = not taken
+            first = not cases_run
             launches = interpreted.launches
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
@@ -199,9 +199,9 @@ class _VariantChecks:
             yield finding
             once = once or interpreted.launches > launches
             if finding.status is not Status.SKIPPED:
-                taken.append((case, point))
-        if taken and self.only is None:
-            first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
+                cases_run.append((case, point))
+        if cases_run and self.only is None:
+            first, largest = cases_run[0], max(cases_run, key=lambda entry: self.bytes_at.get(entry[0].name, 0))
             for case, point in [first] if largest is first else [first, largest]:
                 if self._is_wanted(case.name, "unaligned"):
                     yield self._at(case, point, alloc_sync=False, replays=few, shift=1, once=once)
@@ -213,8 +213,8 @@ class _VariantChecks:
                 continue
             points = [self.operator.complete(step) for step in steps]
             place = {"place": Place.SEQUENCE, "name": name}
-            if found := skipped(place, self.variant, points):
-                yield found
+            if finding_of_skip := skipped(place, self.variant, points):
+                yield finding_of_skip
             else:
                 finding = self._through(place, points, replays)
                 yield finding
@@ -288,17 +288,17 @@ def far_strides(inputs: Any) -> dict[str, int]:
     Half of the rows of a byte tensor lie beyond that, such as a cache whose last rows may be unused. A stride is as far
     from a multiple of 16 as the operator's, as variants take wide accesses by that.
     """
-    found = {}
-    for one in dataclasses.fields(inputs):
-        tensor = getattr(inputs, one.name)
+    strides = {}
+    for input_field in dataclasses.fields(inputs):
+        tensor = getattr(inputs, input_field.name)
         padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
-        if not padded or len(tensor) == 1 or one.metadata.get("host"):
+        if not padded or len(tensor) == 1 or input_field.metadata.get("host"):
             continue
         reach = 2**32 if tensor.element_size() == 1 else 2**31
         stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
         if stride < 2**31:  # no variant promises to take more
-            found[one.name] = stride
-    return found
+            strides[input_field.name] = stride
+    return strides
 
 
 def far_rows(
@@ -341,13 +341,13 @@ def finding_of(place: Mapping[str, Any], check: Callable[[set[str]], None]) -> F
     passed: set[str] = set()
     try:
         check(passed)
-        found = {"status": Status.PASSED}
+        result = {"status": Status.PASSED}
     except LeftOut as left_out:
         return Finding(**place, status=Status.SKIPPED, reason=left_out.reason)
     except Exception as error:  # a variant may raise anything
-        found = wrong(error)
-    passed_checks = (passed | {"no_crash"}) - {found.get("check")}
-    return Finding(**place, **found, passed_checks=tuple(sorted(passed_checks)))
+        result = wrong(error)
+    passed_checks = (passed | {"no_crash"}) - {result.get("check")}
+    return Finding(**place, **result, passed_checks=tuple(sorted(passed_checks)))
 
 
 def wrong(error: Exception) -> dict[str, Any]:

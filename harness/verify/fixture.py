@@ -230,10 +230,10 @@ class Fixture:
             if name in names
         }
         # One wait for all outputs; only where something differs a second look, at each.
-        if any_of(wrong_elements(*one)[0].any() for one in compared.values()):
-            for name, one in compared.items():
+        if any_of(wrong_elements(*tensors)[0].any() for tensors in compared.values()):
+            for name, tensors in compared.items():
                 try:
-                    compare(name, *one, self._views)
+                    compare(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     if self._answers_other_inputs(batch, outputs_before):
                         mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}", **mismatch.element)
@@ -322,7 +322,7 @@ class Fixture:
             if type(got) is not Tensor:
                 raise Mismatch("return_value", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
             if got.dtype != view.dtype or got.shape != view.shape:
-                actual, expected = (f"{one.dtype} {tuple(one.shape)}" for one in (got, view))
+                actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (got, view))
                 raise Mismatch("return_value", f"{name} is {actual}, expected {expected}")
             if got.stride() != view.stride():
                 raise Mismatch("contiguous", f"{name} has strides {got.stride()}, expected {view.stride()}")

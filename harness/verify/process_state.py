@@ -52,15 +52,15 @@ def _is_function(value: Any) -> bool:
 
 def _replaced() -> list[tuple[Any, str]]:
     """(owner, name) of functions that are not what they were."""
-    found = []
+    replaced = []
     for owner, functions in _functions().items():
         now = vars(owner)
         # In C, as this runs around every sample: a loop over a thousand functions takes milliseconds.
         if not all(map(operator.is_, map(now.get, functions), functions.values())):
-            found += [(owner, name) for name, value in functions.items() if now.get(name) is not value]
+            replaced += [(owner, name) for name, value in functions.items() if now.get(name) is not value]
         if isinstance(owner, type):  # a new method hides an inherited one, while a module may load more of itself
-            found += [(owner, name) for name in now.keys() - functions.keys() if _is_function(now[name])]
-    return found
+            replaced += [(owner, name) for name in now.keys() - functions.keys() if _is_function(now[name])]
+    return replaced
 
 
 class ProcessState:

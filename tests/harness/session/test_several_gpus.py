@@ -238,7 +238,7 @@ def test_a_variant_that_kills_its_worker_fails_on_the_gpu_it_ran_on_and_nowhere_
 
 def test_gpus_of_two_models_are_refused(two):
     two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 1", gpu="NVIDIA A100"))
-    with pytest.raises(RunError, match="GPU 1 has gpu NVIDIA A100, GPU 0 has NVIDIA H200; one record is of one kind"):
+    with pytest.raises(RunError, match="GPU 1 has gpu NVIDIA A100, GPU 0 has NVIDIA H200"):
         Host(two).run([])
 
 
