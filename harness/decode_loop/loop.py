@@ -299,7 +299,10 @@ class DecodeLoop:
         difference = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
         where = f"step {expected.first_step + step}: {difference or f'table {names[0]} differs'}"
         if difference is None:
-            return f"{where}, but not when the block is repeated step by step: it is not ordered, or not repeatable"
+            return (
+                f"{where}, but not when the block is repeated step by step: its work is not ordered by the stream, or "
+                "not deterministic"
+            )
         return where
 
     # --- a trace ------------------------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
             out = part.binding.outputs(part.point, state, guards[name].view)
             launch = part.variant.setup(part.point, part.binding.inputs(part.point, state), out)
             if not callable(launch):
-                raise TypeError(f"set-up of {part.variant.id} returned a {type(launch).__name__}, no closure")
+                raise TypeError(f"set-up of {part.variant.id} returned a {type(launch).__name__}, not a closure")
             launches[part.binding.turn][parity].append(launch)
             consumed = part.binding.consumed(part.point, state, out)
             state.tables.update(consumed)

@@ -61,7 +61,7 @@ def export_command(ncu: str, report: Path) -> list[str]:
 def problem_in(log: str) -> str | None:
     """Why ncu counted nothing, if its log says so."""
     if _REFUSED in log:
-        return f"the driver refuses hardware counters to this user ({_REFUSED}); {COUNTER_REMEDY}"
+        return f"the driver denies this user access to hardware counters ({_REFUSED}); {COUNTER_REMEDY}"
     errors = re.findall(r"^==ERROR==\s*(.+)$", log, re.MULTILINE)
     return errors[0].strip() if errors else None
 
@@ -79,14 +79,14 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
     start = text.find('"ID"')
     if start < 0:
         raise ReportError(
-            f"{where} is no raw page of Nsight Compute; make one with: ncu --import REPORT.ncu-rep --csv --page raw "
-            "--print-units base"
+            f"{where} is not a raw page of Nsight Compute; create one with: ncu --import REPORT.ncu-rep --csv --page "
+            "raw --print-units base"
         )
     rows = list(csv.reader(io.StringIO(text[start:])))
     heads = rows[0]
     missing = [metric for metric in METRICS.values() if metric not in heads]
     if "Kernel Name" not in heads or len(missing) == len(METRICS):
-        raise ReportError(f"{where} holds none of the metrics that `bench.py profile --tool ncu` asks for")
+        raise ReportError(f"{where} has none of the metrics that `bench.py profile --tool ncu` collects")
     counters = []
     for row in rows[1:]:
         values = dict(zip(heads, row, strict=False))

@@ -52,7 +52,7 @@ def read(path: Path) -> Trace:
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from None
     if magic != _MAGIC:
-        raise ReportError(f"{path} is no SQLite file; make one with: nsys export --type sqlite REPORT.nsys-rep")
+        raise ReportError(f"{path} is not an SQLite file; create one with: nsys export --type sqlite REPORT.nsys-rep")
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
@@ -60,15 +60,15 @@ def read(path: Path) -> Trace:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise ReportError(f"{path} cannot be read as a report of Nsight Systems: {error}") from None
+        raise ReportError(f"cannot read {path} as an Nsight Systems report: {error}") from None
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> Trace:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "StringIds" not in tables:
-        raise ReportError(f"{path} is no report of Nsight Systems: it has no table StringIds")
+        raise ReportError(f"{path} is not an Nsight Systems report: it has no table StringIds")
     if "NVTX_EVENTS" not in tables:
-        raise ReportError(f"{path} holds no NVTX ranges; record it with --trace=cuda,nvtx")
+        raise ReportError(f"{path} has no NVTX ranges; record it with --trace=cuda,nvtx")
     trace = Trace("nsys", _version(connection, tables))
     strings = dict(connection.execute("SELECT id, value FROM StringIds"))
     _add_ranges(connection, strings, trace, path)
@@ -121,7 +121,7 @@ def _add_ranges(connection: sqlite3.Connection, strings: Mapping[int, str], trac
         elif kind in (_PUSHED, _STARTED) and end is not None:
             rows.append((process, domain, category, name, thread, start, end))
     if not domains:
-        raise ReportError(f"{path} holds no range of the domain {DOMAIN}; is it a profile of this suite?")
+        raise ReportError(f"{path} has no range in the domain {DOMAIN}; is it a profile of this suite?")
     for process, domain, category, name, thread, start, end in rows:
         if (process, domain) in domains:
             phase = categories.get((process, domain, category), "")

@@ -88,7 +88,7 @@ def _examined(name: str, path: str) -> Tool:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        return Tool(name, path, "", f"{path} cannot be started: {first_line(error)}")
+        return Tool(name, path, "", f"cannot start {path}: {first_line(error)}")
     output = f"{done.stdout}\n{done.stderr}".strip()
     match = re.search(r"(?i)version\s+(\d[\d.]*)", output)
     if done.returncode or not match:
@@ -123,7 +123,7 @@ def counters_refused() -> str | None:
     except OSError:
         return None
     if re.search(r"^RmProfilingAdminOnly:\s*1", parameters, re.MULTILINE) and not _is_admin():
-        return f"the driver gives hardware counters to administrators only; {COUNTER_REMEDY}"
+        return f"the driver restricts hardware counters to administrators; {COUNTER_REMEDY}"
     return None
 
 

@@ -94,13 +94,13 @@ class Workload:
                 before = self._interpreter.launches
                 launch = verify_cell(fixture, variant, once=True)
                 if self._interpreter.launches > before:
-                    self.left_out[key] = "needs a GPU: Triton's interpreter says nothing about time"
+                    self.left_out[key] = "needs a GPU: times under Triton's interpreter are meaningless"
                     continue
                 self._prepared.append(self._ready(item, operator, variant, fixture, launch))
             except Mismatch as mismatch:
                 self.failed[key] = f"mismatch: {mismatch}"
             except torch.cuda.OutOfMemoryError:
-                self.failed[key] = "no memory left on the device beside the cells before it; choose fewer with --only"
+                self.failed[key] = "out of device memory, which earlier cells still hold; choose fewer with --only"
             except Exception as error:  # a variant may raise anything
                 self.failed[key] = first_line(error)
         if fixture is not None:
@@ -114,7 +114,7 @@ class Workload:
         synchronize(self._device)
         replay, no_graph = None, None
         if self._timer is None:
-            no_graph = "a CPU has no CUDA graphs"
+            no_graph = "CUDA graphs need a GPU"
         elif "graph" in self._phases:
             try:
                 replay = self._timer.recorder(launch)

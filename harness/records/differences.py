@@ -222,7 +222,7 @@ def check_together(runs: Sequence[Run]) -> None:
         if not differences(a, b, "same_run") and {c.key for c in a.cells} & {c.key for c in b.cells}:
             raise RecordError(
                 f"{a.path} and {b.path} are both runs of {a.header.name} on {a.header.environment.gpu}; give one of "
-                "them, or judge them with bench.py compare"
+                "them, or use bench.py compare"
             )
 
 
@@ -230,7 +230,7 @@ def refuse_loops(runs: Sequence[Run], command: str) -> None:
     """Raises RecordError for a record of decode loops, which ``command`` has no table for."""
     for run in runs:
         if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, and {command} takes sweeps; bench.py plot draws loops")
+            raise RecordError(f"{run.path} holds decode loops, but {command} takes sweeps; use bench.py plot")
 
 
 def mixed_states(runs: Sequence[Run]) -> list[str]:

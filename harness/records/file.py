@@ -50,7 +50,7 @@ class Writer:
                     os.truncate(path, 0)
                 else:
                     raise RecordError(
-                        f"{path} exists already and records are never overwritten{elsewhere}, "
+                        f"{path} already exists, and records are never overwritten{elsewhere}, "
                         "or complete it with --resume"
                     )
             except BaseException:
@@ -104,7 +104,7 @@ def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RecordError(f"{path} is being written by another run; wait for its end, or stop it{elsewhere}") from None
+        raise RecordError(f"another run is writing {path}; wait until it ends, or stop it{elsewhere}") from None
     except OSError:
         pass  # a network file system without locks
 
@@ -144,7 +144,7 @@ def record_path(path: str) -> Path:
         return Path(path)
     record = Path(path) / "run.jsonl"
     if not record.exists():
-        raise RecordError(f"{path} holds no run.jsonl; give a record, or the folder of one run")
+        raise RecordError(f"{path} has no run.jsonl; give a record, or the folder of one run")
     return record
 
 
@@ -170,7 +170,7 @@ def read_run(path: str | Path) -> Run:
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
         if decoded and isinstance(record_line, Header):
-            raise RecordError(f"{path}:{number}: a second header; a record holds one run, see bench.py merge")
+            raise RecordError(f"{path}:{number}: a second header; to combine shards, use bench.py merge")
         decoded.append(record_line)
     return run_of(path, decoded)
 
@@ -186,9 +186,9 @@ def _check_sum(line: bytes) -> None:
     """Raises ValueError for a line that is not as it was written."""
     match = _CHECKSUM.search(line)
     if match and int(match[1], 16) != zlib.crc32(line[: match.start()]):
-        raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
+        raise ValueError("wrong checksum: damaged, or edited by hand; restore the record from a copy")
     if match is None and line.startswith(b'{"line":') and line.endswith(b"}"):
-        raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
+        raise ValueError("no checksum: damaged, or edited by hand; restore the record from a copy")
 
 
 def _encoded(value: Any) -> bytes:
@@ -228,7 +228,7 @@ def _check_schema(path: str | Path, line: bytes) -> None:
 def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
     """The run that these lines make."""
     if not lines or not isinstance(lines[0], Header):
-        raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
+        raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
     if lines[0].schema != SCHEMA_VERSION:
         raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
     cells: list[Cell] = []
@@ -242,5 +242,5 @@ def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> 
         elif isinstance(line, Segment):
             segments.append(line)
     if len({0, *(segment.process for segment in segments)}) <= len(segments):
-        raise RecordError(f"{path}: two processes of this record have the same number")
+        raise RecordError(f"{path}: two processes in this record have the same number")
     return Run(str(path), lines[0], cells, truncated, segments, loops)

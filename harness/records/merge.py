@@ -20,7 +20,7 @@ def merge(runs: Sequence[Run]) -> Run:
     """
     for run in runs:
         if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, which are not cut into shards; plot takes several runs")
+            raise RecordError(f"{run.path} holds decode loops, which have no shards; plot several runs instead")
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
         _check_same_sweep(first, run)
@@ -52,7 +52,7 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     counts = {n for _, n in shards}
     if len(counts) > 1:
         numbers = " and ".join(map(str, sorted(counts)))
-        raise RecordError(f"these are shards of sweeps cut into {numbers} parts; merge the shards of one sweep")
+        raise RecordError(f"cannot merge shards of sweeps cut into {numbers} parts; give the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
 

@@ -61,7 +61,7 @@ class Code(StrEnum):
     BEYOND_LIMITS = "beyond_limits"
     #: torch.compile would have to compile again.
     RECOMPILES = "recompiles"
-    #: There is too little memory.
+    #: There is not enough memory.
     MEMORY = "memory"
     #: It passed, and has no times because Triton's interpreter ran it.
     INTERPRETED = "interpreted"

@@ -62,7 +62,7 @@ def with_baseline(runs: Sequence[Run], name: str) -> list[Run]:
     known = {cell.variant for run in runs for cell in run.cells}
     if name not in known:
         raise RecordError(
-            f"--baseline {name}: no variant of these records has this name{did_you_mean(name, sorted(known))}"
+            f"--baseline {name}: no variant in these records has this name{did_you_mean(name, sorted(known))}"
         )
     operators = {cell.operator for run in runs for cell in run.cells if cell.variant == name}
     return [
@@ -85,9 +85,7 @@ def side_paths(path: str | Path) -> list[Path]:
         return [path]
     records = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
     if not records:
-        raise RecordError(
-            f"{path}: no record here: neither *.jsonl nor */run.jsonl; give the folder of a run or of runs"
-        )
+        raise RecordError(f"{path}: no record here (*.jsonl or */run.jsonl); give the folder of one or more runs")
     return records
 
 

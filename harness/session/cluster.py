@@ -53,16 +53,16 @@ class Cluster:
     def models(self, wanted: str | None) -> list[str]:
         """Of ``--accelerators``, or the only one."""
         if not self.gpus:
-            raise ClusterError("--cluster: no node of the cluster has a GPU whose model Ray knows")
+            raise ClusterError("--cluster: Ray knows no GPU model on any node of the cluster")
         if wanted is None and len(self.gpus) > 1:
             raise ClusterError(
-                f"--cluster: the cluster has {', '.join(self.gpus)}; choose with --accelerators, for a record each"
+                f"--cluster: the cluster has {', '.join(self.gpus)}; choose with --accelerators, one record per model"
             )
         models = list(dict.fromkeys((wanted or next(iter(self.gpus))).split(",")))
         if missing := [model for model in models if model not in self.gpus]:
             near = did_you_mean(missing[0], list(self.gpus))
             raise ClusterError(
-                f"--accelerators {wanted}: the cluster has {', '.join(self.gpus)}, no {missing[0]}{near}"
+                f"--accelerators {wanted}: the cluster has {', '.join(self.gpus)}, not {missing[0]}{near}"
             )
         return models
 
@@ -72,9 +72,9 @@ class Cluster:
         if wanted in (None, "all"):
             return present
         if not wanted.isdecimal() or not int(wanted):
-            raise ClusterError(f"--gpus {wanted}: of a cluster, give a number of GPUs, or all")
+            raise ClusterError(f"--gpus {wanted}: with --cluster, give a number of GPUs, or all")
         if int(wanted) > present:
-            raise ClusterError(f"--gpus {wanted}: the cluster has {counted(present, 'GPU')} of model {model}")
+            raise ClusterError(f"--gpus {wanted}: the cluster has {counted(present, model + ' GPU')}")
         return int(wanted)
 
 
@@ -96,7 +96,7 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
         try:
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # whatever it raises, there is no cluster
-            raise ClusterError(f"--cluster {address}: the cluster cannot be reached: {first_line(error)}") from None
+            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray exits at it; a run keeps what it has
         try:
             gpus: dict[str, int] = {}
@@ -116,7 +116,7 @@ def _check_reachable(address: str) -> None:
         try:
             socket.create_connection((host, int(port)), timeout=REACHED_LIMIT_S).close()
         except (OSError, OverflowError) as error:
-            raise ClusterError(f"--cluster {address}: the cluster cannot be reached: {first_line(error)}") from None
+            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
 
 
 def _stage(folder: Path, variant_files: Sequence[str]) -> None:

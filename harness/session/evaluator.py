@@ -277,7 +277,7 @@ class Evaluator:
                 )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
-                raise _NoInputs(f"no inputs at this point: {first_line(error)}") from error
+                raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if item.at_capacity and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.BEYOND_LIMITS))
             with self._counting(variant, at.kind):

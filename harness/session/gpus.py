@@ -32,7 +32,7 @@ THROTTLED_SHARE = 0.1
 #: Seconds after which the progress of all GPUs is shown again.
 SHOWN_EVERY_S = 0.5
 #: In the notes of a record.
-LOCK_NOTE = "host times are taken under a lock: while one worker measures host time, no other one of its machine does"
+LOCK_NOTE = "host times are measured under a lock, by one worker per machine at a time"
 
 
 class Gpu(Protocol):
@@ -267,7 +267,7 @@ class SeveralGpus:
         for member in self._members:
             member.number = member.processes[0] = next(self._numbers)
         for name, reason in reasons.items():
-            self._dropped.append(f"{name} measured nothing: {reason}")
+            self._dropped.append(f"{name} was not used: {reason}")
             self._on_warning(self._dropped[-1])
 
     # --- points -------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class SeveralGpus:
 
     def _retired(self, member: _Member, why: str) -> Segment:
         self._members.remove(member)
-        text = f"{member.gpu.name} gives its points back: {why}"
+        text = f"{member.gpu.name} hands its points to the other GPUs: {why}"
         self._on_warning(text)
         # A line, so that the record names it, too; its cells so far are good.
         return segment(member.ready, text, self._measure.cache, next(self._numbers))
@@ -306,7 +306,9 @@ def _check_same_model(members: Sequence[_Member]) -> None:
     for member in members:
         gpu_id = member.ready.environment.gpu_id
         if gpu_id is not None and (other := known.setdefault(gpu_id, member.gpu.name)) != member.gpu.name:
-            raise RunError(f"{other} and {member.gpu.name} are one device, so they would disturb each other")
+            raise RunError(
+                f"{other} and {member.gpu.name} are the same device, so they would disturb each other; name it once"
+            )
     for other in others:
         for difference in differences(first.ready.environment, other.ready.environment, "one_record"):
             raise RunError(

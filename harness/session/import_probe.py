@@ -33,7 +33,7 @@ class ImportProbe:
             )
         except (OSError, EOFError) as error:
             raise RunError(
-                f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
+                f"could not start a process: {first_line(error)}; see the system's limits with ulimit -a"
             ) from None
         writer.close()
         return self
@@ -53,7 +53,7 @@ class ImportProbe:
             code = self._process.exitcode
             how = "closed all its files" if code is None else how_it_ended(code)
             raise DiscoveryError(f"--variants {file}: the process that imported it {how}") from None
-        raise DiscoveryError(f"--variants {file}: its import has not ended after {limit_s:g} s")
+        raise DiscoveryError(f"--variants {file}: its import did not finish within {limit_s:g} s")
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

@@ -61,7 +61,7 @@ def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
     try:
         place.check(launch, batch=0, poison=POISONS[0])
     except Mismatch as mismatch:
-        raise mismatch.within("set up again on other buffers") from None
+        raise mismatch.within("after another set-up, on other buffers") from None
     return launch
 
 

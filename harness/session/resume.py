@@ -39,7 +39,7 @@ def check_same_sources(run: Run, sources: Mapping[str, str]) -> None:
     """Raises RecordError where a file that the recorded cells depend on has another content now."""
     for difference in differences(run, {"sources": sources}, "resume"):
         raise RecordError(
-            f"{run.path}: {difference.respect} has changed since, so new cells would have other code or inputs; "
+            f"{run.path}: {difference.respect} has changed since, so new cells would use different code or inputs; "
             "put it back, or record the run again"
         )
 

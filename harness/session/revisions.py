@@ -53,8 +53,8 @@ def resolve(flag: str, name: str) -> Revision:
         return Revision(done.stdout.strip(), printable(name))
     _check_repository()
     if name.endswith(("+", "-dirty")):
-        raise ConfigError(f"{flag} {name}: changes that are not committed have no revision; commit them")
-    raise ConfigError(f"{flag} {name}: no such commit here; fetch it first (in CI with its whole history)")
+        raise ConfigError(f"{flag} {name}: uncommitted changes have no revision; commit them first")
+    raise ConfigError(f"{flag} {name}: no such commit in this clone; fetch it first (in CI, fetch the full history)")
 
 
 def working_tree(without: Path) -> Revision:
@@ -83,7 +83,7 @@ def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[
             tree = folder / name
             done = _git("worktree", "add", "--detach", "--quiet", str(tree), revision.commit)
             if done.returncode:
-                raise ConfigError(f"{revision} cannot be checked out into {tree}: {_last_line(done.stderr)}")
+                raise ConfigError(f"cannot check out {revision} into {tree}: {_last_line(done.stderr)}")
             if revision.changes:
                 _copy_changes(tree, without)
             suites[name] = tree / _git("rev-parse", "--show-prefix").stdout.strip()
@@ -103,7 +103,7 @@ def check_command_line(flag: str, revision: Revision, suite: Path) -> bool:
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode or NEEDED_FLAG not in done.stdout:
         raise ConfigError(
-            f"{flag}: {revision} is older than `gate`, its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
+            f"{flag}: {revision} predates `gate`: its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
             "measure both sides yourself and compare the records"
         )
     return HOLD_FLAG in done.stdout
@@ -113,7 +113,7 @@ def _check_repository() -> None:
     done = _git("rev-parse", "--verify", "HEAD")
     if done.returncode:
         raise ConfigError(
-            f"gate checks out revisions, but {ROOT} is no git repository that it can use ({_last_line(done.stderr)}); "
+            f"gate checks out revisions, but {ROOT} is not a usable git repository ({_last_line(done.stderr)}); "
             "clone the suite"
         )
 
@@ -150,8 +150,8 @@ def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProc
     try:
         return git(where or ROOT, *arguments, limit_s=LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"gate needs git, which cannot be run: {error}") from None
+        raise ConfigError(f"gate needs git, which failed to run: {error}") from None
 
 
 def _last_line(text: str) -> str:
-    return printable((text.strip().splitlines() or ["git says nothing"])[-1])
+    return printable((text.strip().splitlines() or ["git printed nothing"])[-1])

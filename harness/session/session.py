@@ -214,7 +214,7 @@ class Session:
         pending, died_before, batches = list(batch), False, [list(batch)]
         for name in batch:
             if deaths := worker.excluded(item.id_of(name)):
-                text = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
+                text = f"not run again: it ended its process {MAX_DEATHS} times; {deaths.last_reason}"
                 pending.remove(name)
                 yield _Died(name, {"check": "no_crash", "message": text, "deaths": deaths.count})
         while batches:
@@ -226,12 +226,12 @@ class Session:
                 for event in worker.ask(item.of(asked)):
                     if isinstance(event, Cell | Loop | Audited | Compared):
                         if event.variant not in pending:
-                            raise WorkerDied(f"the worker process sent {event.variant}, which it was not asked for")
+                            raise WorkerDied(f"the worker process sent {event.variant}, which was not requested")
                         pending.remove(event.variant)
                     yield event
                 lost = [name for name in asked if name in pending]
                 if lost and not isinstance(item, Verify | RandomBatches):  # of which any number of findings may come
-                    raise WorkerDied(f"the worker process finished without an outcome of {', '.join(lost)}")
+                    raise WorkerDied(f"the worker process finished without an outcome for {', '.join(lost)}")
             except WorkerDied as error:
                 death = error
             if worker is self._evaluator:
@@ -279,7 +279,7 @@ class Session:
         """Start a process anew."""
         if worker is self._auditor:
             if worker.unattributed_deaths >= MAX_UNATTRIBUTED_DEATHS:
-                raise RunError(f"the second process died although no variant had control: {death}")
+                raise RunError(f"the second process died while no variant was running: {death}")
             worker.restart()
             self._calibrate_auditor()
             if self._no_audit is not None:

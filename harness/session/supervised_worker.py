@@ -70,7 +70,7 @@ class SupervisedWorker:
             else:
                 break
         if isinstance(answer, Fatal):
-            raise RunError(f"the device cannot be used: {answer.reason}")
+            raise RunError(f"cannot use the device: {answer.reason}")
         return answer
 
     def prepare(self, message: Message) -> None:

@@ -32,9 +32,9 @@ def check_proof(proof: Run, measure: Measure) -> None:
     """Raises ConfigError where a record cannot stand in for the checks of a run with these settings."""
     where = f"--verified-by {proof.path}"
     if proof.header.verified_by:
-        raise ConfigError(f"{where}: this run did not verify its cells itself; name the one that did")
+        raise ConfigError(f"{where}: this run did not verify its own cells; name the run that did")
     if not proof.header.sources:
-        raise ConfigError(f"{where}: it has no source hashes, so what it verified is not known; record it again")
+        raise ConfigError(f"{where}: it has no source hashes, so what it verified is unknown; record it again")
     given = {} if measure.seed is None else {"seed": measure.seed}
     for difference in differences(proof, given, "verified_by"):
         raise ConfigError(f"{where}: it has seed {difference.ours}, not {difference.theirs}; leave the seed out")
@@ -50,10 +50,10 @@ def split(items: Sequence[Cells], proof: Run) -> tuple[list[Cells], list[Cell]]:
     recorded = {cell.key: cell for cell in proof.cells}
     keys = keys_of(items)
     if missing := [key for key in keys if key not in recorded]:
-        raise ConfigError(f"--verified-by {proof.path}: it has no cell {missing[0]}; give the same configuration")
+        raise ConfigError(f"--verified-by {proof.path}: it has no cell {missing[0]}; use the same configuration")
     timed = {key for key in keys if recorded[key].was_timed}
     if not timed:
-        raise ConfigError(f"--verified-by {proof.path}: none of these cells was timed there")
+        raise ConfigError(f"--verified-by {proof.path}: it timed none of these cells")
     others = [structs.replace(recorded[key], process=0) for key in keys if key not in timed]
     return with_keys(items, timed), others
 

@@ -89,7 +89,7 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
         own = {name: _timed(timer, launch, rounds) for name, launch in kernels.own.items()}
         kernels.own["block_copy"]()
         if not torch.equal(kernels.source, kernels.target):
-            raise RuntimeError("the calibration copy is wrong; do not trust this GPU or driver")
+            raise RuntimeError("the calibration copy gave a wrong result; do not trust this GPU or driver")
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
@@ -134,7 +134,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
             written.zero_()
             copy()
             if not torch.equal(read, written):
-                raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
+                raise RuntimeError("a calibration copy gave a wrong result; do not trust this GPU or driver")
         timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0))
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()

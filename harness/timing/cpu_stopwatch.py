@@ -65,7 +65,7 @@ class CpuStopwatch:
         if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._own_s):
             raise Mismatch(
                 "one_thread",
-                f"other threads worked {self._others_s * 1e3:.1f} ms while the launches took "
+                f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
                 f"{self._mine_s * 1e3:.1f} ms",
             )
         return {"cpu_us": elapsed * 1e6 / self._calls}

@@ -127,7 +127,7 @@ class CudaStopwatch:
         if self._graphs and fresh[shared].nodes != self._graphs[shared].nodes:
             raise Mismatch(
                 "same_work",
-                f"captured anew, the graph holds {fresh[shared].nodes}, before it held {self._graphs[shared].nodes}",
+                f"captured again, the graph holds {fresh[shared].nodes}, before it held {self._graphs[shared].nodes}",
             )
         self._graphs = {copies: fresh[copies] for copies in self._copies}
 

@@ -74,7 +74,7 @@ def choose_device(wanted: str) -> str:
     if version("torch").endswith("+cpu"):
         missing = "torch is built for the CPU; install a CUDA build"
     elif not visible_gpus():
-        missing = "the driver shows no GPU here"
+        missing = "the driver shows no GPU"
     else:
         return "cuda"
     if wanted == "cuda":
@@ -89,7 +89,7 @@ def choose_gpus(wanted: str) -> list[VisibleGpu]:
     """
     gpus, flag = visible_gpus(), f"--gpus {wanted}"
     if not gpus:
-        raise RuntimeError(f"{flag}: the driver shows no GPU here; leave --gpus out to run without one")
+        raise RuntimeError(f"{flag}: the driver shows no GPU; drop --gpus to run without one")
     here = f"this machine shows {counted(len(gpus), 'GPU')}"
     if wanted == "all":
         chosen = gpus
@@ -108,6 +108,6 @@ def choose_gpus(wanted: str) -> list[VisibleGpu]:
     if busy := [gpu for gpu in chosen if gpu.used_by]:
         users = "; ".join(f"GPU {gpu.index} by {', '.join(gpu.used_by)}" for gpu in busy)
         raise RuntimeError(
-            f"{flag}: in use by others, {users}; wait for their end, or name idle ones, --gpus device=0,2"
+            f"{flag}: in use: {users}; wait until they are free, or name idle GPUs, such as --gpus device=0,2"
         )
     return chosen

@@ -377,7 +377,7 @@ def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | 
     else:
         name, code, text = "skip=", Code.NOT_APPLICABLE, of.skip(point)
     if not isinstance(text or None, str | None):
-        raise TypeError(f"{name} returned {text!r}; it must return a reason in words, or None")
+        raise TypeError(f"{name} returned {text!r}; it must return a reason (text) or None")
     return Reason(code=code, detail=printable(text)) if text else None
 
 

@@ -32,7 +32,7 @@ from harness.verify.mismatch import View, describe_differences, first_difference
 from harness.verify.process_state import unchanged_process
 
 #: What a mismatch says of a launch that does not read the inputs again.
-STALE = "these are the answers to earlier inputs, which were replaced after set-up"
+STALE = "the output matches earlier inputs, which were replaced after set-up"
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 #: Of the buffers of all places at most.
@@ -54,7 +54,7 @@ class Batch:
         """By output. The reference, which is slow, runs when this is first read."""
         answer = self._operator.reference(self._point, self.inputs)
         for name in self._devices.keys() - answer.keys():
-            raise LookupError(f"the reference of {self._operator.name} says nothing of {name!r}")
+            raise LookupError(f"the reference of {self._operator.name} has no answer for {name!r}")
         return {
             name: Expected(**{part: None if t is None else t.to(self._devices[name]) for part, t in vars(e).items()})
             for name, e in answer.items()
@@ -151,7 +151,7 @@ class Fixture:
         """The variant's launch on these buffers. Raises TypeError where set-up returns none."""
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
         if not callable(launch):
-            raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure that is to be timed")
+            raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure to time")
         return launch
 
     def rewrite_inputs(self) -> None:
@@ -285,7 +285,7 @@ class Fixture:
             try:
                 compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
-                message = f"right when waited for, wrong when queued: {mismatch.message}"
+                message = f"right when run alone, wrong when queued behind other work: {mismatch.message}"
                 raise Mismatch("stream_ordered", message, **mismatch.element) from None
         self.passed_checks.add("stream_ordered")
 
@@ -317,7 +317,7 @@ class Fixture:
             raise Mismatch("return_value", message)
         for name, view in self.operator.views(self.point, self.outputs.view).items():
             if name not in returned:
-                raise Mismatch("return_value", f"launch() returned no {name!r}")
+                raise Mismatch("return_value", f"launch() did not return {name!r}")
             got = returned[name]
             if type(got) is not Tensor:
                 raise Mismatch("return_value", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
@@ -327,7 +327,7 @@ class Fixture:
             if got.stride() != view.stride():
                 raise Mismatch("contiguous", f"{name} has strides {got.stride()}, expected {view.stride()}")
             if got.data_ptr() != view.data_ptr():
-                message = f"{name} does not lie in its persistent buffer: its address moves between steps"
+                message = f"{name} is not in its persistent buffer: its address changes between steps"
                 raise Mismatch("stable_address", message)
 
 

@@ -77,7 +77,7 @@ class Step:
         # Where the outputs were poisoned, a wrong element that still is poison is as it was before the replay.
         before = got if self.poison is not None else None
         differences = describe_differences(wrong[name], self.eager[name].view(got.dtype), got, before)
-        message = f"{name} is not what an eager launch leaves there on the same contents; {differences}"
+        message = f"{name} differs from what an eager launch writes for the same inputs; {differences}"
         raise Mismatch("graph_safe", message)
 
 
@@ -170,8 +170,8 @@ def _capture(bound: BoundLaunch, capture: Capture) -> Callable[[], Any]:
     except Mismatch:
         raise
     except Exception as error:  # whatever a variant or the driver raises under capture
-        why = f'it cannot be captured in a CUDA graph ({first_line(error)}); make it so, or declare waives="graph_safe"'
-        raise Mismatch("graph_safe", why) from None
+        message = f"it cannot be captured in a CUDA graph ({first_line(error)}); make it capturable, or declare "
+        raise Mismatch("graph_safe", f'{message}waives="graph_safe"') from None
 
 
 def _allocate(fixture: Fixture, number: int) -> Tensor:

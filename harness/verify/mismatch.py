@@ -92,4 +92,4 @@ def _unwritten(element: Tensor) -> str:
     """A legal length, index or slot of four bytes never equals poison. A single byte of a cache or state may."""
     if element.element_size() >= 4:
         return " (poison: never written)"
-    return " (as poisoned: never written, or with this very value)"
+    return " (still poison: never written, or written with this value)"

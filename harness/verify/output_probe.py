@@ -76,5 +76,8 @@ class OutputProbe:
         for (output, chosen), flags in zip(self._armed, stale, strict=True):
             if bool(flags.any()):
                 first = [int(dimension[flags][0]) for dimension in output.at(chosen)]
-                message = f"{output.name}{first} was made wrong before the {stage} calls and still is after them"
-                raise Mismatch("every_call", message)
+                raise Mismatch(
+                    "every_call",
+                    f"{output.name}{first} was overwritten with a wrong value before the {stage} calls, which did not "
+                    "write it",
+                )

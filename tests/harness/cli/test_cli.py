@@ -192,7 +192,7 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
     [
         ("raises_in_setup", "ValueError: no tile fits"),
         ("raises_at_launch", "RuntimeError: launch went wrong"),
-        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure to time"),
     ],
 )
 def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):

@@ -46,7 +46,7 @@ def test_a_line_cut_short_costs_itself(tmp_path, loops):
 
 
 def test_loops_are_no_shards(loops):
-    with pytest.raises(RecordError, match="holds decode loops, which are not cut into shards"):
+    with pytest.raises(RecordError, match="holds decode loops, which have no shards"):
         merge([factory_loops.run(loops, gpu_environment())] * 2)
 
 

@@ -220,15 +220,13 @@ def test_a_line_without_its_checksum_is_refused(written):
     lines = written.content.split(b"\n")
     lines[3] = re.sub(rb',"crc32":"[0-9a-f]{8}"', b"", lines[3])
     written.path.write_bytes(b"\n".join(lines))
-    assert f"{written.path}:4: damaged or edited by hand: no checksum" in refused(written.path)
+    assert f"{written.path}:4: no checksum" in refused(written.path)
 
 
 def test_a_second_header_is_refused(written):
     written.path.write_bytes(written.content + written.content)
     line = written.content.count(b"\n") + 1
-    assert f"{written.path}:{line}: a second header; a record holds one run, see bench.py merge" in refused(
-        written.path
-    )
+    assert f"{written.path}:{line}: a second header; " in refused(written.path)
 
 
 @pytest.mark.parametrize("value", ["3", 10**12, 0, 2.5, True, None])

@@ -244,7 +244,7 @@ def test_segments_and_the_processes_of_cells_come_back(tmp_path):
 def test_two_processes_never_write_one_record(tmp_path):
     writer = Writer(tmp_path / "run.jsonl")
     for resume in (True, False):
-        with pytest.raises(RecordError, match="is being written by another run"):
+        with pytest.raises(RecordError, match="another run is writing"):
             Writer(tmp_path / "run.jsonl", resume=resume)
     writer.write(segment("kept"))
     writer.close()
@@ -297,7 +297,7 @@ def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
     code, _, err, workers = depends("--resume", "out")
     assert (code, workers.started["evaluate"]) == (2, [])
     assert err == (
-        f"error: out/run.jsonl: {name} has changed since, so new cells would have other code or inputs; "
+        f"error: out/run.jsonl: {name} has changed since, so new cells would use different code or inputs; "
         "put it back, or record the run again"
     )
     (tmp_path / name).write_text(before)

@@ -323,7 +323,7 @@ def test_an_estimator_without_a_constant_offset_is_named(attribute, estimator, g
 
 def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
     monkeypatch.setattr("tests.simulated_gpu.ctypes.memmove", lambda *_: None)
-    with pytest.raises(RuntimeError, match="calibration copy is wrong"):
+    with pytest.raises(RuntimeError, match="calibration copy gave a wrong result"):
         calibrated()
 
 
@@ -410,8 +410,8 @@ def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gp
 @pytest.mark.parametrize(
     ("setup", "check", "words"),
     [
-        (stale, "graph_safe", "buffer is not what an eager launch leaves there on the same contents"),
-        (waits_unseen_by_torch, "no_sync", "returns only when all work queued before it is done"),
+        (stale, "graph_safe", "buffer differs from what an eager launch writes for the same inputs"),
+        (waits_unseen_by_torch, "no_sync", "returns only after all earlier work is done"),
     ],
 )
 def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
@@ -463,7 +463,7 @@ REJECTED = {
     "stops_when_timed": "every_call|is empty|does not hold",
     "knows_its_caller": "before the host calls",
     "idles_in_timed_graphs": "every_call: ",
-    "shrinks_in_timed_graphs": "same_work: captured anew",
+    "shrinks_in_timed_graphs": "same_work: captured again",
 }
 #: In this order: patches a class that the simulation replaces; hangs; is rejected by the auditor, not by this process;
 #: loses the context.
@@ -658,7 +658,7 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
     assert taken[0] == taken[1]
     assert len(set(taken[0])) == 10
     assert cells["once"].status == "mismatch"
-    assert ending(cells["once"]).startswith("exact: set up again on other buffers: ")
+    assert ending(cells["once"]).startswith("exact: after another set-up, on other buffers: ")
 
 
 def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
@@ -716,9 +716,9 @@ def test_the_estimators_agree_on_a_cell(name, timed):
     ("name", "words"),
     [
         ("other_work_in_a_graph", "same_work: 3 operations in a graph, 5 outside of it"),
-        ("waits_for_the_device", "no_sync: a launch waits 1 times for the device"),
+        ("waits_for_the_device", "no_sync: a launch waits for the device 1 time"),
         ("allocates_in_the_launch", "no_alloc: 3 allocations in a launch"),
-        ("keeps_memory", "no_alloc: every launch keeps 4096 bytes"),
+        ("keeps_memory", "no_alloc: every launch leaks 4096 bytes"),
     ],
 )
 def test_the_auditor_rejects_a_failed_check(name, words, timed):
@@ -734,11 +734,11 @@ def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")
     assert (one.finding.status, one.finding.check) == ("mismatch", "no_sync")
-    assert "waits 1 times for the device" in one.finding.message
+    assert "waits for the device 1 time" in one.finding.message
 
 
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):
-    with pytest.raises(Mismatch, match="replays of one graph run different kernels"):
+    with pytest.raises(Mismatch, match="replays of one graph ran different kernels"):
         Auditor(job())._check_same_work([], [[SimpleNamespace(name="a")], [SimpleNamespace(name="b")]])
 
 
