@@ -1,4 +1,4 @@
-"""What every step must find in the tables: the simulated stream through the scalar references of the operators, on the
+"""The tables that every step must produce: the scalar references of the operators, run over the simulated stream on the
 CPU.
 """
 

@@ -1,4 +1,4 @@
-"""The loop: stacks take turns over blocks of decode steps, each step of each of them compared with the simulation.
+"""The loop: interleaves the stacks in blocks of decode steps and compares every step with the simulation.
 
 A step, in stream order: entries of the host's scheduler, the operators of the stack that come before the forward pass,
 the stand-in model step, acceptance, the copy of the counts to the host, the operators after sampling, the drafter's
@@ -29,9 +29,9 @@ from harness.nvtx_ranges import nvtx_range
 from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 
 #: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
-#: is slower until its caches hold the code of the stack whose turn it is.
+#: is slower until its caches hold the code of the current stack.
 WARMUP_INTERVALS = 3
-#: Samples per turn of the operators alone, each after a wait.
+#: Samples of the operators alone per block, each after a wait.
 WAITED_SAMPLES = 3
 #: Steps of a trace, of which the last ones are typical.
 TRACE_STEPS = 6
@@ -50,7 +50,7 @@ class LoopMismatch(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loop's timing depends on, beside its workload."""
+    """What a loop's timing depends on besides its workload."""
 
     device: str
     model_step_us: float
@@ -61,7 +61,7 @@ class Settings:
 
 @dataclass
 class _ReadyStack:
-    """A stack that is set up.
+    """A stack after set-up.
 
     graphs: by parity, the operators captured with the model step; None without capture.
     after:  by parity, what is launched after sampling: the operators and the drafter's reads, or one graph of them.
@@ -160,7 +160,7 @@ class DecodeLoop:
         return samples
 
     def block(self, stack: str, number: int, key: str = "", axes: Mapping[str, Any] | None = None) -> LoopBlock:
-        """One turn of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
+        """Run one block of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
         expected = self._blocks[number]
         with nvtx_range(key, "loop", axes):
             turn = self._turn(stack, expected)
@@ -182,7 +182,7 @@ class DecodeLoop:
     # --- one turn -----------------------------------------------------------------------------------------------------
 
     def _start(self, stack: str, expected: ExpectedBlock) -> Scheduler:
-        """Everything as it was before the block: the device's tensors, and the host's scheduler."""
+        """Restore the state before the block: the tensors on the device, and the scheduler on the host."""
         restore(self._engine, expected.device)
         self._ready[stack].bound.poison()
         self._device.start_block()
@@ -192,7 +192,7 @@ class DecodeLoop:
         return Scheduler(self._workload, layout, expected.host, expected.first_step, host, to_device)
 
     def _turn(self, stack: str, expected: ExpectedBlock) -> _Turn:
-        """All steps of a block, without a check in between."""
+        """Run all steps of a block, without checks in between."""
         scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
         steps, first = self._workload.steps_per_block, expected.first_step
         known, busy, late = np.zeros(steps), np.zeros(steps), np.zeros(steps, dtype=bool)
@@ -284,7 +284,7 @@ class DecodeLoop:
             raise LoopMismatch(stray)
 
     def _locate(self, stack: str, expected: ExpectedBlock, step: int, wrong: np.ndarray) -> str:
-        """Run the block again up to the wrong step, one step at a time, and compare the tables with the references."""
+        """Repeat the block up to the wrong step, waiting after each, and compare the tables with the references."""
         names = [name for name, is_wrong in zip(self._tables, wrong, strict=True) if is_wrong]
         scheduler, device = self._start(stack, expected), self._device
         ready = replace(self._ready[stack], graphs=None)

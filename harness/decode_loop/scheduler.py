@@ -1,8 +1,8 @@
 """The host's side of a step: admission, block allocation, upper bounds. Real work, timed as part of every stack's step.
 
 It stages what the device needs in host arrays (pinned beside a GPU): the input of the first operator, and a list of
-single entries to write into the tables, as an engine stages new block ids. Two sets of arrays are used in turns, so
-that the host never writes what an earlier step's copy still reads.
+single entries to write into the tables, as an engine stages new block ids. Two sets of arrays alternate, so
+that the host never overwrites data that an earlier step's copy is still reading.
 """
 
 from __future__ import annotations

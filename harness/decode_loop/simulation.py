@@ -5,9 +5,9 @@ the rules, which are:
 
 * A free row takes the next request before a step. Blocks are allocated row by row for the longest length that the step
   can reach as the host knows it, from ids that were freed, oldest first, else the next new id.
-* A request that has all of its output is finished; the tokens of its last step beyond that are not delivered. Its ids
-  are freed, row by row, when the host learns of it: before the next step is prepared (delay 0), or after that
-  (delay 1), so that the row runs one more step for nothing.
+* A request is finished once it has all of its output; extra tokens of its last step are not delivered. Its ids are
+  freed, row by row, when the host learns that: before it prepares the next step (delay 0), or after (delay 1), in
+  which case the row runs one wasted step.
 * Blocks of steps begin with a host that knows all counts.
 """
 

@@ -1,4 +1,4 @@
-"""The persistent tensors of an engine on a device, and the operators of a stack bound to them."""
+"""An engine's persistent tensors on a device, and the operators of a stack bound to them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the device holds before a block, on the CPU."""
+    """A copy on the CPU of what the device holds before a block."""
 
     tensors: Mapping[str, Tensor]
     by_slot: Mapping[str, Tensor]

@@ -1,4 +1,4 @@
-"""Nsight Compute: the commands, and what its raw page in CSV says of each kernel."""
+"""Nsight Compute: its commands, and the counters of each kernel from its raw page in CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nsight Systems: the commands, and what an exported report says, by own queries of its SQLite."""
+"""Nsight Systems: its commands, and a reader of its reports, exported to SQLite."""
 
 from __future__ import annotations
 

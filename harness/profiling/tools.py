@@ -1,4 +1,4 @@
-"""Finds the profilers of this machine, their versions, and what keeps them from working."""
+"""Finds the profilers on this machine, their versions, and what prevents their use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which respects two records differ, and for what each respect matters."""
+"""How two records differ, and for which purposes each difference matters."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def refuse_loops(runs: Sequence[Run], command: str) -> None:
 
 
 def mixed_states(runs: Sequence[Run]) -> list[str]:
-    """A sentence for each record whose cache state is not that of the first one, since its times are others."""
+    """A sentence for each record whose cache state differs from the first one's, and so its times."""
     return [
         f"{run.path} was measured with a {difference.theirs} cache, {runs[0].path} with a {difference.ours} one: "
         "their GPU times are shown separately, and ITL and TPOT only for the hot one"

@@ -1,4 +1,4 @@
-"""Findings and reasons in words. Nothing reads these sentences but people."""
+"""Findings and reasons as sentences. Only people read these; code uses the fields."""
 
 from __future__ import annotations
 

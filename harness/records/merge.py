@@ -1,4 +1,4 @@
-"""Shards of one sweep as one run."""
+"""Merges the shards of a sweep into one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records are read, which of their cells are kept, and what their ratios refer to."""
+"""Selects the records to read, the cells to keep, and the baseline of ratios."""
 
 from __future__ import annotations
 

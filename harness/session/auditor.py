@@ -1,8 +1,8 @@
-"""The auditor's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
+"""The auditor: examines each timed cell again under CUPTI.
 
-It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
-results are joined to the worker's times cell by cell. It is a separate process because launches take the host
-longer once CUPTI is attached, until the process ends.
+It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. The
+session joins its results to the times of the evaluator. It has its own process because attaching CUPTI slows down
+launches on the host until the process ends.
 """
 
 from __future__ import annotations

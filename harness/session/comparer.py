@@ -1,6 +1,6 @@
-"""The comparing process's side of a session: compares what timed launches wrote with the reference.
+"""The comparer: compares the outputs of timed launches with the reference.
 
-It imports operators and no variant, so nothing that a variant does to its own process reaches the comparison.
+It imports operators but no variants, so whatever a variant does to its own process cannot affect the comparison.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ SHARES = 8
 
 @dataclass
 class _VariantState:
-    """What this process knows of one variant.
+    """What this process knows about one variant.
 
     bad_import:       what the import of its file changed in the process; then it is never run.
     findings:         at all edge cases and sequences; None until every one of them has run.
@@ -104,7 +104,7 @@ class _At:
 
 
 class _NoInputs(Exception):
-    """The operator could not make inputs at a point. Its cause is the operator's exception."""
+    """The operator could not make inputs at a point; the cause is its exception."""
 
 
 class Evaluator:
@@ -123,7 +123,7 @@ class Evaluator:
         self._job = job
         self._thorough = not job.timed if thorough is None else thorough
         bad_imports: dict[str, Finding] = {}
-        # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
+        # "cpu" even on a GPU: looking at streams would initialize the device, which no import may do.
         settings = ProcessState("cpu")
 
         def check_import(module: str) -> None:
@@ -311,7 +311,7 @@ class Evaluator:
         return Reason(code=Code.INTERPRETER_BUDGET, seconds=self._job.measure.interpreter_budget_s)
 
     def _out_of_time(self, variant: Variant, kind: str) -> Reason | None:
-        """Why a variant is not run at another point, or on another batch."""
+        """Why a variant runs at no further point or batch; None while it has time left."""
         spent = self._states[variant.id].slow_s[kind] > self._job.measure.interpreter_budget_s
         return self._budget_spent if spent else None
 
@@ -336,8 +336,8 @@ class Evaluator:
     # --- edge cases, sequences, random batches -----------------------------------------------------------------------
 
     def verify(self, item: Verify) -> Iterator[Checked]:
-        """What one variant, healthy or defective, does at its edge cases and in its sequences, or at one place. Raises
-        ContextLost.
+        """Findings of one variant, healthy or defective, at its edge cases and in its sequences, or at one of them.
+        Raises ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
         if item.limited:
@@ -349,8 +349,8 @@ class Evaluator:
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
 
     def _at_limit(self, variant: Variant, item: Verify) -> Finding:
-        """What a variant does where it declares a limit. Far rows have a finding for each input, or none where memory
-        is short; the first failure counts.
+        """The finding where a variant declares a limit. Far rows have one for each input, or none if memory is short;
+        the first failure counts.
         """
         findings = list(self._findings(variant, only=(item.name, item.buffers)))
         if not findings:
@@ -389,7 +389,7 @@ class Evaluator:
             state.findings = findings
 
     def random_batches(self, item: RandomBatches) -> Iterator[Checked]:
-        """What one variant does on random batches. Raises ContextLost."""
+        """Findings of one variant on random batches. Raises ContextLost."""
         from harness.verify.random_batches import check_random
 
         operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)

@@ -1,9 +1,9 @@
-"""Several GPUs as one session: each has a Session of its own, which gets the next point as soon as it is free.
+"""Several GPUs as one session: each has its own Session, which gets the next point as soon as it is free.
 
 Runs in the parent process, which never touches a device. Each GPU has a thread, which waits for its worker processes;
 points are handed out, and outcomes yielded, by the thread that iterates over ``SeveralGpus.run``. All cells of a point
-come from one GPU. A GPU whose timer is not calibrated, that is throttled, or that cannot go on, gives its point back
-and gets no more, as long as there is another one.
+come from one GPU. A GPU that is uncalibrated, throttled or broken returns its point and gets no more, as long as
+another GPU is left.
 """
 
 from __future__ import annotations

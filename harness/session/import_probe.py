@@ -1,5 +1,5 @@
-"""Imports the files of --variants in a separate process, before the parent does: an import may end, hang or break its
-process, and then the parent can still say so in a sentence.
+"""Imports the files of --variants in a separate process before the parent does: if an import ends, hangs or breaks its
+process, the parent can still report it.
 """
 
 from __future__ import annotations

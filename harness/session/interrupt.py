@@ -1,4 +1,4 @@
-"""Ctrl-C, and the signals by which a terminal, a scheduler or ``kill`` end a command: all three interrupt it."""
+"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The worker's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
+"""Runs a decode loop in the worker: verifies every variant of every stack, then interleaves the stacks.
 
-A stack that fails in verification, in set-up or in a block is left out; the others go on.
+A stack that fails in verification, set-up or a block is dropped; the others continue.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LoopEvaluator:
         return parts
 
     def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
-        """Returns why the stack cannot run, as fields of its line; None where every variant passed its edge cases and
+        """Returns why the stack cannot run, as fields of its line; None if every variant passed its edge cases and at
         the loop's shape.
         """
         for part in parts:

@@ -1,4 +1,6 @@
-"""Times the variants of one point in turns, watches the process around every sample, and hands on what was written."""
+"""Times the variants of one point in interleaved rounds, checks the process around every sample, and passes on the
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ class Measuring:
     def time(
         self, item: Cells, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> Iterator[Heartbeat | Outputs | Cell]:
-        """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take samples in
-        turns, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
+        """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take
+        interleaved samples, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
 
         launches: of the variants, set up on ``fixture``. Raises ContextLost.
         """

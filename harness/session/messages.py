@@ -75,7 +75,8 @@ class Heartbeat(_Message):
     """Sent before a variant, or a stack of a decode loop, gets control, so that the session knows whom to blame if the
     process dies or hangs.
 
-    In the phase "measure" the variants of an item take turns, with one heartbeat a round; in "block" one has control.
+    In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
+    control.
     place, name: what it is verified on, of Verify and RandomBatches.
     """
 

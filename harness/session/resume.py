@@ -1,4 +1,4 @@
-"""Completing an interrupted run: whether command and machine fit the record."""
+"""Completing an interrupted run: do command and machine match the record?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.records.schema import Environment, RecordError, Run
 
 
 def check_same_sweep(run: Run, config: Config, keys: Sequence[str]) -> None:
-    """Raises ConfigError where the command describes another run than the record that it should complete.
+    """Raises ConfigError if the command describes a different run than the record.
 
     keys: of all its cells, or lines of decode loops.
 

@@ -1,4 +1,4 @@
-"""Revisions of this suite in folders of their own, so that two of them can be measured in turns.
+"""Checks out revisions of this suite into separate folders, so that two of them can be measured alternately.
 
 A revision is a git worktree, detached, outside of the working tree. The working tree as it stands is its last commit
 with the changed and the untracked files copied over it. Neither the working tree nor installed packages are touched.
@@ -32,7 +32,7 @@ LIMIT_S = 120
 @dataclass(frozen=True)
 class Revision:
     """commit: full hash. name: as the user gave it, None for the working tree. changes: a hash of what the working tree
-    holds beside the commit; None where that is nothing.
+    has on top of the commit; None if it has nothing.
     """
 
     commit: str

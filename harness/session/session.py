@@ -1,7 +1,7 @@
-"""A session: the worker processes of one GPU, or of the CPU, which run work items and yield their outcomes.
+"""A session: runs work items in the worker processes of one GPU, or of the CPU, and yields their outcomes.
 
-It lives in the parent process, which never touches the device. Cells that were timed are compared and audited by two
-further processes before they are yielded.
+It lives in the parent process, which never touches the device. Two more processes compare and audit timed cells before
+the session yields them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, J
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
-#: After so many deaths while no variant had control the audit is given up for the rest of the run.
+#: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
 
 
 @dataclass(frozen=True)
 class Progress:
-    """For the console: outcomes so far of all that were asked for, and what is being done."""
+    """For the console: how many outcomes there are, of how many, and the current activity."""
 
     done: int
     total: int
@@ -104,8 +104,8 @@ class Session:
         self.close(30.0 if error is None else 0)
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
-        """The outcomes of all items, in order. The time budget is divided among the cells that are left. A variant that
-        ends its process fails alone: the process is replaced, and asked for the others again.
+        """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
+        process fails alone: the process is replaced and runs the others again.
         """
         total = left = sum(len(item.variants) for item in items)
         for item in items:
@@ -125,7 +125,7 @@ class Session:
         yield Progress(total, total, "")
 
     def close(self, wait_s: float = 30.0) -> None:
-        """End all processes; they get ``wait_s`` seconds to finish by themselves."""
+        """End all processes, after up to ``wait_s`` seconds to finish on their own."""
         if wait_s:
             for worker in self._workers:
                 worker.request_exit()
@@ -161,8 +161,8 @@ class Session:
             yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
 
     def _batches(self, item: Cells) -> list[list[str]]:
-        """At the first point of an operator the variants that take long to verify come behind the others, whose times
-        need not wait for them. From the second one on, and where another run has verified them, all take turns.
+        """At the first point of an operator, variants that are slow to verify run after the others, so that those are
+        timed without waiting. At later points, or if another run has verified them, all run together.
         """
         first = item.operator not in self._begun
         self._begun.add(item.operator)
@@ -177,7 +177,7 @@ class Session:
             yield structs.replace(event, process=self._process) if isinstance(event, Loop) else event
 
     def _compared(self, outputs: Outputs) -> Finding | None:
-        """What is wrong with the outputs of a timed launch."""
+        """The finding about wrong outputs of a timed launch; None if they are right."""
         finding = None
         for event in self._settled(self._comparer, outputs, outputs.variants):
             if isinstance(event, Compared):
@@ -189,7 +189,7 @@ class Session:
         return finding
 
     def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
-        """The cells with the auditor's findings. One that cannot be audited is kept and says why."""
+        """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
         if not cells:
             return
         began, pending = time.monotonic(), {cell.variant: cell for cell in cells}

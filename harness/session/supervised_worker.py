@@ -1,4 +1,4 @@
-"""A worker process that can be replaced after it died, and the record of which variant ended it how often."""
+"""A worker process that is replaced when it dies, and how often each variant ended it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_STARTS = 3
 
 @dataclass
 class Deaths:
-    """How often a variant ended its process, and how it ended the last time."""
+    """How often a variant ended its process, and how the process ended last."""
 
     count: int = 0
     last_reason: str = ""
@@ -119,8 +119,8 @@ class SupervisedWorker:
             self._worker.request_exit()
 
     def close(self, wait_s: float = 30.0) -> None:
-        """Let the process finish for ``wait_s`` seconds, then kill it; at once where it is preparing what nobody needs
-        any more. Closing twice is harmless.
+        """Let the process finish for ``wait_s`` seconds, then kill it; at once if it is still preparing an item.
+        Closing twice is harmless.
         """
         if not self._closed:
             self._closed = True

@@ -1,5 +1,5 @@
-"""A worker process, and the parent's handle on it. A variant can do anything to its process, so only workers touch the
-device.
+"""A worker process, and the parent's handle on it. Only workers touch the device, because a variant can do anything to
+its process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WorkerDied(Exception):
 
 
 class WorkerSilent(WorkerDied):
-    """The process sent nothing for so long that it was killed."""
+    """The process sent nothing for too long and was killed."""
 
 
 def _serve(connection: Connection, output: Connection, job: Job) -> None:
@@ -71,7 +71,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
 
     from harness.session.measure import ContextLost
 
-    # The tensors on the host are small: threads would only spin, on cores that other workers need. Engines set it, too.
+    # Host tensors are small: more threads would only spin, on cores that other workers need. Engines do the same.
     torch.set_num_threads(1)
     process_id = os.getpid()
 
@@ -250,7 +250,7 @@ def start_worker(job: Job) -> Worker:
 
 
 def kill_group(leader: int) -> None:
-    """End what a process, which has ended itself, has left behind in its group."""
+    """Kill what an ended process has left behind in its group."""
     with suppress(OSError):  # nothing
         os.killpg(leader, signal.SIGKILL)
 

@@ -36,7 +36,7 @@ COPY_ROUNDS = 7
 #: Bytes read and written by the copies of the floor's curve, and rounds of each. Half steps where the curve may bend
 #: upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
 CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
-#: Offsets in a page at which the buffers of the curve's copies start: those of variants lie in several places, too.
+#: Offsets in a page at which the buffers of the curve's copies start; variants have several placements as well.
 CURVE_OFFSETS = random.Random(0).sample(range(0, 2**21, 512), CURVE_ROUNDS)
 #: Bytes of an access of the copies.
 VECTOR_BYTES = 16

@@ -31,7 +31,7 @@ class CpuStopwatch:
     def __init__(
         self, launch: Callable[[], Any], output_probe: OutputProbe | None = None, host_lock: Lock = nullcontext
     ) -> None:
-        """host_lock: makes what is held while a sample is taken."""
+        """host_lock: makes the lock to hold while a sample is taken."""
         self.launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
         self._own_s = self._others_s = 0.0
         # By the fastest call: after a call that something interrupted, a sample would be too short.

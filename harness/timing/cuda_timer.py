@@ -11,7 +11,7 @@ graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu
            cent, but graphs of the same launches differ by several per cent, depending on where the driver puts them.
 state_us   the one-copy graph once more, in the run's cache state, if that is not hot.
 
-The rounds take several sets of buffers in turns, because the time of a small kernel depends on where its buffers lie.
+The rounds cycle through several sets of buffers, because the time of a small kernel depends on where its buffers lie.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CudaTimer:
     """Makes the stopwatches of a process, which share its graph capture, spin kernels and cache state."""
 
     def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot", host_lock: Lock = nullcontext) -> None:
-        """host_lock: makes what is held while host time is measured."""
+        """host_lock: makes the lock to hold while host time is measured."""
         self.graph_copies, self.host_lock = tuple(graph_copies), host_lock
         self.cache = Cache(cache)
         self.recorder = GraphCapture()

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and who uses them, by NVML: asking does not bring any of them up."""
+"""The GPUs of this machine and who uses them, from NVML, which does not initialize any of them."""
 
 from __future__ import annotations
 

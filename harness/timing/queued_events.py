@@ -1,4 +1,4 @@
-"""Device time of work between two events, without any host time: a kernel spins in front until all of it is queued."""
+"""Device time of work between two events, free of host time: a kernel spins in front until all work is queued."""
 
 from __future__ import annotations
 

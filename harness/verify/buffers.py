@@ -2,8 +2,8 @@
 
     | canary ... | tensor, at its own row stride, with canaries between the rows | canary ... |
 
-Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is no legal
-length, block id or slot.
+Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is not a
+legal length, block id or slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 #: Bytes on either side of a tensor: room for a whole row of a table that is written one row too far.
 GUARD_BYTES = 16384
 CANARY = 0x7E
-#: Two patterns, used in turns: no correct value equals both.
+#: Two alternating patterns: no correct value equals both.
 POISONS = (0x7F, 0x71)
 
 #: Of torch's allocator on a GPU; of the GPU's pages; between two buffers at most; and what an arena takes at a time.

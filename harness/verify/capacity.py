@@ -4,7 +4,7 @@ Edge cases name the batches that broke implementations, and they are small. What
 too early, a grid that is limited, an index of 16 bits, the third level of a search) is found here:
 
 * every size of an operator at one past each power of two, from the smallest legal value to the largest that fits, with
-  examples of the other axes in turns, until every variant takes one of these points;
+  alternating examples of the other axes, until every variant takes one of these points;
 * the sizes that its variants declare (``@variant(..., sizes=)``), one less and one more;
 * at the largest value of each size, and at a multiple of a large power of two, every example of every other axis
   (layouts, modes, paddings, context lengths);
@@ -128,14 +128,14 @@ def _skips(variant: Variant, point: Point) -> bool:
 
 
 def _defaults(search: PointSearch) -> dict[str, int]:
-    """Axis that is no size -> number of the example that is its default, where there is one."""
+    """Axis that is not a size -> number of the example that is its default, if any."""
     default = search.operator.complete({})
     examples = {axis.name: list(axis.examples_at(default)) for axis in search.words}
     return {name: values.index(default[name]) for name, values in examples.items() if default[name] in values}
 
 
 def _examples(search: PointSearch) -> dict[Axis, int]:
-    """Axis that is no size -> how many examples it has."""
+    """Axis that is not a size -> how many examples it has."""
     default = search.operator.complete({})
     return {axis: len(axis.examples_at(default)) for axis in search.words}
 
@@ -177,7 +177,7 @@ def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], rng:
         steps.append(candidate.sizes)
         largest = end
         yield candidate.point
-    # A multiple of a large power of two, too: kernels take wide accesses there.
+    # Also a multiple of a large power of two: kernels take wide accesses there.
     even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
     if search.parses(axis, even[name]) and (candidate := _fitting(search, even, name, rng)):
         yield candidate.point

@@ -1,4 +1,4 @@
-"""The kernel that reads an operator's tables, run on the tables of each variant: are its results the same bits?
+"""Runs the kernel that reads an operator's tables on the tables of each variant: are the results bitwise equal?
 
 The scalar reference of an operator says what a table must hold. A consumer says whether an engine's attention kernel
 reads it that way: it runs on the tables of the engine's own planner, and on those of every other variant.

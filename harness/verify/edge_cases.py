@@ -40,7 +40,7 @@ NO_RECOMPILATION = "fail_on_recompile"
 
 
 class LeftOut(Exception):
-    """A launch was ended, or not made."""
+    """A launch was stopped or skipped."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class DeviceChecks:
-    """How the checks that need a device are made.
+    """How to make the checks that need a device.
 
     alloc_sync: tests no_alloc and no_sync of a launch and returns the names of those it passed; see check_alloc_sync.
     capture:    captures a graph of a launch, for graph_safe.
@@ -77,7 +77,7 @@ def check_variant(
     known: dict[Any, Batch] | None = None,
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
-    """One finding for each edge case and each sequence. An exception of the variant is a finding, too.
+    """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
     Those at which the variant declares a limit are left out, as they may end the process; see limited_places.
 
@@ -135,7 +135,7 @@ def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
 
 
 def judged_limit(finding: Finding) -> Finding:
-    """What was found where the variant declares a limit. A pass is reported and is no error: a later release of the
+    """The finding where the variant declares a limit. A pass is reported, but is not an error: a later release of the
     engine may hold there, and what a launch reads out of bounds may be right by chance.
     """
     if finding.status in (Status.MISMATCH, Status.FAILED, Status.PASSED):

@@ -31,7 +31,7 @@ from harness.verify.equality import compare, required, wrong_elements
 from harness.verify.mismatch import View, describe_differences, first_difference
 from harness.verify.process_state import unchanged_process
 
-#: What a mismatch says of a launch that does not read the inputs again.
+#: Added to a mismatch of a launch that does not read its inputs again.
 STALE = "the output matches earlier inputs, which were replaced after set-up"
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
@@ -167,7 +167,7 @@ class Fixture:
         return self._staged[batch]
 
     def fill_on_host(self, batch: int) -> None:
-        """Put a batch into the inputs that stay on the host beside a GPU."""
+        """Put a batch into the inputs that stay on the host when there is a GPU."""
         for name, buffer in self.inputs.buffers.items():
             if name not in self.staged(batch):
                 buffer.fill(getattr(self.batches[batch].inputs, name))

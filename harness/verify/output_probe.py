@@ -1,4 +1,4 @@
-"""every_call: spot checks that the timed calls wrote their outputs.
+"""every_call: spot-checks that timed calls wrote their outputs.
 
 Comparing or poisoning whole outputs would move tens of megabytes through L2 and change what is timed next. Instead a
 few random elements are made wrong before each timed stage and must be right after it; a variant cannot know which.

@@ -93,7 +93,7 @@ class PointSearch:
     ) -> dict[str, int] | None:
         """``values``, made legal, with at most ``most_bytes`` of inputs and outputs; None where that takes too much.
 
-        Other sizes are halved in turns until the bytes are few enough.
+        Other sizes are halved one after another until the bytes are few enough.
         """
         values = self.legal(values, picks, keep)
         if values is None:

@@ -1,4 +1,4 @@
-"""process_state: a variant shares its process with those beside it, so it must leave the process as it was.
+"""process_state: variants share a process, so each must leave the process as it found it.
 
 What it changes (a method of torch, a number of threads, the current stream) would change the times of other variants
 and the checks of their results. So settings and functions are compared after each variant had control. What changed is

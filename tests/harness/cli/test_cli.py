@@ -586,7 +586,7 @@ def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
     (tmp_path / "out" / "run.jsonl").write_text("precious\n")
     code, _, err = call(config, "--out", "out")
     assert code == 2
-    assert "out/run.jsonl exists already" in " ".join(err.split())
+    assert "out/run.jsonl already exists" in " ".join(err.split())
     assert "--resume" in err
     assert (tmp_path / "out" / "run.jsonl").read_text() == "precious\n"
 

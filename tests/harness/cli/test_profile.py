@@ -123,7 +123,9 @@ def test_refused_counters_are_said_with_the_remedy(config, tmp_path, capsys):
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
     text = f'case $1 in --version) echo "Version 2025.3.1.0 (build 1)";; *) echo "{said}"; exit 1;; esac'
     made = request(config, "ncu", tmp_path, str(program(tmp_path, "ncu", text)))
-    with pytest.raises(profiling.ToolFailed, match=r"access to hardware counters.*NVreg_RestrictProfilingToAdminUsers=0"):
+    with pytest.raises(
+        profiling.ToolFailed, match=r"access to hardware counters.*NVreg_RestrictProfilingToAdminUsers=0"
+    ):
         profiling.make_profile(make_console(), made, None)
 
 
