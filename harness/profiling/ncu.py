@@ -13,7 +13,7 @@ from harness.profiling.tools import COUNTER_REMEDY
 from harness.profiling.trace import ReportError
 from harness.records.profile import KernelCounters
 
-#: Field of KernelCounters -> metric. L2 figures count what the SMs ask of it, in sectors of 32 bytes.
+#: Field of KernelCounters -> metric. L2 metrics count what the SMs ask of it, in sectors of 32 bytes.
 METRICS = {
     "us": "gpu__time_duration.sum",
     "dram_read": "dram__bytes_read.sum",
@@ -100,14 +100,14 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
 
 
 def _counters(cell: str, values: Mapping[str, str]) -> KernelCounters:
-    figures = {
+    values_by_field = {
         field: number * _SCALE.get(field, 1)
         for field, metric in METRICS.items()
         if (number := _number(values.get(metric, ""))) is not None
     }
     name = values["Kernel Name"]
     grid, block = values.get("Grid Size", ""), values.get("Block Size", "")
-    return KernelCounters(cell=cell, name=name, grid=_shape(grid), block=_shape(block), **figures)
+    return KernelCounters(cell=cell, name=name, grid=_shape(grid), block=_shape(block), **values_by_field)
 
 
 def _number(text: str) -> float | None:

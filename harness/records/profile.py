@@ -58,7 +58,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cell did in one phase. Lists hold one figure per call, microseconds.
+    """What a cell did in one phase. Lists hold microseconds, one value per call.
 
     kernels, memcpys, memsets, graphs: operations of the device; a graph counts as one where the tool does not show its
                 nodes.
@@ -138,7 +138,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What Nsight Compute counted of one kernel of one call; None where it gave no figure.
+    """What Nsight Compute counted of one kernel of one call; None where it gave no value.
 
     us:               duration, caches flushed before.
     dram_read, dram_write: bytes between L2 and memory. l2_read, l2_write: bytes between SMs and L2.

@@ -1,6 +1,6 @@
 """Calibrates the timer: kernels of known duration, small kernels, the copy bandwidth, the cache state.
 
-Measured with every run and recorded raw; nothing of it is subtracted from a figure.
+Measured with every run and recorded raw; nothing of it is subtracted from a metric.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
         times[name] = KernelTimes(
-            **{field: timings.figures[field] for field in ("graph_us", "state_us") if field in timings.figures}
+            **{field: timings.samples[field] for field in ("graph_us", "state_us") if field in timings.samples}
         )
     return times
 
@@ -154,6 +154,6 @@ def _timed(
         timings.add_sample()
         if taken_ns is not None:
             true_us.append(int(taken_ns) / 1e3)
-    samples = {name: timings.figures[name] for name in EstimatorSamples.__struct_fields__ if name in timings.figures}
+    samples = {name: timings.samples[name] for name in EstimatorSamples.__struct_fields__ if name in timings.samples}
     times = KernelTimes(**samples, true_us=true_us, launches=timings.stopwatch.facts()["launches"])
-    return times, timings.figures["host_us"]
+    return times, timings.samples["host_us"]

@@ -41,7 +41,7 @@ HOST_CALLS = 5
 #: Calls between two events, few and many; the cost of the events is not in their difference. MANY_CALLS is reduced for
 #: a long chain to at most STREAM_LAUNCHES launches: after about a thousand in a stream the host has to wait.
 FEW_CALLS, MANY_CALLS, STREAM_LAUNCHES = 1, 8, 512
-#: Rounds with stream_us: the cross-check needs fewer samples than the figure, and takes a third of a round.
+#: Rounds with stream_us: the cross-check needs fewer samples than the metric, and takes a third of a round.
 STREAM_ROUNDS = 6
 #: Graphs of more nodes or microseconds are left out, except for the MIN_GRAPHS smallest: what takes long has a precise
 #: slope without them, and capturing or replaying them in every round would take most of the time of its samples.
@@ -194,21 +194,21 @@ class CudaStopwatch:
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
         self.place = round_number % len(self._launches)
         with self._timer.host_lock():
-            figures: dict[str, Any] = {
+            sample: dict[str, Any] = {
                 "host_us": self._watched("host", self._host_us),
                 "eager_us": self._watched("eager", self._eager_us),
             }
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1
-                figures[QUEUED_EVENTS.field] = self._watched(
+                sample[QUEUED_EVENTS.field] = self._watched(
                     "queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()}
                 )
             self._capture()
-            figures[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
+            sample[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
             if self._timer.cache.state is not HOT:
-                figures["state_us"] = self._watched("graph", self._state_us, replayed=True)
-        return figures
+                sample["state_us"] = self._watched("graph", self._state_us, replayed=True)
+        return sample
 
     def facts(self) -> Mapping[str, Any]:
         if not self._graphs:

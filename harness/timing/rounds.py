@@ -1,7 +1,7 @@
 """The timing loop: which sample is taken when, and when to stop.
 
 The variants of a point are interleaved (A B C, C B A, ...), so that a drifting clock or a noisy neighbor affects all
-of them alike. A cell stops when the bootstrap interval of its leading figure's median is within SETTLED of the median,
+of them alike. A cell stops when the bootstrap interval of its leading metric's median is within SETTLED of the median,
 when the time budget of its point is spent, or after max_rounds; the record says which. No sample is dropped because of
 its value. A sample taken while the GPU was throttled is repeated, and counted.
 """
@@ -46,7 +46,7 @@ class Placed:
 class Stopwatch(Protocol):
     """One prepared launch, of which samples can be taken.
 
-    leading: the figure that decides when the cell has settled.
+    leading: the metric that decides when the cell has settled.
     launch:  what is timed; place: on which set of buffers it was timed last, by index.
     replay:  replays the largest graph that was timed, so that its result can be checked; None where there is no graph.
     """
@@ -57,7 +57,7 @@ class Stopwatch(Protocol):
     replay: Callable[[], None] | None
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
-        """Figure of Metrics -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls.
+        """Metric -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls.
 
         round_number: determines on which set of buffers, if the stopwatch has several.
         """
@@ -70,7 +70,7 @@ class Stopwatch(Protocol):
 class CellTimings:
     """The samples of one variant at one point, as they come in.
 
-    figures:   figure of Metrics -> samples, or number of calls -> samples.
+    samples:   metric -> samples, or number of calls -> samples; as fields of Metrics.
     stopped:   why no more samples are taken: "settled", "budget", "rounds" or "error"; None while they are.
     error:     what a sample raised.
     discarded: throttle reason -> samples that were repeated.
@@ -78,7 +78,7 @@ class CellTimings:
     """
 
     stopwatch: Stopwatch
-    figures: dict[str, Any] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
     rounds: int = 0
     stopped: str | None = None
     error: BaseException | None = None
@@ -96,13 +96,13 @@ class CellTimings:
                 self.discarded[reason] = self.discarded.get(reason, 0) + 1
             else:
                 self.disturbed += 1
-        for figure, value in sample.items():
+        for metric, value in sample.items():
             if isinstance(value, Mapping):
-                series = self.figures.setdefault(figure, {})
+                series = self.samples.setdefault(metric, {})
                 for calls, us in value.items():
                     series.setdefault(calls, []).append(round(us, SAMPLE_DECIMALS))
             else:
-                self.figures.setdefault(figure, []).append(round(value, SAMPLE_DECIMALS))
+                self.samples.setdefault(metric, []).append(round(value, SAMPLE_DECIMALS))
         self.rounds += 1
 
     def metrics(self, bytes_moved: int, **more: Any) -> Metrics:
@@ -113,13 +113,13 @@ class CellTimings:
             stopped=self.stopped,
             discarded=self.discarded,
             disturbed=self.disturbed,
-            **self.figures,
+            **self.samples,
             **self.stopwatch.facts(),
             **more,
         )
 
     def settled(self) -> bool:
-        leading = samples(Metrics(bytes_moved=0, **self.figures), self.stopwatch.leading)
+        leading = samples(Metrics(bytes_moved=0, **self.samples), self.stopwatch.leading)
         return len(leading) > 1 and median_interval(leading).relative_half_width <= SETTLED
 
 
