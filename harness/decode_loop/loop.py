@@ -74,7 +74,7 @@ class _ReadyStack:
 
 
 @dataclass
-class _Turn:
+class _BlockRun:
     """Host times of a block, seconds, by step; what the device reported."""
 
     known: np.ndarray
@@ -163,23 +163,23 @@ class DecodeLoop:
         """Run one block of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
         expected = self._blocks[number]
         with nvtx_range(key, "loop", axes):
-            turn = self._turn(stack, expected)
+            block_run = self._run_block(stack, expected)
         times = self._device.times(self._workload.steps_per_block)
-        self._check(stack, expected, turn)
+        self._check(stack, expected, block_run)
         skip, self._turns = WARMUP_INTERVALS, self._turns + 1
         rounded = lambda values: [round(float(value), DECIMALS) for value in values]  # noqa: E731
         return LoopBlock(
             number=number,
             turn=self._turns - 1,
             itl_us=rounded(times.itl[skip:]),
-            host_itl_us=rounded(1e6 * np.diff(turn.known)[skip:]),
+            host_itl_us=rounded(1e6 * np.diff(block_run.known)[skip:]),
             gap_us=rounded(times.gap[skip:]),
-            host_busy_us=rounded(1e6 * turn.busy[1 + skip :]),
-            late=int(turn.late[1 + skip :].sum()),
+            host_busy_us=rounded(1e6 * block_run.busy[1 + skip :]),
+            late=int(block_run.late[1 + skip :].sum()),
             requests=_received(expected, 1 + skip),
         )
 
-    # --- one turn -----------------------------------------------------------------------------------------------------
+    # --- one block ---------------------------------------------------------------------------------------------------
 
     def _start(self, stack: str, expected: ExpectedBlock) -> Scheduler:
         """Restore the state before the block: the tensors on the device, and the scheduler on the host."""
@@ -191,7 +191,7 @@ class DecodeLoop:
         layout = self._engine.layout
         return Scheduler(self._workload, layout, expected.host, expected.first_step, host, to_device)
 
-    def _turn(self, stack: str, expected: ExpectedBlock) -> _Turn:
+    def _run_block(self, stack: str, expected: ExpectedBlock) -> _BlockRun:
         """Run all steps of a block, without checks in between."""
         scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
         steps, first = self._workload.steps_per_block, expected.first_step
@@ -218,7 +218,7 @@ class DecodeLoop:
         finally:
             gc.enable()
         device.synchronize()
-        return _Turn(known, busy, late, scheduler.final_lengths(), error)
+        return _BlockRun(known, busy, late, scheduler.final_lengths(), error)
 
     def _step(self, ready: _ReadyStack, scheduler: Scheduler, i: int, reached: Callable[[Moment, int], None]) -> None:
         """Submit one step of a block. reached: called at each moment of it, on the host."""
@@ -255,7 +255,7 @@ class DecodeLoop:
 
     # --- comparison with the simulation -------------------------------------------------------------------------------
 
-    def _check(self, stack: str, expected: ExpectedBlock, turn: _Turn) -> None:
+    def _check(self, stack: str, expected: ExpectedBlock, block_run: _BlockRun) -> None:
         """Raises LoopMismatch for the first step that is not the simulated one."""
         sums, counts = self._device.checksums(), self._device.counts()
         wanted = np.stack([expected.checksums[name] for name in self._tables], axis=1)
@@ -271,14 +271,14 @@ class DecodeLoop:
                 f"step {expected.first_step + step}: request {expected.steps[step].requests[row]} got "
                 f"{counts[step, row]} tokens, expected {tokens[step, row]}"
             )
-        if turn.error is not None:
-            raise LoopMismatch(turn.error)
+        if block_run.error is not None:
+            raise LoopMismatch(block_run.error)
         lengths = np.array([row if known else -1 for row, known in zip(expected.lengths, expected.lives, strict=True)])
-        if (turn.final[lengths >= 0] != lengths[lengths >= 0]).any():
-            row = int(np.argmax((turn.final != lengths) & (lengths >= 0)))
+        if (block_run.final[lengths >= 0] != lengths[lengths >= 0]).any():
+            row = int(np.argmax((block_run.final != lengths) & (lengths >= 0)))
             raise LoopMismatch(
                 f"after step {expected.first_step + len(expected.steps) - 1}: request in row {row} has "
-                f"{turn.final[row]} tokens, expected {lengths[row]}"
+                f"{block_run.final[row]} tokens, expected {lengths[row]}"
             )
         if (stray := self._ready[stack].bound.stray_write()) is not None:
             raise LoopMismatch(stray)

@@ -21,7 +21,7 @@ from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Cell, Metrics, Status
 from harness.session.measure import check_context
 from harness.session.messages import Heartbeat
-from harness.timing.rounds import CellTimings, Placed
+from harness.timing.rounds import CellTimings, PlacedLaunch
 from harness.verify.edge_cases import wrong
 from harness.wording import printable
 
@@ -161,7 +161,7 @@ class LoopEvaluator:
         if timer is None:
             return None
         if key not in self._alone:
-            alone = Placed(loop.launch_alone(stack.name))
+            alone = PlacedLaunch(loop.launch_alone(stack.name))
             timings = CellTimings(timer.stopwatch(alone, stream_rounds=ALONE_ROUNDS))
             for _ in range(ALONE_ROUNDS):
                 timings.add_sample()

@@ -20,7 +20,7 @@ from harness.records.schema import Cell, Status
 from harness.session.messages import Heartbeat, Job, Outputs
 from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.host_lock import lock_of
-from harness.timing.rounds import PLACEMENTS, CellTimings, Placed, Stopwatch, interleave
+from harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.edge_cases import wrong
 from harness.verify.fixture import Fixture
@@ -139,7 +139,7 @@ class Measuring:
                 with self._watched(at, variant.name, "warmup"):
                     there = [launch, *(_set_up(place, variant) for place in at.places[1:])]
                     placed = [
-                        Placed(launch_there, output_probe, place.rewrite_inputs)
+                        PlacedLaunch(launch_there, output_probe, place.rewrite_inputs)
                         for launch_there, output_probe, place in zip(there, output_probes, at.places, strict=True)
                     ]
                     stopwatches[variant.name] = (

@@ -18,7 +18,7 @@ from harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
 from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, Placed
+from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
 ROUNDS = 20
 #: In a process that times what another run has verified, whose timer was calibrated in full. On record, no more
@@ -130,7 +130,7 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
         for offset in CURVE_OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
             copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
-            launches.append(Placed(copy, rewrite_inputs=partial(read.copy_, contents)))
+            launches.append(PlacedLaunch(copy, rewrite_inputs=partial(read.copy_, contents)))
             written.zero_()
             copy()
             if not torch.equal(read, written):
@@ -148,7 +148,7 @@ def _timed(
     timer: CudaTimer, launch: Callable[[], None], rounds: int, taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
     """The samples of every estimator for one kernel, and the host times of its launch."""
-    timings = CellTimings(timer.stopwatch(Placed(launch), stream_rounds=rounds))
+    timings = CellTimings(timer.stopwatch(PlacedLaunch(launch), stream_rounds=rounds))
     true_us: list[float] = []
     for _ in range(rounds):
         timings.add_sample()

@@ -32,7 +32,7 @@ from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 from harness.wording import first_line
 
 WARMUP_CALLS = 3
@@ -76,7 +76,7 @@ class CudaTimer:
             self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
         self._spins[steps]()
 
-    def stopwatch(self, *launches: Placed, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
+    def stopwatch(self, *launches: PlacedLaunch, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
         """launches: one on each set of buffers. stream_rounds: number of samples with stream_us."""
         return CudaStopwatch(self, launches, stream_rounds)
 
@@ -88,7 +88,7 @@ class CudaStopwatch:
     place, launch: index of the set that was timed last, and the launch on it.
     """
 
-    def __init__(self, timer: CudaTimer, launches: Sequence[Placed], stream_rounds: int) -> None:
+    def __init__(self, timer: CudaTimer, launches: Sequence[PlacedLaunch], stream_rounds: int) -> None:
         self._timer, self._launches, self._stream_rounds = timer, launches, stream_rounds
         self.place = 0
         for launch_there in launches:

@@ -31,7 +31,7 @@ PLACEMENTS = 10
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedLaunch:
     """A launch on one set of buffers.
 
     output_probe:   checks that timed calls write their outputs.

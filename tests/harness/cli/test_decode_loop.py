@@ -36,7 +36,7 @@ from baselines.decode_native.chains import flat_view
 def in_loop():
     import sys
     frame = sys._getframe(3)  # below the step
-    return "decode_loop" in frame.f_code.co_filename and frame.f_code.co_name == "_turn"
+    return "decode_loop" in frame.f_code.co_filename and frame.f_code.co_name == "_run_block"
 
 
 @variant("decode_native", skip=lambda p: "end-aligned rows only" if p.row_alignment == "front" else None)

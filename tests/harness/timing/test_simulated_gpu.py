@@ -34,7 +34,7 @@ from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 from harness.verify import edge_cases
 from harness.verify.edge_cases import check_variant as prove_variant
 from harness.verify.equality import required
@@ -72,7 +72,7 @@ def spin(nanoseconds):
 
 
 def sampled(timer, launch, rounds=3):
-    watch = timer.stopwatch(Placed(launch))
+    watch = timer.stopwatch(PlacedLaunch(launch))
     taken = [watch.sample() for _ in range(rounds)]
     return watch, taken, {k: [one["graph_us"][k] for one in taken] for k in taken[0]["graph_us"]}
 
@@ -188,7 +188,7 @@ def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
         work()
 
     timer = CudaTimer(COPIES, host_lock=lock)
-    watch = timer.stopwatch(Placed(launch), stream_rounds=1)
+    watch = timer.stopwatch(PlacedLaunch(launch), stream_rounds=1)
     calls.clear()
     watch.sample()
     assert calls.count((True, False)) == HOST_CALLS + 1  # host_us, then the call of eager_us
@@ -205,7 +205,7 @@ def test_long_chains_get_fewer_copies(gpu):
 
 def test_what_cannot_be_captured_says_why_and_the_next_capture_works(gpu):
     timer, a = CudaTimer(COPIES), torch.ones(8, device="cuda")
-    watch = timer.stopwatch(Placed(lambda: a.sum().item()))
+    watch = timer.stopwatch(PlacedLaunch(lambda: a.sum().item()))
     assert (watch.leading, watch.replay) == ("eager_us", None)
     assert "graph_us" not in watch.sample()
     assert "not permitted when stream is capturing" in watch.facts()["no_graph"]
@@ -217,7 +217,7 @@ def test_a_cache_state_costs_the_bytes_that_are_not_in_the_l2(cache, gpu):
     """64 bytes a nanosecond: 16 KiB are read and as many written."""
     source, target = (torch.zeros(4096, dtype=torch.int32, device="cuda") for _ in range(2))
     copy = launcher(CALIBRATION_KERNELS, "block_copy", 1, 1024, source, target)
-    watch = CudaTimer(COPIES, cache).stopwatch(Placed(copy, rewrite_inputs=lambda: source.fill_(1)))
+    watch = CudaTimer(COPIES, cache).stopwatch(PlacedLaunch(copy, rewrite_inputs=lambda: source.fill_(1)))
     one = watch.sample()
     missed = 2 if cache == "cold" else 1  # an input that was just written is in the L2
     assert one["state_us"] - one["graph_us"][1] == pytest.approx(missed * 16384 / 64 / 1e3)
