@@ -47,6 +47,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: With this salt no two variants of an operator of this suite share a colour, and no two variants at all share colour
 #: and marker; tests/plots/test_plots.py checks it.
 _SALT = "2378975"
+#: Variants whose look is not left to the salt -> colour and marker.
+_CHOSEN = {"unfused": ("#009E73", "s")}
 
 
 def variant_style(name: str) -> dict[str, Any]:
@@ -57,9 +59,10 @@ def variant_style(name: str) -> dict[str, Any]:
     """
     words, digest = name.split("_"), sha256((_SALT + name).encode()).digest()
     family = next((colours for word, colours in _FAMILIES.items() if word in words), _CHAINS)
+    color, marker = _CHOSEN.get(name) or (family[digest[0] % len(family)], MARKERS[digest[1] % len(MARKERS)])
     return {
-        "color": family[digest[0] % len(family)],
-        "marker": MARKERS[digest[1] % len(MARKERS)],
+        "color": color,
+        "marker": marker,
         "linestyle": "-" if family is not _CHAINS or "fused" in words else "-.",
     }
 

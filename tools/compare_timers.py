@@ -26,7 +26,7 @@ from harness.analysis.stats import slopes
 from harness.timing.calibrate import Kernels
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.environment import describe
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 
 ROUNDS = 20
 COPIES = (1, 2, 4, 8, 16)
@@ -35,7 +35,7 @@ RAMP_S = 0.5
 
 def graph_slope(timer: CudaTimer, launch: Callable[[], None]) -> float:
     """The median gpu_us of a launch."""
-    stopwatch = timer.stopwatch(Placed(launch))
+    stopwatch = timer.stopwatch(PlacedLaunch(launch))
     rounds = [stopwatch.sample()["graph_us"] for _ in range(ROUNDS)]
     return statistics.median(slopes({copies: [one[copies] for one in rounds] for copies in COPIES}))
 

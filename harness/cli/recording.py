@@ -16,14 +16,14 @@ import msgspec
 from msgspec import structs
 from rich.console import Console
 
-from harness.cli.run_report import exit_code, print_run, refuse_foreign_table, report
+from harness.cli.run_report import exit_code, refuse_foreign_table, report
 from harness.config.load import Source
 from harness.config.work_items import Cells, LoopItem, WorkItem, keys_of, with_keys
 from harness.discover import Catalog
 from harness.exit_codes import BAD, INTERRUPTED
 from harness.records.differences import changed_source
-from harness.records.file import Line, Writer, lines_of, read_run, run_of
-from harness.records.schema import Header, RecordError, RecordGone, Run, Segment
+from harness.records.file import Line, Writer, read_run
+from harness.records.schema import Header, RecordError, Run, Segment
 from harness.report.console import print_to_stderr, progress_bar
 from harness.session.messages import Job, Ready
 from harness.session.resume import check_same_machine, check_same_sources
@@ -132,19 +132,9 @@ def record(console: Console, plan: Plan, session: Measuring) -> int:
     if not resumed:
         refuse_foreign_table(path.parent)
     writer = Writer(path, resume=resumed is not None)
-    lines = lines_of(resumed) if resumed else []
-
-    def keep(line: Line) -> None:
-        lines.append(line)
-        writer.write(line)
-
     try:
-        ending = _measured(console, plan, left, known, keep, session) if left else Ending()
-        writer.check_place()
+        ending = _measured(console, plan, left, known, writer.write, session) if left else Ending()
         run = read_run(path)  # what is on disk counts
-    except RecordGone as error:
-        print_run(console, run_of(path, lines))
-        raise RecordError(f"{error}; the measured times are only in the tables above") from None
     finally:
         writer.close()
     try:

@@ -19,10 +19,11 @@ import yaml
 from harness.analysis.cache_states import CacheName
 from harness.analysis.itl_tpot import ServingModel
 from harness.config.decode_loop import DecodeLoop
-from harness.records.valid import MAX_DEPTH, MAX_INTEGER
 from harness.wording import did_you_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+#: How deep values may be nested; integers beyond these have no float.
+MAX_DEPTH, MAX_INTEGER = 20, 2**63
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]

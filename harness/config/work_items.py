@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -93,20 +93,15 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line
         return self.cell(variant, finding.status, finding=finding)
 
 
-class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
-    """One variant, healthy or defective, at its operator's edge cases and in its sequences.
-
-    name:    of the only edge case or sequence, with ``buffers``; None for all.
-    axes:    of a point to verify instead.
-    limited: verify exactly there although the variant declares a limit, and judge it as such.
-    """
+class OfVariant(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line", omit_defaults=True):
+    """What concerns one variant."""
 
     operator: str
     variant: str
-    name: str | None = None
-    buffers: Buffers | None = None
-    axes: dict[str, Any] | None = None
-    limited: bool = False
+
+    @property
+    def variant_id(self) -> str:
+        return f"{self.operator}/{self.variant}"
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -117,10 +112,24 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="lin
         return ""
 
     def id_of(self, variant: str) -> str:
-        return f"{self.operator}/{variant}"
+        return self.variant_id
 
-    def of(self, variants: Collection[str]) -> Verify:
+    def of(self, variants: Collection[str]) -> Self:
         return self
+
+
+class Verify(OfVariant):
+    """One variant, healthy or defective, at its operator's edge cases and in its sequences.
+
+    name:    of the only edge case or sequence, with ``buffers``; None for all.
+    axes:    of a point to verify instead.
+    limited: verify exactly there although the variant declares a limit, and judge it as such.
+    """
+
+    name: str | None = None
+    buffers: Buffers | None = None
+    axes: dict[str, Any] | None = None
+    limited: bool = False
 
     def failed(self, variant: str, **found: Any) -> Checked:
         """A death is a rejection here, unless the variant declares a limit there."""
@@ -129,26 +138,14 @@ class Verify(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="lin
         return Checked(operator=self.operator, variant=variant, finding=Finding(**place | found))
 
 
-class RandomBatches(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
+class RandomBatches(OfVariant):
     """One variant on ``count`` random batches."""
 
-    operator: str
-    variant: str
     count: int
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return (self.variant,)
 
     @property
     def label(self) -> str:
         return "random batches"
-
-    def id_of(self, variant: str) -> str:
-        return f"{self.operator}/{variant}"
-
-    def of(self, variants: Collection[str]) -> RandomBatches:
-        return self
 
     def failed(self, variant: str, **found: Any) -> Checked:
         finding = Finding(**{"status": Status.MISMATCH, "place": Place.RANDOM_BATCH, "name": ""} | found)
@@ -229,16 +226,10 @@ class LoopItem(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="l
         return self.line(variant, finding.status, finding=finding)
 
 
-class Checked(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="line"):
+class Checked(OfVariant):
     """One finding of a Verify or RandomBatches item."""
 
-    operator: str
-    variant: str
     finding: Finding
-
-    @property
-    def variant_id(self) -> str:
-        return f"{self.operator}/{self.variant}"
 
 
 WorkItem = Cells | Verify | RandomBatches | LoopItem

@@ -219,8 +219,8 @@ def one_by_one(launches: Sequence[Callable[[], Any]]) -> Callable[[], None]:
     """One launch of all of them in this order."""
 
     def launch() -> None:
-        for one in launches:
-            one()
+        for step in launches:
+            step()
 
     return launch
 
@@ -236,7 +236,7 @@ class CpuDevice:
         self._begins, self._ends, self._step = [0.0] * steps, [0.0] * steps, 0
         state = engine.state
         self._requests, self._valid = state.requests.numpy(), state.valid.numpy()
-        self._computed = [one.numpy() for one in state.num_computed]
+        self._computed = [tensor.numpy() for tensor in state.num_computed]
 
     def write(self, parity: int, entries: int) -> None:
         staged, words = self._engine.staging[parity][0].numpy()[1 : 1 + 2 * entries], self._engine.layout.words

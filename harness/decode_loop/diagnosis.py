@@ -1,4 +1,4 @@
-"""Finds the entry of a table that makes a checksum wrong."""
+"""Finds the table entry behind a wrong checksum."""
 
 from __future__ import annotations
 

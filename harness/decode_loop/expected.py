@@ -1,4 +1,4 @@
-"""What every step must find in the tables: the simulated stream through the scalar references of the operators, on the
+"""The tables that every step must produce: the scalar references of the operators, run over the simulated stream on the
 CPU.
 """
 
@@ -110,7 +110,7 @@ def _place_rows(engine: Engine, step: Step, parity: int) -> None:
         (state.block_table if table == BLOCKS else state.state_table)[row, column] = new
     new_rows = set(step.admitted)
     previous = [-1 if row in new_rows else row for row in range(rows)]
-    state.to_device[parity][: 2 * rows] = torch.tensor(previous + step.believed, dtype=torch.int32)
+    state.to_device[parity][: 2 * rows] = torch.tensor(previous + step.upper_bounds, dtype=torch.int32)
 
 
 def _place_slots(engine: Engine, step: Step, parity: int, seed: int) -> None:
@@ -126,8 +126,8 @@ def _place_slots(engine: Engine, step: Step, parity: int, seed: int) -> None:
     starts, widths, groups = slots.table_starts.tolist(), slots.widths.tolist(), state.shape.state_groups
     for table, row, column, new in step.entries:
         ids = {0: new} if table == BLOCKS else {1 + g: new * groups + g for g in range(groups)}
-        for group, one in ids.items():
-            slots.tables[starts[group] + step.slots[row] * widths[group] + column] = one
+        for group, new_id in ids.items():
+            slots.tables[starts[group] + step.slots[row] * widths[group] + column] = new_id
             slots.num_blocks[group, step.slots[row]] = column + 1
 
 

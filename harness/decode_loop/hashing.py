@@ -7,7 +7,7 @@
     weight(row, column)        an odd 64-bit number
 
 A checksum is the sum of value * weight(row, column) modulo 2^64 over what a consumer reads. It does not depend on the
-order of the additions, and as every weight is odd, a change of one value always changes it. Never imports torch.
+order of the additions, and as every weight is odd, a change of one value always changes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop: stacks take turns over blocks of decode steps, each step of each of them compared with the simulation.
+"""The loop: interleaves the stacks in blocks of decode steps and compares every step with the simulation.
 
 A step, in stream order: entries of the host's scheduler, the operators of the stack that come before the forward pass,
 the stand-in model step, acceptance, the copy of the counts to the host, the operators after sampling, the drafter's
@@ -10,10 +10,10 @@ a measured step.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,14 +29,19 @@ from harness.nvtx_ranges import nvtx_range
 from harness.records.decode_loop import LoopBlock, LoopRequest, LoopSpan
 
 #: Intervals at the beginning of a block that are not recorded: the first step starts from an idle device, and the host
-#: is slower until its caches hold the code of the stack whose turn it is.
+#: is slower until its caches hold the code of the current stack.
 WARMUP_INTERVALS = 3
-#: Samples per turn of the operators alone, each after a wait.
+#: Samples of the operators alone per block, each after a wait.
 WAITED_SAMPLES = 3
 #: Steps of a trace, of which the last ones are typical.
 TRACE_STEPS = 6
 #: Decimals of a recorded time, microseconds.
 DECIMALS = 1
+
+
+#: When the host has prepared a step, written its entries, submitted the operators before the forward pass, the model
+#: step, acceptance and the copy of the counts, and what follows them.
+Moment = Literal["prepared", "written", "metadata_submitted", "model_submitted", "sampled", "submitted"]
 
 
 class LoopMismatch(Exception):
@@ -45,7 +50,7 @@ class LoopMismatch(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loop's timing depends on, beside its workload."""
+    """What a loop's timing depends on besides its workload."""
 
     device: str
     model_step_us: float
@@ -56,7 +61,7 @@ class Settings:
 
 @dataclass
 class _ReadyStack:
-    """A stack that is set up.
+    """A stack after set-up.
 
     graphs: by parity, the operators captured with the model step; None without capture.
     after:  by parity, what is launched after sampling: the operators and the drafter's reads, or one graph of them.
@@ -69,7 +74,7 @@ class _ReadyStack:
 
 
 @dataclass
-class _Turn:
+class _BlockRun:
     """Host times of a block, seconds, by step; what the device reported."""
 
     known: np.ndarray
@@ -135,15 +140,15 @@ class DecodeLoop:
         the stack.
         """
         restore(self._engine, self._blocks[-1].device)
-        ready, device, found = self._ready[stack], self._device, []
+        ready, device, samples = self._ready[stack], self._device, []
         launch = one_by_one(ready.bound.launches[0])
         host_s = self._settings.host_step_us * 1e-6
         for _ in range(WAITED_SAMPLES):
             device.start_block()
             ready.model()
             device.fetch(0)
-            for one in ready.bound.after[1]:
-                one()
+            for launch_after in ready.bound.after[1]:
+                launch_after()
             device.wait(0)
             began = perf_counter()
             while perf_counter() < began + host_s:
@@ -151,70 +156,58 @@ class DecodeLoop:
             began = perf_counter()
             launch()
             device.synchronize()
-            found.append(_us(perf_counter() - began))
-        return found
+            samples.append(_us(perf_counter() - began))
+        return samples
 
     def block(self, stack: str, number: int, key: str = "", axes: Mapping[str, Any] | None = None) -> LoopBlock:
-        """One turn of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
+        """Run one block of a stack, in an NVTX range. Raises LoopMismatch, and whatever its launches raise."""
         expected = self._blocks[number]
         with nvtx_range(key, "loop", axes):
-            turn = self._turn(stack, expected)
+            block_run = self._run_block(stack, expected)
         times = self._device.times(self._workload.steps_per_block)
-        self._check(stack, expected, turn)
+        self._check(stack, expected, block_run)
         skip, self._turns = WARMUP_INTERVALS, self._turns + 1
         rounded = lambda values: [round(float(value), DECIMALS) for value in values]  # noqa: E731
         return LoopBlock(
             number=number,
             turn=self._turns - 1,
             itl_us=rounded(times.itl[skip:]),
-            host_itl_us=rounded(1e6 * np.diff(turn.known)[skip:]),
+            host_itl_us=rounded(1e6 * np.diff(block_run.known)[skip:]),
             gap_us=rounded(times.gap[skip:]),
-            host_busy_us=rounded(1e6 * turn.busy[1 + skip :]),
-            late=int(turn.late[1 + skip :].sum()),
+            host_busy_us=rounded(1e6 * block_run.busy[1 + skip :]),
+            late=int(block_run.late[1 + skip :].sum()),
             requests=_received(expected, 1 + skip),
         )
 
-    # --- one turn -----------------------------------------------------------------------------------------------------
+    # --- one block ---------------------------------------------------------------------------------------------------
 
     def _start(self, stack: str, expected: ExpectedBlock) -> Scheduler:
-        """Everything as it was before the block: the device's tensors, and the host's scheduler."""
+        """Restore the state before the block: the tensors on the device, and the scheduler on the host."""
         restore(self._engine, expected.device)
         self._ready[stack].bound.poison()
         self._device.start_block()
         host = tuple(staged.numpy() for staged, _ in self._engine.staging)
-        to_device = tuple(one.numpy() for one in self._engine.state.to_device)
+        to_device = tuple(tensor.numpy() for tensor in self._engine.state.to_device)
         layout = self._engine.layout
         return Scheduler(self._workload, layout, expected.host, expected.first_step, host, to_device)
 
-    def _turn(self, stack: str, expected: ExpectedBlock) -> _Turn:
-        """All steps of a block, without a check in between."""
+    def _run_block(self, stack: str, expected: ExpectedBlock) -> _BlockRun:
+        """Run all steps of a block, without checks in between."""
         scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
         steps, first = self._workload.steps_per_block, expected.first_step
         known, busy, late = np.zeros(steps), np.zeros(steps), np.zeros(steps, dtype=bool)
-        behind, host_s = int(self._settings.is_async), self._settings.host_step_us * 1e-6
-        error = None
+        behind, error = int(self._settings.is_async), None
+
+        def reached(moment: Moment, i: int) -> None:
+            if moment == "metadata_submitted":
+                late[i] = i > 0 and device.is_done(i - 1)
+
         gc.collect(0)
         gc.disable()  # a collection would count as the host's time of whichever stack it hits
         try:
             for i in range(steps):
-                began, parity = perf_counter(), i % 2
-                entries = scheduler.prepare(parity)
-                while perf_counter() < began + host_s:  # a scheduler's other work
-                    pass
-                device.write(parity, entries)
-                if ready.graphs is None:
-                    for launch in ready.bound.launches[parity]:
-                        launch()
-                    late[i] = i > 0 and device.is_done(i - 1)
-                    ready.model()
-                else:
-                    late[i] = i > 0 and device.is_done(i - 1)
-                    ready.graphs[parity]()
-                device.end_of_model(i)
-                device.accept(parity)
-                device.fetch(i)
-                for launch in ready.after[parity]:
-                    launch()
+                began = perf_counter()
+                self._step(ready, scheduler, i, reached)
                 busy[i] = perf_counter() - began
                 if i >= behind:
                     self._learn(scheduler, i - behind, first, known, busy)
@@ -225,7 +218,34 @@ class DecodeLoop:
         finally:
             gc.enable()
         device.synchronize()
-        return _Turn(known, busy, late, scheduler.final_lengths(), error)
+        return _BlockRun(known, busy, late, scheduler.final_lengths(), error)
+
+    def _step(self, ready: _ReadyStack, scheduler: Scheduler, i: int, reached: Callable[[Moment, int], None]) -> None:
+        """Submit one step of a block. reached: called at each moment of it, on the host."""
+        device, parity = self._device, i % 2
+        end_of_host_s = perf_counter() + self._settings.host_step_us * 1e-6
+        entries = scheduler.prepare(parity)
+        while perf_counter() < end_of_host_s:  # a scheduler's other work
+            pass
+        reached("prepared", i)
+        device.write(parity, entries)
+        reached("written", i)
+        if ready.graphs is None:
+            for launch in ready.bound.launches[parity]:
+                launch()
+            reached("metadata_submitted", i)
+            ready.model()
+        else:
+            reached("metadata_submitted", i)
+            ready.graphs[parity]()
+        device.end_of_model(i)
+        reached("model_submitted", i)
+        device.accept(parity)
+        device.fetch(i)
+        reached("sampled", i)
+        for launch in ready.after[parity]:
+            launch()
+        reached("submitted", i)
 
     def _learn(self, scheduler: Scheduler, step: int, first: int, known: np.ndarray, busy: np.ndarray) -> None:
         counts = self._device.wait(step)
@@ -235,7 +255,7 @@ class DecodeLoop:
 
     # --- comparison with the simulation -------------------------------------------------------------------------------
 
-    def _check(self, stack: str, expected: ExpectedBlock, turn: _Turn) -> None:
+    def _check(self, stack: str, expected: ExpectedBlock, block_run: _BlockRun) -> None:
         """Raises LoopMismatch for the first step that is not the simulated one."""
         sums, counts = self._device.checksums(), self._device.counts()
         wanted = np.stack([expected.checksums[name] for name in self._tables], axis=1)
@@ -251,43 +271,38 @@ class DecodeLoop:
                 f"step {expected.first_step + step}: request {expected.steps[step].requests[row]} got "
                 f"{counts[step, row]} tokens, expected {tokens[step, row]}"
             )
-        if turn.error is not None:
-            raise LoopMismatch(turn.error)
+        if block_run.error is not None:
+            raise LoopMismatch(block_run.error)
         lengths = np.array([row if known else -1 for row, known in zip(expected.lengths, expected.lives, strict=True)])
-        if (turn.final[lengths >= 0] != lengths[lengths >= 0]).any():
-            row = int(np.argmax((turn.final != lengths) & (lengths >= 0)))
+        if (block_run.final[lengths >= 0] != lengths[lengths >= 0]).any():
+            row = int(np.argmax((block_run.final != lengths) & (lengths >= 0)))
             raise LoopMismatch(
                 f"after step {expected.first_step + len(expected.steps) - 1}: request in row {row} has "
-                f"{turn.final[row]} tokens, expected {lengths[row]}"
+                f"{block_run.final[row]} tokens, expected {lengths[row]}"
             )
         if (stray := self._ready[stack].bound.stray_write()) is not None:
             raise LoopMismatch(stray)
 
     def _locate(self, stack: str, expected: ExpectedBlock, step: int, wrong: np.ndarray) -> str:
-        """Run the block again up to the wrong step, one step at a time, and compare the tables with the references."""
+        """Repeat the block up to the wrong step, waiting after each, and compare the tables with the references."""
         names = [name for name, is_wrong in zip(self._tables, wrong, strict=True) if is_wrong]
-        scheduler, device, ready = self._start(stack, expected), self._device, self._ready[stack]
+        scheduler, device = self._start(stack, expected), self._device
+        ready = replace(self._ready[stack], graphs=None)
         behind = int(self._settings.is_async)
         try:
             for i in range(step + 1):
-                device.write(i % 2, scheduler.prepare(i % 2))
-                for launch in ready.bound.launches[i % 2]:
-                    launch()
-                device.synchronize()
-                ready.model()
-                device.accept(i % 2)
-                device.fetch(i)
-                for launch in ready.after[i % 2]:
-                    launch()
-                device.synchronize()
+                self._step(ready, scheduler, i, lambda *_: device.synchronize())
                 if behind <= i < step + behind:
                     scheduler.learn(device.wait(i - behind), expected.first_step + i - behind)
         except CountError as problem:
             return f"step {expected.first_step + step}: table {names[0]} differs; {problem}"
-        found = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
-        where = f"step {expected.first_step + step}: {found or f'table {names[0]} differs'}"
-        if found is None:
-            return f"{where}, but not when the block is repeated step by step: it is not ordered, or not repeatable"
+        difference = first_difference(self._workload, expected, step, self._parts[stack], ready.bound.tables, names)
+        where = f"step {expected.first_step + step}: {difference or f'table {names[0]} differs'}"
+        if difference is None:
+            return (
+                f"{where}, but not when the block is repeated step by step: its work is not ordered by the stream, or "
+                "not deterministic"
+            )
         return where
 
     # --- a trace ------------------------------------------------------------------------------------------------------
@@ -296,72 +311,53 @@ class DecodeLoop:
         """A few steps on the lanes of host and device, with events that the measured steps do not have."""
         scheduler, device, ready = self._start(stack, self._blocks[0]), self._device, self._ready[stack]
         steps, behind = min(TRACE_STEPS, self._workload.steps_per_block), int(self._settings.is_async)
-        first, host_s = self._blocks[0].first_step, self._settings.host_step_us * 1e-6
-        spans: list[tuple[str, str, int, float, float]] = []
         marks = Marks(self._settings.device)
-        host = lambda name, step, start, end: spans.append(("host", name, step, start, end))  # noqa: E731
-        waits = []
+        on_host: list[tuple[str, int, float, float]] = []
         for i in range(steps):
-            began, parity = perf_counter(), i % 2
-            entries = scheduler.prepare(parity)
-            while perf_counter() < began + host_s:
-                pass
-            prepared = perf_counter()
-            device.write(parity, entries)
-            marks.mark(f"metadata {i}")
-            if ready.graphs is None:
-                for launch in ready.bound.launches[parity]:
-                    launch()
-                submitted = perf_counter()
-                marks.mark(f"model {i}")
-                ready.model()
-            else:
-                submitted = prepared
-                ready.graphs[parity]()
-            device.end_of_model(i)
-            marks.mark(f"end {i}")
-            device.accept(parity)
-            device.fetch(i)
-            done = perf_counter()
-            host("schedule", i, began, prepared)
-            if ready.graphs is None:
-                host("metadata", i, prepared, submitted)
-            host("model", i, submitted, done)
-            if ready.after[parity]:
-                marks.mark(f"after {i}")
-                for launch in ready.after[parity]:
-                    launch()
-                marks.mark(f"done {i}")
-                host("metadata", i, done, perf_counter())
-            for j in [i - behind] if i >= behind else []:
+            moments = {"began": perf_counter()}
+
+            def reached(moment: Moment, i: int, moments: dict[str, float] = moments) -> None:
+                moments[moment] = perf_counter()
+                marks.mark(moment, i)
+
+            self._step(ready, scheduler, i, reached)
+            spans = [("schedule", "began", "prepared"), *_spans(ready, i, "prepared", "sampled")]
+            on_host += [(name, i, moments[start], moments[end]) for name, start, end in spans]
+            if i >= behind:
                 start = perf_counter()
-                counts = device.wait(j)
-                waits.append(j)
-                host("wait", j, start, perf_counter())
-                scheduler.learn(counts, first + j)
+                counts = device.wait(i - behind)
+                on_host.append(("wait", i - behind, start, perf_counter()))
+                scheduler.learn(counts, self._blocks[0].first_step + i - behind)
         device.synchronize()
-        zero = marks.zero_s
-        found = [
-            LoopSpan(lane=lane, name=name, step=i, start_us=_us(a - zero), end_us=_us(b - zero))
-            for lane, name, i, a, b in spans
+        lanes = [
+            LoopSpan(lane="host", name=name, step=i, start_us=_us(a - marks.zero_s), end_us=_us(b - marks.zero_s))
+            for name, i, a, b in on_host
         ]
         for i in range(steps):
-            start, model, end = (marks.us(f"{name} {i}") for name in ("metadata", "model", "end"))
-            if model is not None:
-                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=start, end_us=model))
-            found.append(LoopSpan(lane="device", name="model", step=i, start_us=model or start, end_us=end))
-            after, done = (marks.us(f"{name} {i}") for name in ("after", "done"))
-            if after is not None:
-                found.append(LoopSpan(lane="device", name="metadata", step=i, start_us=after, end_us=done))
-        return found
+            lanes += [
+                LoopSpan(lane="device", name=name, step=i, start_us=marks.us(start, i), end_us=marks.us(end, i))
+                for name, start, end in _spans(ready, i, "written", "model_submitted")
+            ]
+        return lanes
+
+
+def _spans(ready: _ReadyStack, step: int, start: Moment, end: Moment) -> Iterator[tuple[str, Moment, Moment]]:
+    """(name, first and last moment) of what a trace shows of a step. start, end: of metadata and model step."""
+    if ready.graphs is None:
+        yield "metadata", start, "metadata_submitted"
+        yield "model", "metadata_submitted", end
+    else:
+        yield "model", start, end  # one graph of both
+    if ready.after[step % 2]:
+        yield "metadata", "sampled", "submitted"
 
 
 class Marks:
-    """Moments on the device, by name, in microseconds since an event on the idle device."""
+    """When the device reaches the moments of a step, in microseconds since an event on the idle device."""
 
     def __init__(self, device: str) -> None:
         self._cuda = device == "cuda"
-        self._found: dict[str, Any] = {}
+        self._marks: dict[tuple[Moment, int], Any] = {}
         if self._cuda:
             torch.cuda.synchronize()
             self._zero = torch.cuda.Event(enable_timing=True)
@@ -370,18 +366,16 @@ class Marks:
         else:
             self.zero_s = perf_counter()
 
-    def mark(self, name: str) -> None:
+    def mark(self, moment: Moment, step: int) -> None:
         if self._cuda:
-            self._found[name] = torch.cuda.Event(enable_timing=True)
-            self._found[name].record()
+            event = self._marks[moment, step] = torch.cuda.Event(enable_timing=True)
+            event.record()
         else:
-            self._found[name] = perf_counter()
+            self._marks[moment, step] = perf_counter()
 
-    def us(self, name: str) -> float | None:
-        if name not in self._found:
-            return None
-        found = self._found[name]
-        return round(1000 * self._zero.elapsed_time(found), DECIMALS) if self._cuda else _us(found - self.zero_s)
+    def us(self, moment: Moment, step: int) -> float:
+        mark = self._marks[moment, step]
+        return round(1000 * self._zero.elapsed_time(mark), DECIMALS) if self._cuda else _us(mark - self.zero_s)
 
 
 def _us(seconds: float) -> float:

@@ -1,8 +1,8 @@
 """The host's side of a step: admission, block allocation, upper bounds. Real work, timed as part of every stack's step.
 
 It stages what the device needs in host arrays (pinned beside a GPU): the input of the first operator, and a list of
-single entries to write into the tables, as an engine stages new block ids. Two sets of arrays are used in turns, so
-that the host never writes what an earlier step's copy still reads.
+single entries to write into the tables, as an engine stages new block ids. Two sets of arrays alternate, so
+that the host never overwrites data that an earlier step's copy is still reading.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ class Scheduler:
                 self._fill_slot(entries, row, parity)
             else:
                 entries += (arena.starts["num_accepted"] + row, 1)
-        believed = self._known + self._in_flight * shape.next_n
+        upper_bound = self._known + self._in_flight * shape.next_n
         if not shape.by_slot:
-            to_device[rows : 2 * rows] = believed
-        upper = believed + shape.next_n
+            to_device[rows : 2 * rows] = upper_bound
+        needed_tokens = upper_bound + shape.next_n
         for name, (unit, drafted, extra) in self._units.items():
-            needed = -(-(upper + drafted) // unit) + extra
+            needed = -(-(needed_tokens + drafted) // unit) + extra
             short = np.flatnonzero(needed > self._have[name])
             for row in short.tolist():
                 self._allocate(entries, name, row, int(needed[row]))

@@ -5,12 +5,10 @@ the rules, which are:
 
 * A free row takes the next request before a step. Blocks are allocated row by row for the longest length that the step
   can reach as the host knows it, from ids that were freed, oldest first, else the next new id.
-* A request that has all of its output is finished; the tokens of its last step beyond that are not delivered. Its ids
-  are freed, row by row, when the host learns of it: before the next step is prepared (delay 0), or after that
-  (delay 1), so that the row runs one more step for nothing.
+* A request is finished once it has all of its output; extra tokens of its last step are not delivered. Its ids are
+  freed, row by row, when the host learns that: before it prepares the next step (delay 0), or after (delay 1), in
+  which case the row runs one wasted step.
 * Blocks of steps begin with a host that knows all counts.
-
-Never imports torch.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Step:
 
     admitted:  rows that have a new request. requests: number of the request in each row. slots: slot of each.
     entries:   (table, row, column, id) that the host adds before the step.
-    believed:  computed tokens as the host counts them. computed: as they are.
+    upper_bounds: computed tokens as the host counts them. computed: as they are.
     counts:    tokens that each row produced. delivered: those that its request received.
     """
 
@@ -90,7 +88,7 @@ class Step:
     requests: list[int]
     slots: list[int]
     entries: list[tuple[str, int, int, int]]
-    believed: list[int]
+    upper_bounds: list[int]
     computed: list[int]
     counts: list[int]
     delivered: list[int]
@@ -118,11 +116,11 @@ class Simulation:
             if row.free:
                 self._admit(r, row)
                 admitted.append(r)
-        believed = []
+        upper_bounds = []
         for r, row in enumerate(rows):
             in_flight = self._uncounted is not None and row.started < self._step
-            believed.append(row.known + (shape.next_n if in_flight else 0))
-            for table, needed in columns_needed(shape, believed[r] + shape.next_n).items():
+            upper_bounds.append(row.known + (shape.next_n if in_flight else 0))
+            for table, needed in columns_needed(shape, upper_bounds[r] + shape.next_n).items():
                 while len(row.ids[table]) < needed:
                     new = self.state.pools[table].take()
                     entries.append((table, r, len(row.ids[table]), new))
@@ -146,7 +144,7 @@ class Simulation:
         self._step += 1
         if self.workload.delay == 0:
             self._learn()
-        return Step(admitted, requests, slots, entries, believed, computed, counts, delivered)
+        return Step(admitted, requests, slots, entries, upper_bounds, computed, counts, delivered)
 
     def _admit(self, r: int, row: Row) -> None:
         number = self.state.next_request

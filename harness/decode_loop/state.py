@@ -1,4 +1,4 @@
-"""The persistent tensors of an engine on a device, and the operators of a stack bound to them."""
+"""An engine's persistent tensors on a device, and the operators of a stack bound to them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the device holds before a block, on the CPU."""
+    """A copy on the CPU of what the device holds before a block."""
 
     tensors: Mapping[str, Tensor]
     by_slot: Mapping[str, Tensor]
@@ -148,7 +148,7 @@ def snapshot(engine: Engine) -> Snapshot:
     state = engine.state
     tensors = {name: getattr(state, name).clone() for name in CHANGING}
     by_slot = {name: getattr(state.slots, name).clone() for name in CHANGING_BY_SLOT} if state.slots else {}
-    return Snapshot(tensors, by_slot, tuple(one.clone() for one in state.num_computed), engine.arena.clone())
+    return Snapshot(tensors, by_slot, tuple(tensor.clone() for tensor in state.num_computed), engine.arena.clone())
 
 
 def restore(engine: Engine, before: Snapshot) -> None:
@@ -223,7 +223,7 @@ def bind(engine: Engine, parts: Sequence[Part], device: str) -> BoundStack:
             out = part.binding.outputs(part.point, state, guards[name].view)
             launch = part.variant.setup(part.point, part.binding.inputs(part.point, state), out)
             if not callable(launch):
-                raise TypeError(f"set-up of {part.variant.id} returned a {type(launch).__name__}, no closure")
+                raise TypeError(f"set-up of {part.variant.id} returned a {type(launch).__name__}, not a closure")
             launches[part.binding.turn][parity].append(launch)
             consumed = part.binding.consumed(part.point, state, out)
             state.tables.update(consumed)

@@ -1,7 +1,4 @@
-"""The requests of a loop and how many of their drafts are accepted: shared by device, host and simulation.
-
-Never imports torch.
-"""
+"""The requests of a loop and how many of their drafts are accepted: shared by device, host and simulation."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def columns_needed(shape: EngineShape, tokens: int) -> dict[str, int]:
 
 
 def slot_of(shape: EngineShape, row: int, requests: int) -> int:
-    """The slot of a request, before which a row had so many others: every row has slots of its own, in turns."""
+    """The slot of a request, before which a row had so many others: every row cycles through its own slots."""
     turns = shape.max_num_seqs // shape.num_requests
     return shape.max_num_seqs - 1 - (row + shape.num_requests * (requests % turns))
 

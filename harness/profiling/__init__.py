@@ -1,1 +1,1 @@
-"""Runs cells for a profiler, and reads what it found: Nsight Systems, Nsight Compute, torch.profiler."""
+"""Runs cells under a profiler and reads its report: Nsight Systems, Nsight Compute, torch.profiler."""

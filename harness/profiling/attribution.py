@@ -1,4 +1,4 @@
-"""Attributes a trace to cells: what each cell did on host and device, call by call. Never imports torch.
+"""Attributes a trace to cells: what each cell did on host and device, call by call.
 
 An operation of the device belongs to the cell in whose range the API call that submitted it began, on the same thread;
 ranges of other domains inside of that range make no difference. A replayed graph's nodes carry the correlation of the
@@ -67,8 +67,8 @@ class _Intervals:
 def attribute(trace: Trace) -> Attribution:
     """Every range of the suite's domain is a cell's."""
     calls = _calls(trace.ranges)
-    inside = _Intervals((one.thread, one.start, one.end, number) for number, (one, _) in enumerate(calls))
-    found = [call for _, call in calls]
+    inside = _Intervals((span.thread, span.start, span.end, number) for number, (span, _) in enumerate(calls))
+    cell_calls = [call for _, call in calls]
     outermost = _Intervals((thread, start, end, 0) for thread, start, end in _outermost(trace.foreign))
     by_correlation: dict[tuple[int, int], ApiCall] = {}
     lost: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def attribute(trace: Trace) -> Attribution:
             lost[call.name] += 1
             lost_us[call.name] += _us(call.end - call.start)
         else:
-            found[number].api.append(call)
+            cell_calls[number].api.append(call)
     for call in trace.calls:
         by_correlation[call.correlation] = call
     device_ns = device_ns_attributed = attributed = 0
@@ -93,8 +93,8 @@ def attribute(trace: Trace) -> Attribution:
             continue
         attributed += 1
         device_ns_attributed += operation.end - operation.start
-        found[number].operations.append(operation)
-        found[number].in_foreign += outermost.at(submitted.thread, submitted.start) is not None
+        cell_calls[number].operations.append(operation)
+        cell_calls[number].in_foreign += outermost.at(submitted.thread, submitted.start) is not None
     host_ns, host_ns_attributed = _host_time(trace)
     share = Share(
         operations=len(trace.operations),
@@ -106,7 +106,7 @@ def attribute(trace: Trace) -> Attribution:
     )
     outside = [Outside(name=name, count=lost[name], us=round(us, _DECIMALS)) for name, us in lost_us.most_common()]
     groups: dict[tuple[str, str], list[_Call]] = {}
-    for call in found:
+    for call in cell_calls:
         groups.setdefault((call.cell, call.phase), []).append(call)
     rows = [_row(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
     steps = [_step(cell, phase, of_cell) for (cell, phase), of_cell in groups.items()]
@@ -116,10 +116,10 @@ def attribute(trace: Trace) -> Attribution:
 def _host_time(trace: Trace) -> tuple[int, int]:
     """(ns from the first to the last range of a cell, on each thread that has any; ns of it in such ranges)."""
     total = attributed = 0
-    for thread in {one.thread for one in trace.ranges}:
-        of_thread = [(one.start, one.end) for one in trace.ranges if one.thread == thread]
+    for thread in {span.thread for span in trace.ranges}:
+        of_thread = [(span.start, span.end) for span in trace.ranges if span.thread == thread]
         total += max(end for _, end in of_thread) - min(start for start, _ in of_thread)
-    for _, start, end in _outermost((one.thread, one.start, one.end) for one in trace.ranges):
+    for _, start, end in _outermost((span.thread, span.start, span.end) for span in trace.ranges):
         attributed += end - start
     return total, attributed
 
@@ -130,30 +130,30 @@ def _us(ns: float) -> float:
 
 def _calls(ranges: Sequence[Range]) -> list[tuple[Range, _Call]]:
     """The innermost ranges with what they hold: calls in the phase of the range around them, and phases without any."""
-    phases = [one for one in ranges if one.phase != CALL]
-    around = _Intervals((one.thread, one.start, one.end, number) for number, one in enumerate(phases))
-    found, with_calls = [], set()
-    for one in ranges:
-        if one.phase == CALL:
-            number = around.at(one.thread, one.start)
+    phases = [span for span in ranges if span.phase != CALL]
+    around = _Intervals((span.thread, span.start, span.end, number) for number, span in enumerate(phases))
+    calls, with_calls = [], set()
+    for span in ranges:
+        if span.phase == CALL:
+            number = around.at(span.thread, span.start)
             with_calls.add(number)
             phase = CALL if number is None else phases[number].phase
-            found.append((one, _Call(one.name, phase, one.start, one.end)))
-    found += [
-        (one, _Call(one.name, one.phase, one.start, one.end))
-        for number, one in enumerate(phases)
+            calls.append((span, _Call(span.name, phase, span.start, span.end)))
+    calls += [
+        (span, _Call(span.name, span.phase, span.start, span.end))
+        for number, span in enumerate(phases)
         if number not in with_calls
     ]
-    return sorted(found, key=lambda pair: pair[0].start)
+    return sorted(calls, key=lambda pair: pair[0].start)
 
 
 def _outermost(intervals: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Without those that lie in another of the same thread."""
-    found: list[tuple[int, int, int]] = []
-    for thread, start, end in sorted(intervals, key=lambda one: (one[0], one[1], -one[2])):
-        if not found or found[-1][0] != thread or end > found[-1][2]:
-            found.append((thread, start, end))
-    return found
+    outermost: list[tuple[int, int, int]] = []
+    for thread, start, end in sorted(intervals, key=lambda interval: (interval[0], interval[1], -interval[2])):
+        if not outermost or outermost[-1][0] != thread or end > outermost[-1][2]:
+            outermost.append((thread, start, end))
+    return outermost
 
 
 def _not_nested(calls: Sequence[ApiCall]) -> list[ApiCall]:
@@ -168,11 +168,11 @@ def _not_nested(calls: Sequence[ApiCall]) -> list[ApiCall]:
 def _busy(operations: Sequence[Operation]) -> tuple[int, int]:
     """(ns in which at least one operation ran, ns from the first start to the last end)."""
     busy, until = 0, None
-    for one in sorted(operations, key=lambda operation: operation.start):
-        start = one.start if until is None else max(one.start, until)
-        busy += max(one.end - start, 0)
-        until = one.end if until is None else max(until, one.end)
-    return busy, 0 if until is None else until - min(one.start for one in operations)
+    for operation in sorted(operations, key=lambda operation: operation.start):
+        start = operation.start if until is None else max(operation.start, until)
+        busy += max(operation.end - start, 0)
+        until = operation.end if until is None else max(until, operation.end)
+    return busy, 0 if until is None else until - min(operation.start for operation in operations)
 
 
 def _row(cell: str, phase: str, calls: Sequence[_Call]) -> Row:
@@ -189,8 +189,8 @@ def _row(cell: str, phase: str, calls: Sequence[_Call]) -> Row:
         api_calls=sum(len(call.api) for call in calls),
         in_foreign=sum(call.in_foreign for call in calls),
         host_us=[_us(call.end - call.start) for call in calls],
-        submit_us=[_us(sum(one.end - one.start for one in call.api if not one.waits)) for call in calls],
-        wait_us=[_us(sum(one.end - one.start for one in call.api if one.waits)) for call in calls],
+        submit_us=[_us(sum(api.end - api.start for api in call.api if not api.waits)) for call in calls],
+        wait_us=[_us(sum(api.end - api.start for api in call.api if api.waits)) for call in calls],
         device_us=[_us(ns) for ns, _ in busy],
         gap_us=[_us(span - ns) for ns, span in busy],
     )

@@ -1,4 +1,4 @@
-"""The Chrome trace that torch.profiler writes, with the suite's ranges as annotations. Never imports torch.
+"""The Chrome trace that torch.profiler writes, with the suite's ranges as annotations.
 
 An annotation has no category: a cell's range holds one named after the phase, and that one a range for each call.
 """
@@ -24,24 +24,24 @@ _OPERATOR = "cpu_op"
 
 
 def read(path: Path) -> Trace:
-    """A trace, plain or compressed by gzip. Raises ReportError."""
+    """A trace, plain or compressed by gzip."""
     try:
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):
             content = gzip.decompress(content)
         document = json.loads(content)
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise ReportError(f"{path} is no complete Chrome trace: {error}") from None
+        raise ReportError(f"{path} is not a complete Chrome trace: {error}") from None
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from None
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise ReportError(f"{path} is no Chrome trace: it has no traceEvents")
+        raise ReportError(f"{path} is not a Chrome trace: it has no traceEvents")
     trace = Trace("torch", "")
     try:
         _add(trace, [event for event in events if isinstance(event, dict) and event.get("ph") == "X"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ReportError(f"{path} is no trace of torch.profiler: {error!r}") from None
+        raise ReportError(f"{path} is not a torch.profiler trace: {error!r}") from None
     return trace
 
 

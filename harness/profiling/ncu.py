@@ -1,4 +1,4 @@
-"""Nsight Compute: the commands, and what its raw page in CSV says of each kernel. Never imports torch."""
+"""Nsight Compute: its commands, and the counters of each kernel from its raw page in CSV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.profiling.tools import COUNTER_REMEDY
 from harness.profiling.trace import ReportError
 from harness.records.profile import KernelCounters
 
-#: Field of KernelCounters -> metric. L2 counters count what the SMs ask of it, in sectors of 32 bytes.
+#: Field of KernelCounters -> metric. L2 metrics count what the SMs ask of it, in sectors of 32 bytes.
 METRICS = {
     "us": "gpu__time_duration.sum",
     "dram_read": "dram__bytes_read.sum",
@@ -61,13 +61,13 @@ def export_command(ncu: str, report: Path) -> list[str]:
 def problem_in(log: str) -> str | None:
     """Why ncu counted nothing, if its log says so."""
     if _REFUSED in log:
-        return f"the driver refuses hardware counters to this user ({_REFUSED}); {COUNTER_REMEDY}"
+        return f"the driver denies this user access to hardware counters ({_REFUSED}); {COUNTER_REMEDY}"
     errors = re.findall(r"^==ERROR==\s*(.+)$", log, re.MULTILINE)
     return errors[0].strip() if errors else None
 
 
 def read(path: Path, cells: Collection[str]) -> list[KernelCounters]:
-    """A raw page in CSV. cells: their keys. Raises ReportError."""
+    """A raw page in CSV. cells: their keys."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -79,15 +79,15 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
     start = text.find('"ID"')
     if start < 0:
         raise ReportError(
-            f"{where} is no raw page of Nsight Compute; make one with: ncu --import REPORT.ncu-rep --csv --page raw "
-            "--print-units base"
+            f"{where} is not a raw page of Nsight Compute; create one with: ncu --import REPORT.ncu-rep --csv --page "
+            "raw --print-units base"
         )
     rows = list(csv.reader(io.StringIO(text[start:])))
     heads = rows[0]
     missing = [metric for metric in METRICS.values() if metric not in heads]
     if "Kernel Name" not in heads or len(missing) == len(METRICS):
-        raise ReportError(f"{where} holds none of the metrics that `bench.py profile --tool ncu` asks for")
-    found = []
+        raise ReportError(f"{where} has none of the metrics that `bench.py profile --tool ncu` collects")
+    counters = []
     for row in rows[1:]:
         values = dict(zip(heads, row, strict=False))
         if not values.get("ID", "").isdecimal():  # the row of units
@@ -95,19 +95,19 @@ def parse(text: str, cells: Collection[str], where: str) -> list[KernelCounters]
         nvtx = " ".join(value for head, value in values.items() if DOMAIN in head or DOMAIN in value)
         cell = max((key for key in cells if key in nvtx), key=len, default=None)
         if cell is not None:
-            found.append(_counters(cell, values))
-    return found
+            counters.append(_counters(cell, values))
+    return counters
 
 
 def _counters(cell: str, values: Mapping[str, str]) -> KernelCounters:
-    counters = {
+    values_by_field = {
         field: number * _SCALE.get(field, 1)
         for field, metric in METRICS.items()
         if (number := _number(values.get(metric, ""))) is not None
     }
     name = values["Kernel Name"]
     grid, block = values.get("Grid Size", ""), values.get("Block Size", "")
-    return KernelCounters(cell=cell, name=name, grid=_shape(grid), block=_shape(block), **counters)
+    return KernelCounters(cell=cell, name=name, grid=_shape(grid), block=_shape(block), **values_by_field)
 
 
 def _number(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Nsight Systems: the commands, and what an exported report says, by own queries of its SQLite. Never imports torch."""
+"""Nsight Systems: its commands, and a reader of its reports, exported to SQLite."""
 
 from __future__ import annotations
 
@@ -45,34 +45,30 @@ def export_command(nsys: str, report: Path, database: Path) -> list[str]:
 
 
 def read(path: Path) -> Trace:
-    """An exported report. Raises ReportError."""
+    """An exported report."""
     try:
         with open(path, "rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from None
     if magic != _MAGIC:
-        raise ReportError(f"{path} is no SQLite file; make one with: nsys export --type sqlite REPORT.nsys-rep")
+        raise ReportError(f"{path} is not an SQLite file; create one with: nsys export --type sqlite REPORT.nsys-rep")
     try:
-        connection = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
             return _read(connection, path)
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise ReportError(f"{path} cannot be read as a report of Nsight Systems: {error}") from None
-
-
-def _quoted(path: Path) -> str:
-    return str(path.resolve()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        raise ReportError(f"cannot read {path} as an Nsight Systems report: {error}") from None
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> Trace:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "StringIds" not in tables:
-        raise ReportError(f"{path} is no report of Nsight Systems: it has no table StringIds")
+        raise ReportError(f"{path} is not an Nsight Systems report: it has no table StringIds")
     if "NVTX_EVENTS" not in tables:
-        raise ReportError(f"{path} holds no NVTX ranges; record it with --trace=cuda,nvtx")
+        raise ReportError(f"{path} has no NVTX ranges; record it with --trace=cuda,nvtx")
     trace = Trace("nsys", _version(connection, tables))
     strings = dict(connection.execute("SELECT id, value FROM StringIds"))
     _add_ranges(connection, strings, trace, path)
@@ -93,8 +89,8 @@ def _version(connection: sqlite3.Connection, tables: set[str]) -> str:
     """Of the tool that exported the report; "" where it does not say."""
     if "META_DATA_EXPORT" not in tables:
         return ""
-    found = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
-    return str(found.get("EXPORT_PRODUCT_VERSION") or found.get("EXPORT_VERSION") or "")
+    metadata = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT"))
+    return str(metadata.get("EXPORT_PRODUCT_VERSION") or metadata.get("EXPORT_VERSION") or "")
 
 
 def _api_name(name: str) -> str:
@@ -125,7 +121,7 @@ def _add_ranges(connection: sqlite3.Connection, strings: Mapping[int, str], trac
         elif kind in (_PUSHED, _STARTED) and end is not None:
             rows.append((process, domain, category, name, thread, start, end))
     if not domains:
-        raise ReportError(f"{path} holds no range of the domain {DOMAIN}; is it a profile of this suite?")
+        raise ReportError(f"{path} has no range in the domain {DOMAIN}; is it a profile of this suite?")
     for process, domain, category, name, thread, start, end in rows:
         if (process, domain) in domains:
             phase = categories.get((process, domain, category), "")
@@ -138,7 +134,7 @@ def _operations(
     connection: sqlite3.Connection, strings: Mapping[int, str], kind: str, table: str
 ) -> Iterator[Operation]:
     columns = _columns(connection, table)
-    name = next((one for one in ("shortName", "copyKind") if one in columns), "NULL")
+    name = next((column for column in ("shortName", "copyKind") if column in columns), "NULL")
     process = "globalPid" if "globalPid" in columns else "globalTid" if "globalTid" in columns else "0"
     for start, end, correlation, owner, what in connection.execute(
         f'SELECT start, "end", correlationId, {process}, {name} FROM {table}'

@@ -1,4 +1,4 @@
-"""Finds the profilers of this machine, their versions, and what keeps them from working. Never imports torch."""
+"""Finds the profilers on this machine, their versions, and what prevents their use."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def find(name: str, given: str | None = None) -> Tool:
         return _examined(name, path)
     path = shutil.which(name)
     if path is None:
-        found = [one for pattern in _FOLDERS[name] for one in sorted(glob.glob(f"{pattern}/{name}"), key=_natural)]
-        path = next((one for one in reversed(found) if os.access(one, os.X_OK)), None)
+        paths = [path for pattern in _FOLDERS[name] for path in sorted(glob.glob(f"{pattern}/{name}"), key=_natural)]
+        path = next((path for path in reversed(paths) if os.access(path, os.X_OK)), None)
     if path is None:
-        named = f", or name it with --{name} PATH" if name in PROFILERS else ""
-        remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{named}"
+        hint = f", or name it with --{name} PATH" if name in PROFILERS else ""
+        remedy = f"install it ({DOWNLOADS[name]}) or add it to PATH{hint}"
         return Tool(name, None, "", f"not found; {remedy}")
     return _examined(name, path)
 
@@ -88,12 +88,12 @@ def _examined(name: str, path: str) -> Tool:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        return Tool(name, path, "", f"{path} cannot be started: {first_line(error)}")
-    said = f"{done.stdout}\n{done.stderr}".strip()
-    found = re.search(r"(?i)version\s+(\d[\d.]*)", said)
-    if done.returncode or not found:
-        return Tool(name, path, "", f"{path} does not work: {_last_line(said) or f'exit code {done.returncode}'}")
-    version = found[1]
+        return Tool(name, path, "", f"cannot start {path}: {first_line(error)}")
+    output = f"{done.stdout}\n{done.stderr}".strip()
+    match = re.search(r"(?i)version\s+(\d[\d.]*)", output)
+    if done.returncode or not match:
+        return Tool(name, path, "", f"{path} does not work: {_last_line(output) or f'exit code {done.returncode}'}")
+    version = match[1]
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < OLDEST[name]:
         oldest = ".".join(map(str, OLDEST[name]))
@@ -123,7 +123,7 @@ def counters_refused() -> str | None:
     except OSError:
         return None
     if re.search(r"^RmProfilingAdminOnly:\s*1", parameters, re.MULTILINE) and not _is_admin():
-        return f"the driver gives hardware counters to administrators only; {COUNTER_REMEDY}"
+        return f"the driver restricts hardware counters to administrators; {COUNTER_REMEDY}"
     return None
 
 

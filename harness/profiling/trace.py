@@ -1,17 +1,17 @@
 """What a trace of any tool consists of: ranges and API calls of the host, operations of the device.
 
-Times are nanoseconds of one clock, as the tool has them. Never imports torch.
+Times are nanoseconds of one clock, as the tool has them.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.timing.api_calls import waits
+
 #: Category of the range around one call; those of the ranges around them are the phases.
 CALL = "call"
-_WAITS = re.compile(r"Synchronize|^cudaMemcpy(_v\d+)?$|^cuMemcpy[DH]to[DH](_v\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ApiCall:
 
     @property
     def waits(self) -> bool:
-        return _WAITS.search(self.name) is not None
+        return waits(self.name)
 
 
 @dataclass(frozen=True, slots=True)

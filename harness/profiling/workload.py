@@ -77,7 +77,7 @@ class Workload:
 
     @property
     def cells(self) -> list[ProfiledCell]:
-        return [one.cell for one in self._prepared]
+        return [prepared.cell for prepared in self._prepared]
 
     def _prepare(self, item: Cells, seed: int) -> None:
         fixture: Fixture | None = None
@@ -94,13 +94,13 @@ class Workload:
                 before = self._interpreter.launches
                 launch = verify_cell(fixture, variant, once=True)
                 if self._interpreter.launches > before:
-                    self.left_out[key] = "needs a GPU: Triton's interpreter says nothing about time"
+                    self.left_out[key] = "needs a GPU: times under Triton's interpreter are meaningless"
                     continue
                 self._prepared.append(self._ready(item, operator, variant, fixture, launch))
             except Mismatch as mismatch:
                 self.failed[key] = f"mismatch: {mismatch}"
             except torch.cuda.OutOfMemoryError:
-                self.failed[key] = "no memory left on the device beside the cells before it; choose fewer with --only"
+                self.failed[key] = "out of device memory, which earlier cells still hold; choose fewer with --only"
             except Exception as error:  # a variant may raise anything
                 self.failed[key] = first_line(error)
         if fixture is not None:
@@ -114,7 +114,7 @@ class Workload:
         synchronize(self._device)
         replay, no_graph = None, None
         if self._timer is None:
-            no_graph = "a CPU has no CUDA graphs"
+            no_graph = "CUDA graphs need a GPU"
         elif "graph" in self._phases:
             try:
                 replay = self._timer.recorder(launch)
@@ -146,9 +146,9 @@ class Workload:
         recorded: makes the context in which a profiler records; by default the one for tools with a capture range.
         """
         work = [
-            (one.cell.key, phase, one.payload, run)
-            for one in self._prepared
-            for phase, run in (("eager", one.launch), ("graph", one.replay))
+            (prepared.cell.key, phase, prepared.payload, run)
+            for prepared in self._prepared
+            for phase, run in (("eager", prepared.launch), ("graph", prepared.replay))
             if phase in self._phases and run is not None
         ]
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""Lines of a record that hold a decode loop: one line per stack and loop, with its raw samples. Never imports torch."""
+"""Lines of a record that hold a decode loop: one line per stack and loop, with its raw samples."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.records.schema import Count, Finding, Metrics, Reason, Status, Us
+from harness.records.schema import Finding, Metrics, Reason, Status, Us
 
 
 class LoopRequest(msgspec.Struct, frozen=True, array_like=True):
     """What one request received in a block: in the ``steps`` intervals from ``first`` on, ``tokens`` in all."""
 
-    request: Count
-    first: Count
-    steps: Count
-    tokens: Count
+    request: int
+    first: int
+    steps: int
+    tokens: int
 
 
 class LoopBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,13 +30,13 @@ class LoopBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     requests:     what the requests received in these intervals.
     """
 
-    number: Count
-    turn: Count
+    number: int
+    turn: int
     itl_us: list[Us]
     host_itl_us: list[Us]
     gap_us: list[Us]
     host_busy_us: list[Us]
-    late: Count = 0
+    late: int = 0
     requests: list[LoopRequest] = []
 
 
@@ -45,7 +45,7 @@ class LoopSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     lane: Literal["host", "device"]
     name: str
-    step: Count
+    step: int
     start_us: Us
     end_us: Us
 
@@ -78,7 +78,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, tag="loop", tag_field="lin
     waited_us: list[Us] = []
     trace: list[LoopSpan] = []
     known_failures: dict[str, str] = {}
-    process: Count = 0
+    process: int = 0
 
     @property
     def variant(self) -> str:

@@ -1,4 +1,4 @@
-"""In which respects two records differ, and for what each respect matters. Never imports torch."""
+"""How two records differ, and for which purposes each difference matters."""
 
 from __future__ import annotations
 
@@ -110,9 +110,10 @@ def differences(ours: Described, theirs: Described, purpose: Purpose) -> list[Di
     """
     parts = _parts(ours), _parts(theirs)
     common = [
-        {name: value for name, value in mine.items() if name in others} for mine, others in (parts, reversed(parts))
+        {respect: value for respect, value in described.items() if respect in other}
+        for described, other in (parts, reversed(parts))
     ]
-    before, after = (dict(_respects(one, purpose)) for one in common)
+    before, after = (dict(_respects(values, purpose)) for values in common)
     return [
         Difference(respect, before.get(respect), after.get(respect))
         for respect in before | after
@@ -143,10 +144,10 @@ def _parts(described: Described) -> dict[str, Any]:
         return dict(described)
     if isinstance(described, Environment):
         model = described.gpu if described.device == "cuda" else described.processor
-        found = {**asdict(described), "device model": model}
+        values = {**asdict(described), "device model": model}
     else:
         header = described.header
-        found = {
+        values = {
             **_parts(header.environment),
             "cache state": described.cache,
             "name": header.name,
@@ -155,7 +156,7 @@ def _parts(described: Described) -> dict[str, Any]:
             "cells": header.cells,
             "sources": header.sources,
         }
-    return {respect: found[respect] for respect in MATTERS if respect in found}
+    return {respect: values[respect] for respect in MATTERS if respect in values}
 
 
 def _respects(parts: Mapping[str, Any], purpose: Purpose) -> Iterator[tuple[str, Any]]:
@@ -212,15 +213,16 @@ def check_together(runs: Sequence[Run]) -> None:
         shared = {cell.operator for cell in a.cells} & {cell.operator for cell in b.cells}
         if not shared or differences(a, b, "panel"):
             continue
-        for found in differences(a, b, "together"):
+        for difference in differences(a, b, "together"):
             raise RecordError(
-                f"{a.path} has {found.respect} {found.ours}, {b.path} has {found.theirs}: other inputs, which must not "
-                f"be in one picture or table; give records of one {found.respect}"
+                f"{a.path} has {difference.respect} {difference.ours}, {b.path} has {difference.theirs}: they have "
+                "different inputs and cannot share a picture or table; give records with the same "
+                f"{difference.respect}"
             )
         if not differences(a, b, "same_run") and {c.key for c in a.cells} & {c.key for c in b.cells}:
             raise RecordError(
                 f"{a.path} and {b.path} are both runs of {a.header.name} on {a.header.environment.gpu}; give one of "
-                "them, or judge them with bench.py compare"
+                "them, or use bench.py compare"
             )
 
 
@@ -228,15 +230,15 @@ def refuse_loops(runs: Sequence[Run], command: str) -> None:
     """Raises RecordError for a record of decode loops, which ``command`` has no table for."""
     for run in runs:
         if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, and {command} takes sweeps; bench.py plot draws loops")
+            raise RecordError(f"{run.path} holds decode loops, but {command} takes sweeps; use bench.py plot")
 
 
 def mixed_states(runs: Sequence[Run]) -> list[str]:
-    """A sentence for each record whose cache state is not that of the first one, since its times are others."""
+    """A sentence for each record whose cache state differs from the first one's, and so its times."""
     return [
-        f"{run.path} was measured with a {found.theirs} cache, {runs[0].path} with a {found.ours} one: their GPU times "
-        "are shown apart, and ITL and TPOT of the hot one only"
+        f"{run.path} was measured with a {difference.theirs} cache, {runs[0].path} with a {difference.ours} one: "
+        "their GPU times are shown separately, and ITL and TPOT only for the hot one"
         for run in runs[1:]
         if run.cells and runs[0].cells
-        for found in differences(runs[0], run, "panel")
+        for difference in differences(runs[0], run, "panel")
     ]

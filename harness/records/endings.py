@@ -1,4 +1,4 @@
-"""Findings and reasons in words. Nothing reads these sentences but people. Never imports torch."""
+"""Findings and reasons as sentences. Only people read these; code uses the fields."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def of_reason(reason: Reason) -> str:
             text = f"needs {need(reason.detail)}"
         case Code.INTERPRETER_BUDGET:
             text = (
-                f"Triton's interpreter or torch.compile has used its {reason.seconds:g} s for this variant "
+                f"Triton's interpreter or torch.compile used up its {reason.seconds:g} s for this variant "
                 "(measure.interpreter_budget_s); it passed all edge cases and earlier batches"
             )
         case Code.KNOWN_FAILURE:
             text = "beyond its known failures"
         case Code.RECOMPILES:
-            text = "torch.compile would compile again; `verify` does"
+            text = "torch.compile would have to recompile; `verify` lets it"
         case Code.MEMORY:
-            text = "too little memory"
+            text = "not enough memory"
         case Code.INTERPRETED:
-            text = "verified through Triton's interpreter, which says nothing about time"
+            text = "verified under Triton's interpreter, whose times are meaningless"
         case _:
             text = reason.detail
     return f"{variant}{text}"

@@ -1,4 +1,4 @@
-"""Writes and reads record files. Lines are only appended, each on disk before the next one. Never imports torch."""
+"""Writes and reads record files. Lines are only appended, each on disk before the next one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from harness.records.decode_loop import Loop
-from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, RecordGone, Run, Segment
-from harness.records.valid import check
+from harness.records.schema import SCHEMA_VERSION, Cell, Header, RecordError, Run, Segment
 from harness.wording import printable
 
 Line = Header | Segment | Cell | Loop
@@ -30,7 +29,7 @@ _NOT_PLAIN = re.compile(rb'\\[^"\\/]|[^\x20-\x7e]')
 
 
 class Writer:
-    """Appends to one run file, and holds a lock on it until it is closed. Raises RecordError.
+    """Appends to one run file, and holds a lock on it until it is closed.
 
     resume: the file exists; an incomplete last line is removed first. Otherwise the file must be new; one without a
             complete first line counts as new.
@@ -51,7 +50,7 @@ class Writer:
                     os.truncate(path, 0)
                 else:
                     raise RecordError(
-                        f"{path} exists already and records are never overwritten{elsewhere}, "
+                        f"{path} already exists, and records are never overwritten{elsewhere}, "
                         "or complete it with --resume"
                     )
             except BaseException:
@@ -61,7 +60,7 @@ class Writer:
             raise RecordError(f"cannot write {path}: {error.strerror}{elsewhere}") from None
 
     def write(self, line: Line) -> None:
-        """Raises RecordError, for example where the disk is full, and RecordGone."""
+        """Raises RecordError, for example where the disk is full."""
         fields = _encoded(line).removesuffix(b"}")
         unwritten = memoryview(fields + b',"crc32":"%08x"}\n' % zlib.crc32(fields))
         try:
@@ -73,23 +72,10 @@ class Writer:
                 f"cannot write {self.path}: {error.strerror}; what was written before is kept; "
                 "make room and complete it with --resume"
             ) from None
-        self.check_place()
-
-    def check_place(self) -> None:
-        """Raises RecordGone if the file was deleted or replaced, so that written lines would be lost."""
-        if not self._in_place():
-            raise RecordGone(f"{self.path} was deleted or replaced while it was written")
-
-    def _in_place(self) -> bool:
-        """Whether the path still leads to the file that is open."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
-        except OSError:
-            return False
 
     def close(self) -> None:
         """Close the file. An empty one is removed, with its folder if that was made for it."""
-        if not self._file.closed and self._in_place() and self.path.stat().st_size == 0:
+        if not self._file.closed and self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()
             if self._made_folder:
                 with suppress(OSError):  # the folder holds other files by now
@@ -98,7 +84,6 @@ class Writer:
 
 
 def _content(path: str | Path) -> bytes:
-    """Raises RecordError."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -119,7 +104,7 @@ def _lock(file: BinaryIO, path: Path, elsewhere: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise RecordError(f"{path} is being written by another run; wait for its end, or stop it{elsewhere}") from None
+        raise RecordError(f"another run is writing {path}; wait until it ends, or stop it{elsewhere}") from None
     except OSError:
         pass  # a network file system without locks
 
@@ -132,14 +117,14 @@ def _end_last_line(file: BinaryIO, path: Path) -> None:
         return
     try:
         _decoded(content[start:])
-    except (*UNREADABLE, ValueError):
+    except UNREADABLE:
         os.truncate(path, start)
     else:
         file.write(b"\n")
 
 
 def write_run(run: Run, path: Path) -> None:
-    """Write a run to a new file. Raises RecordError."""
+    """Write a run to a new file."""
     writer = Writer(path)
     try:
         for line in lines_of(run):
@@ -159,7 +144,7 @@ def record_path(path: str) -> Path:
         return Path(path)
     record = Path(path) / "run.jsonl"
     if not record.exists():
-        raise RecordError(f"{path} holds no run.jsonl; give a record, or the folder of one run")
+        raise RecordError(f"{path} has no run.jsonl; give a record, or the folder of one run")
     return record
 
 
@@ -175,7 +160,7 @@ def read_run(path: str | Path) -> Run:
             continue
         try:
             _check_sum(line)
-            found = _decoded(line)
+            record_line = _decoded(line)
         except UNREADABLE as error:
             if number == 1:
                 _check_schema(path, line)
@@ -184,29 +169,26 @@ def read_run(path: str | Path) -> Run:
             raise RecordError(f"{path}:{number}: not a record of this suite ({printable(str(error))})") from None
         except ValueError as error:
             raise RecordError(f"{path}:{number}: {error}") from None
-        if decoded and isinstance(found, Header):
-            raise RecordError(f"{path}:{number}: a second header; a record holds one run, see bench.py merge")
-        decoded.append(found)
+        if decoded and isinstance(record_line, Header):
+            raise RecordError(f"{path}:{number}: a second header; to combine shards, use bench.py merge")
+        decoded.append(record_line)
     return run_of(path, decoded)
 
 
 def _decoded(line: bytes) -> Line:
-    """Raises one of UNREADABLE, and ValueError for a value that cannot be."""
+    """Raises one of UNREADABLE."""
     if _NOT_PLAIN.search(line) is None:
-        found = _DECODER.decode(line)
-    else:
-        found = msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
-    check(found)
-    return found
+        return _DECODER.decode(line)
+    return msgspec.convert(_shown(msgspec.json.decode(line)), Line, str_keys=True)
 
 
 def _check_sum(line: bytes) -> None:
     """Raises ValueError for a line that is not as it was written."""
-    found = _CHECKSUM.search(line)
-    if found and int(found[1], 16) != zlib.crc32(line[: found.start()]):
-        raise ValueError("damaged or edited by hand: wrong checksum; restore the record from a copy")
-    if found is None and line.startswith(b'{"line":') and line.endswith(b"}"):
-        raise ValueError("damaged or edited by hand: no checksum; restore the record from a copy")
+    match = _CHECKSUM.search(line)
+    if match and int(match[1], 16) != zlib.crc32(line[: match.start()]):
+        raise ValueError("wrong checksum: damaged, or edited by hand; restore the record from a copy")
+    if match is None and line.startswith(b'{"line":') and line.endswith(b"}"):
+        raise ValueError("no checksum: damaged, or edited by hand; restore the record from a copy")
 
 
 def _encoded(value: Any) -> bytes:
@@ -236,17 +218,17 @@ def _shown(value: Any) -> Any:
 def _check_schema(path: str | Path, line: bytes) -> None:
     """Raise RecordError if this is the header of another schema, which need not have the fields of this one."""
     try:
-        found = msgspec.json.decode(line)
+        header = msgspec.json.decode(line)
     except UNREADABLE:
         return
-    if isinstance(found, dict) and found.get("line") == "header" and found.get("schema") != SCHEMA_VERSION:
-        raise RecordError(f"{path}: schema {found.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
+    if isinstance(header, dict) and header.get("line") == "header" and header.get("schema") != SCHEMA_VERSION:
+        raise RecordError(f"{path}: schema {header.get('schema')!r}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
 
 
 def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> Run:
-    """The run that these lines make. Raises RecordError."""
+    """The run that these lines make."""
     if not lines or not isinstance(lines[0], Header):
-        raise RecordError(f"{path}: no header in the first line; is it a run of this suite?")
+        raise RecordError(f"{path}: the first line is not a header; is it a record of this suite?")
     if lines[0].schema != SCHEMA_VERSION:
         raise RecordError(f"{path}: schema {lines[0].schema}, this suite reads {SCHEMA_VERSION}; {_REMEDY}")
     cells: list[Cell] = []
@@ -260,5 +242,5 @@ def run_of(path: str | Path, lines: Sequence[Line], truncated: bool = False) -> 
         elif isinstance(line, Segment):
             segments.append(line)
     if len({0, *(segment.process for segment in segments)}) <= len(segments):
-        raise RecordError(f"{path}: two processes of this record have the same number")
+        raise RecordError(f"{path}: two processes in this record have the same number")
     return Run(str(path), lines[0], cells, truncated, segments, loops)

@@ -1,4 +1,4 @@
-"""Shards of one sweep as one run."""
+"""Merges the shards of a sweep into one run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.records.schema import Cell, RecordError, Run, Segment, split_key
 
 
 def merge(runs: Sequence[Run]) -> Run:
-    """One run of the cells of all shards, which may come from several GPUs of one model. Raises RecordError.
+    """One run of the cells of all shards, which may come from several GPUs of one model.
 
     Each shard keeps its own calibration, as a segment. Cells are in shard order, their keys in the header in sweep
     order. If shards are missing, the header names those present.
     """
     for run in runs:
         if run.loops:
-            raise RecordError(f"{run.path} holds decode loops, which are not cut into shards; plot takes several runs")
+            raise RecordError(f"{run.path} holds decode loops, which have no shards; plot several runs instead")
     first, missing = runs[0], missing_shards(runs)
     for run in runs[1:]:
         _check_same_sweep(first, run)
@@ -29,10 +29,10 @@ def merge(runs: Sequence[Run]) -> Run:
     segments: list[Segment] = []
     for run in runs:
         before = 1 + len(segments) if run is not first else 0
-        numbers = {one: before + i for i, one in enumerate([0, *(segment.process for segment in run.segments)])}
+        numbers = {process: before + i for i, process in enumerate([0, *(segment.process for segment in run.segments)])}
         if run is not first:
             segments.append(_as_segment(run, before))
-        segments += [structs.replace(one, process=numbers[one.process]) for one in run.segments]
+        segments += [structs.replace(process, process=numbers[process.process]) for process in run.segments]
         cells += [structs.replace(cell, process=numbers[cell.process]) for cell in run.cells]
     header = structs.replace(
         first.header,
@@ -52,16 +52,16 @@ def missing_shards(runs: Sequence[Run]) -> list[str]:
     counts = {n for _, n in shards}
     if len(counts) > 1:
         numbers = " and ".join(map(str, sorted(counts)))
-        raise RecordError(f"these are shards of sweeps cut into {numbers} parts; merge the shards of one sweep")
+        raise RecordError(f"cannot merge shards of sweeps cut into {numbers} parts; give the shards of one sweep")
     present = {i for i, _ in shards}
     return [f"{i}/{n}" for n in counts for i in range(1, n + 1) if i not in present]
 
 
 def _check_same_sweep(first: Run, other: Run) -> None:
-    for found in differences(first, other, "merge"):
+    for difference in differences(first, other, "merge"):
         raise RecordError(
-            f"{other.path} was recorded with {found.respect} {found.theirs}, {first.path} with {found.ours}; only "
-            "shards of one sweep, on one kind of machine, can be merged"
+            f"{other.path} was recorded with {difference.respect} {difference.theirs}, {first.path} with "
+            f"{difference.ours}; only shards of one sweep, on one kind of machine, can be merged"
         )
 
 

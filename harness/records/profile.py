@@ -1,6 +1,6 @@
 """What `bench.py profile` writes: session.json by the process that is profiled, profile.json when it is attributed.
 
-Times here were taken under a profiler. They say where time goes; they are not results. Never imports torch.
+Times here were taken under a profiler. They say where time goes; they are not results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from harness.records.schema import Count, Environment, RecordError, Us
+from harness.records.schema import Environment, RecordError, Us
 
 PROFILE_VERSION = 1
 #: Files in the folder of a profile.
@@ -30,7 +30,7 @@ class ProfiledCell(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     point: str
     axes: dict[str, Any]
     baseline: str
-    bytes_moved: Count
+    bytes_moved: int
     no_graph: str | None = None
 
 
@@ -47,8 +47,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     command: str
     started: str
-    seed: Count
-    calls: Count
+    seed: int
+    calls: int
     environment: Environment
     cells: list[ProfiledCell]
     left_out: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cell did in one phase. Lists hold one number per call, microseconds.
+    """What a cell did in one phase. Lists hold microseconds, one value per call.
 
     kernels, memcpys, memsets, graphs: operations of the device; a graph counts as one where the tool does not show its
                 nodes.
@@ -71,13 +71,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cell: str
     phase: str
-    calls: Count
-    kernels: Count = 0
-    memcpys: Count = 0
-    memsets: Count = 0
-    graphs: Count = 0
-    api_calls: Count = 0
-    in_foreign: Count = 0
+    calls: int
+    kernels: int = 0
+    memcpys: int = 0
+    memsets: int = 0
+    graphs: int = 0
+    api_calls: int = 0
+    in_foreign: int = 0
     host_us: list[Us] = []
     submit_us: list[Us] = []
     wait_us: list[Us] = []
@@ -92,8 +92,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     the ranges cover of it.
     """
 
-    operations: Count
-    operations_attributed: Count
+    operations: int
+    operations_attributed: int
     device_us: Us
     device_us_attributed: Us
     host_us: Us
@@ -114,7 +114,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """Something of the profile that lies in no cell."""
 
     name: str
-    count: Count
+    count: int
     us: Us
 
 
@@ -138,7 +138,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelCounters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What Nsight Compute counted of one kernel of one call; None where it gave no number.
+    """What Nsight Compute counted of one kernel of one call; None where it gave no value.
 
     us:               duration, caches flushed before.
     dram_read, dram_write: bytes between L2 and memory. l2_read, l2_write: bytes between SMs and L2.
@@ -185,18 +185,17 @@ Document = TypeVar("Document", Session, Profile)
 
 
 def read_document(path: Path, kind: type[Document]) -> Document:
-    """Raises RecordError."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror}") from None
     try:
-        found = msgspec.json.decode(content, type=kind)
+        document = msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not a {path.name} of `bench.py profile`: {error}") from None
-    if found.version != PROFILE_VERSION:
-        raise RecordError(f"{path} has version {found.version}; this suite reads version {PROFILE_VERSION}")
-    return found
+    if document.version != PROFILE_VERSION:
+        raise RecordError(f"{path} has version {document.version}; this suite reads version {PROFILE_VERSION}")
+    return document
 
 
 def write_document(document: Session | Profile, path: Path) -> None:

@@ -1,7 +1,7 @@
 """The schema of a record, a JSONL file: one header line, then one line per cell. docs/records.md describes the fields.
 
 Only raw samples are stored. Medians, slopes, intervals and ratios are derived on reading (harness/analysis), so that a
-better statistic can be applied to old runs. harness/records/file.py writes and reads the file. Never imports torch.
+better statistic can be applied to old runs. harness/records/file.py writes and reads the file.
 """
 
 from __future__ import annotations
@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 if TYPE_CHECKING:
     from harness.records.decode_loop import Loop
 
 SCHEMA_VERSION = 3
 
-#: Microseconds of a sample. The bounds, eleven days, keep what is computed from it finite.
-Us = Annotated[float, Meta(ge=-1e12, le=1e12)]
-#: Samples of which a statistic is taken wherever they are.
-Samples = Annotated[list[Us], Meta(min_length=1)]
+#: Microseconds.
+Us = float
 #: Copies or calls -> samples.
-BySize = dict[Annotated[int, Meta(ge=1, le=2**31)], Samples]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
+BySize = dict[int, list[Us]]
 
 
 class Status(StrEnum):
@@ -65,7 +61,7 @@ class Code(StrEnum):
     KNOWN_FAILURE = "known_failure"
     #: torch.compile would have to compile again.
     RECOMPILES = "recompiles"
-    #: There is too little memory.
+    #: There is not enough memory.
     MEMORY = "memory"
     #: It passed, and has no times because Triton's interpreter ran it.
     INTERPRETED = "interpreted"
@@ -134,10 +130,6 @@ class RecordError(Exception):
     """A record file cannot be read or written; the message says which one and why."""
 
 
-class RecordGone(RecordError):
-    """The record was deleted or replaced while it was written."""
-
-
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine and the software of a run. ``device`` is "cuda" or "cpu".
 
@@ -197,7 +189,7 @@ class KernelTimes(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=Tru
     """
 
     true_us: list[Us] = []
-    launches: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    launches: int = 1
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
@@ -219,12 +211,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     own: dict[str, KernelTimes]
     spins: dict[int, KernelTimes]
-    empty_pair_us: Samples
-    launch_host_us: Samples
-    copy_bytes: Annotated[int, Meta(ge=1, le=2**53)]
-    copy_us: Samples
-    chase_cycles: dict[str, Samples] = {}
-    copies: dict[Annotated[int, Meta(ge=1, le=2**53)], Annotated[dict[str, KernelTimes], Meta(min_length=1)]] = {}
+    empty_pair_us: list[Us]
+    launch_host_us: list[Us]
+    copy_bytes: int
+    copy_us: list[Us]
+    chase_cycles: dict[str, list[Us]] = {}
+    copies: dict[int, dict[str, KernelTimes]] = {}
     sm_clock_mhz: int = 0
 
 
@@ -247,7 +239,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag="header", tag_field=
     name: str
     command: str
     started: str
-    seed: Count
+    seed: int
     variants: tuple[str, ...] = ()
     config: dict[str, Any]
     environment: Environment
@@ -267,7 +259,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, tag="segment", tag_fiel
     process: its number, which its cells have, too; that of the header is 0.
     """
 
-    process: Count
+    process: int
     started: str
     why: str
     environment: Environment
@@ -294,11 +286,11 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     sm_clock_mhz, power_w: read before and after the rounds of the point.
     """
 
-    bytes_moved: Count
+    bytes_moved: int
     host_us: list[Us] = []
     eager_us: list[Us] = []
     cpu_us: list[Us] = []
-    launches: Count | None = None
+    launches: int | None = None
     graph_nodes: dict[str, int] = {}
     no_graph: str | None = None
     no_audit: str | None = None
@@ -307,11 +299,11 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
     allocations: int | None = None
     synchronizations: int | None = None
     memcpys: dict[str, int] | None = None
-    placements: Count = 1
+    placements: int = 1
     rounds: int = 0
     stopped: str | None = None
-    discarded: dict[str, Count] = {}
-    disturbed: Count = 0
+    discarded: dict[str, int] = {}
+    disturbed: int = 0
     sm_clock_mhz: list[int] = []
     power_w: list[float] = []
 
@@ -340,7 +332,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="lin
     metrics: Metrics | None = None
     phase: Literal["decode", "prefill"] = "decode"
     known_failures: dict[str, str] = {}
-    process: Count = 0
+    process: int = 0
 
     @property
     def key(self) -> str:
@@ -408,8 +400,8 @@ class Run(msgspec.Struct, frozen=True, dict=True):
     @property
     def calibrations(self) -> list[Calibration]:
         """Of all its processes."""
-        found = [self.header.calibration, *(segment.calibration for segment in self.segments)]
-        return [one for one in found if one is not None]
+        calibrations = [self.header.calibration, *(segment.calibration for segment in self.segments)]
+        return [calibration for calibration in calibrations if calibration is not None]
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
@@ -447,7 +439,7 @@ def label_parts(point: str) -> dict[str, str]:
 
 def axis_texts(point: str, axes: Mapping[str, Any]) -> dict[str, str]:
     """Axis -> value as text: as the point's label spells it, or, where the label leaves a default out, as it is."""
-    named = label_parts(point)
+    texts = label_parts(point)
     return {
-        axis: named.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()
+        axis: texts.get(axis, f"{value:g}" if isinstance(value, float) else str(value)) for axis, value in axes.items()
     }

@@ -1,4 +1,4 @@
-"""Which records are read, which of their cells are kept, and what their ratios refer to. Never imports torch."""
+"""Selects the records to read, the cells to keep, and the baseline of ratios."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_baseline(runs: Sequence[Run], name: str) -> list[Run]:
     known = {cell.variant for run in runs for cell in run.cells}
     if name not in known:
         raise RecordError(
-            f"--baseline {name}: no variant of these records has this name{did_you_mean(name, sorted(known))}"
+            f"--baseline {name}: no variant in these records has this name{did_you_mean(name, sorted(known))}"
         )
     operators = {cell.operator for run in runs for cell in run.cells if cell.variant == name}
     return [
@@ -83,14 +83,11 @@ def side_paths(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
-    if not found:
-        raise RecordError(
-            f"{path}: no record here: neither *.jsonl nor */run.jsonl; give the folder of a run or of runs"
-        )
-    return found
+    records = sorted([*path.glob("*.jsonl"), *path.glob("*/run.jsonl")])
+    if not records:
+        raise RecordError(f"{path}: no record here (*.jsonl or */run.jsonl); give the folder of one or more runs")
+    return records
 
 
 def read_side(path: str | Path) -> tuple[Run, ...]:
-    """Raises RecordError."""
-    return tuple(read_run(one) for one in side_paths(path))
+    return tuple(read_run(record) for record in side_paths(path))

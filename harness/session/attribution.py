@@ -1,4 +1,4 @@
-"""What the death of a worker process means: who is blamed, and what is asked again. Never imports torch."""
+"""Decides what a worker's death means: which variant is blamed, and what runs again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.session.messages import Heartbeat
 
 
 class FaultAttribution:
-    """Follows the events of one work item to know which variant had control, and for how long variants were timed.
+    """Follows the events of one work item: which variant has control, and how long variants were timed.
 
     control:     the variant, or stack of a decode loop, of the last heartbeat; None before the first one.
     place, name: what it was verified on.
@@ -54,11 +54,11 @@ class FaultAttribution:
 
     @property
     def culprit(self) -> str | None:
-        """The variant to blame if the process died after the last event.
+        """The variant to blame if the process dies now.
 
-        A variant reported as mismatch or failed in that event, because the process checks its CUDA context right
-        after; else the one in control. None where no variant had control, or where several were timed in turns and
-        any of them may have done it.
+        If the last event reported a variant as mismatch or failed, that variant, because the process checks its CUDA
+        context right afterwards; else the one in control. None if no variant had control, or if several were being
+        timed in interleaved rounds and any of them may be the cause.
         """
         if self._rejected is not None:
             return self._rejected
@@ -68,11 +68,11 @@ class FaultAttribution:
 def on_death(
     batch: Sequence[str], attribution: FaultAttribution, died_before: bool
 ) -> tuple[str | None, list[list[str]]]:
-    """(the variant of a batch that failed with its process, the batches to ask for again).
+    """(the variant that failed with its process, the batches to run again).
 
-    Where several were timed in turns they are asked one by one, so that only the culprit dies again. Where no variant
-    had control nobody fails the first time, as it may not happen again; the second time the first of them does, or this
-    might never end. died_before: whether the item has ended a process while no variant had control.
+    If several were timed in interleaved rounds, they run again one by one, so that only the culprit dies again. If no
+    variant had control, none fails the first time, as it may not happen again; the second time the first variant does,
+    or this might never end. died_before: whether the item has ended a process while no variant had control.
     """
     culprit = attribution.culprit
     if culprit is None and attribution.timed_in_turns and len(batch) > 1:

@@ -1,8 +1,8 @@
-"""The auditor's side of a run: looks at each timed cell again with CUPTI, and counts what a launch does.
+"""The auditor: examines each timed cell again under CUPTI.
 
-It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. Its
-results are joined to the worker's times cell by cell. It is a separate process because launches take the host
-longer once CUPTI is attached, until the process ends.
+It measures the durations of a launch's kernels, and counts launches, allocations, synchronizations and copies. The
+session joins its results to the times of the evaluator. It has its own process because attaching CUPTI slows down
+launches on the host until the process ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from harness.verify.alloc_sync_checks import check_allocations, sync_warnings
 from harness.verify.edge_cases import wrong
 from harness.verify.fixture import Fixture
 from harness.verify.process_state import ProcessState
-from harness.wording import first_line
+from harness.wording import counted, first_line
 
 #: Graphs that are traced (one replay each), eager calls that are traced, and calls before both. Many graphs, because
 #: two graphs of the same launch differ in time, while two replays of one graph hardly do.
@@ -47,7 +47,7 @@ MAX_NODES, MIN_GRAPHS = 600, 4
 COPIES = 4
 #: Seconds of full load before the first trace.
 RAMP_S = 0.2
-BLOCKED = "CUPTI delivers nothing: another profiler uses it, or the driver does not permit this user to"
+BLOCKED = "CUPTI returns no data: another profiler is using it, or the driver denies this user access"
 
 
 class Auditor:
@@ -118,8 +118,9 @@ class Auditor:
         eager = trace(lambda: [launch() for _ in range(CALLS)])
         waits = max((eager.synchronizations - self._own_waits + CALLS - 1) // CALLS, sync_warnings(launch))
         if waits and "no_sync" not in variant.waives:
-            raise Mismatch("no_sync", f'a launch waits {waits} times for the device; or declare waives="no_sync"')
-        memcpys = Counter(one.direction for one in eager.operations if one.direction)
+            seen = f"a launch waits for the device {counted(waits, 'time')}"
+            raise Mismatch("no_sync", f'{seen}; remove the waits, or declare waives="no_sync"')
+        memcpys = Counter(operation.direction for operation in eager.operations if operation.direction)
         try:
             graphs = self._graphs(launches)
         except Exception:  # it cannot be captured, which the first process has recorded
@@ -142,12 +143,12 @@ class Auditor:
         cannot be captured.
         """
         if len(eager) % CALLS:
-            raise Mismatch("same_work", f"{CALLS} calls run {len(eager)} operations, so they do not all do the same")
+            raise Mismatch("same_work", f"{CALLS} calls ran {len(eager)} operations, so the calls do different work")
         if not replays:
             return
         outside, inside = _work(eager), _work(replays[0])
         if any(_work(replay) != inside for replay in replays):
-            raise Mismatch("same_work", "replays of one graph run different kernels")
+            raise Mismatch("same_work", "replays of one graph ran different kernels")
         if _share(inside, self._copies) != _share(outside, CALLS):
             only = sorted(set(outside) ^ set(inside))
             raise Mismatch(
@@ -198,17 +199,17 @@ class Auditor:
 
         spans: list[list[Operation]] = []
         inside = False
-        for one in trace(work).operations:
-            if one.name == "span_begins":
+        for operation in trace(work).operations:
+            if operation.name == "span_begins":
                 spans.append([])
-            inside = one.name != "span_ends" and (inside or one.name == "span_begins")
-            if inside and one.name != "span_begins":
-                spans[-1].append(one)
+            inside = operation.name != "span_ends" and (inside or operation.name == "span_begins")
+            if inside and operation.name != "span_begins":
+                spans[-1].append(operation)
         return [span for span in spans if span]
 
 
 def _work(operations: list[Operation]) -> Counter[str]:
-    return Counter(one.name for one in operations)
+    return Counter(operation.name for operation in operations)
 
 
 def _share(work: Counter[str], calls: int) -> dict[str, float]:

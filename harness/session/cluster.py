@@ -51,36 +51,36 @@ class Cluster:
     gpus: Mapping[str, int]
 
     def models(self, wanted: str | None) -> list[str]:
-        """Of ``--accelerators``, or the only one. Raises ClusterError."""
+        """Of ``--accelerators``, or the only one."""
         if not self.gpus:
-            raise ClusterError("--cluster: no node of the cluster has a GPU whose model Ray knows")
+            raise ClusterError("--cluster: Ray knows no GPU model on any node of the cluster")
         if wanted is None and len(self.gpus) > 1:
             raise ClusterError(
-                f"--cluster: the cluster has {', '.join(self.gpus)}; choose with --accelerators, for a record each"
+                f"--cluster: the cluster has {', '.join(self.gpus)}; choose with --accelerators, one record per model"
             )
         models = list(dict.fromkeys((wanted or next(iter(self.gpus))).split(",")))
         if missing := [model for model in models if model not in self.gpus]:
             near = did_you_mean(missing[0], list(self.gpus))
             raise ClusterError(
-                f"--accelerators {wanted}: the cluster has {', '.join(self.gpus)}, no {missing[0]}{near}"
+                f"--accelerators {wanted}: the cluster has {', '.join(self.gpus)}, not {missing[0]}{near}"
             )
         return models
 
     def number(self, model: str, wanted: str | None) -> int:
-        """GPUs of this model to use: of ``--gpus``, or all. Raises ClusterError."""
+        """GPUs of this model to use: of ``--gpus``, or all."""
         present = self.gpus[model]
         if wanted in (None, "all"):
             return present
         if not wanted.isdecimal() or not int(wanted):
-            raise ClusterError(f"--gpus {wanted}: of a cluster, give a number of GPUs, or all")
+            raise ClusterError(f"--gpus {wanted}: with --cluster, give a number of GPUs, or all")
         if int(wanted) > present:
-            raise ClusterError(f"--gpus {wanted}: the cluster has {counted(present, 'GPU')} of model {model}")
+            raise ClusterError(f"--gpus {wanted}: the cluster has {counted(present, model + ' GPU')}")
         return int(wanted)
 
 
 @contextmanager
 def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
-    """Connect to a cluster, or start one of this machine for "local", and ship the checkout. Raises ClusterError."""
+    """Connect to a cluster, or start one of this machine for "local", and ship the checkout."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Else a thread that is still starting a GPU when a run is interrupted starts a cluster of its own.
@@ -96,7 +96,7 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
         try:
             ray.init(address, runtime_env=environment, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # whatever it raises, there is no cluster
-            raise ClusterError(f"--cluster {address}: the cluster cannot be reached: {first_line(error)}") from None
+            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray exits at it; a run keeps what it has
         try:
             gpus: dict[str, int] = {}
@@ -110,13 +110,13 @@ def connected(address: str, variant_files: Sequence[str]) -> Iterator[Cluster]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. Raises ClusterError."""
+    """Ray itself tries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
             socket.create_connection((host, int(port)), timeout=REACHED_LIMIT_S).close()
         except (OSError, OverflowError) as error:
-            raise ClusterError(f"--cluster {address}: the cluster cannot be reached: {first_line(error)}") from None
+            raise ClusterError(f"--cluster {address}: cannot reach the cluster: {first_line(error)}") from None
 
 
 def _stage(folder: Path, variant_files: Sequence[str]) -> None:
@@ -130,7 +130,7 @@ def _stage(folder: Path, variant_files: Sequence[str]) -> None:
     for file, shipped in zip(variant_files, shipped_variants(variant_files), strict=True):
         place = folder / Path(shipped).parent
         place.mkdir(parents=True)
-        for beside in (one for one in Path(file).resolve().parent.iterdir() if one.suffix in BESIDE):
+        for beside in (path for path in Path(file).resolve().parent.iterdir() if path.suffix in BESIDE):
             shutil.copy(beside, place)
 
 
@@ -154,12 +154,11 @@ class _OnNode:
         self._session = Session(job)
 
     def ready(self) -> bytes:
-        """Raises RunError."""
         return encode(self._session.__enter__().ready)
 
     def run(self, item: bytes) -> tuple[list[bytes], WallTime]:
-        """Raises RunError."""
-        lines = [encode(one) for one in self._session.run([message_of(item)]) if not isinstance(one, Progress)]
+        outcomes = self._session.run([message_of(item)])
+        lines = [encode(outcome) for outcome in outcomes if not isinstance(outcome, Progress)]
         return lines, self._session.wall_time
 
     def close(self, wait_s: float) -> None:
@@ -187,7 +186,7 @@ class ClusterGpu:
         return self._placed()
 
     def _placed(self) -> Ready:
-        """Start an actor and wait until it is ready; if it does not get ready, end it. Raises RunError."""
+        """Start an actor and wait until it is ready; if it does not get ready, end it."""
         import ray
 
         # max_restarts: a node that dies costs its GPU; its point goes to another one of this model.
@@ -204,12 +203,12 @@ class ClusterGpu:
         lines, self.wall_time = self._answer(self._actor.run.remote(encode(item)))
         return [event_of(line) for line in lines]
 
-    def _answer(self, asked: Any, limit_s: float | None = None) -> Any:
+    def _answer(self, reference: Any, limit_s: float | None = None) -> Any:
         """Raises RunError where the GPU is gone, or its session cannot go on."""
         import ray
 
         try:
-            return ray.get(asked, timeout=limit_s)
+            return ray.get(reference, timeout=limit_s)
         except ray.exceptions.GetTimeoutError:
             raise RunError(f"no free {self._model} within {limit_s:g} s; is the cluster busy?") from None
         except ray.exceptions.RayTaskError as error:

@@ -1,6 +1,6 @@
-"""The comparing process's side of a session: compares what timed launches wrote with the reference.
+"""The comparer: compares the outputs of timed launches with the reference.
 
-It imports operators and no variant, so nothing that a variant does to its own process reaches the comparison.
+It imports operators but no variants, so whatever a variant does to its own process cannot affect the comparison.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class OutputComparer:
         try:
             fixture.compare(0, before, outputs.contents)
         except Exception as error:
-            found = wrong(error)
-            found["message"] = f"{outputs.what}: {found['message']}"
-            finding = Finding(place=Place.POINT, name=outputs.point, when="after_timing", **found)
+            failure = wrong(error)
+            failure["message"] = f"{outputs.what}: {failure['message']}"
+            finding = Finding(place=Place.POINT, name=outputs.point, when="after_timing", **failure)
         yield Compared(outputs.variant, finding)
 
     def _fixture(self, operator: str, axes: Mapping[str, Any], seed: int) -> Fixture:

@@ -59,7 +59,7 @@ SHARES = 8
 
 @dataclass
 class _VariantState:
-    """What this process knows of one variant.
+    """What this process knows about one variant.
 
     bad_import:       what the import of its file changed in the process; then it is never run.
     findings:         at all edge cases and sequences; None until every one of them has run.
@@ -83,7 +83,7 @@ class _At:
 
     redundant: why the operator leaves this point out.
     fixture:   inputs and outputs, made when the first variant needs them.
-    verified:  variant -> its launch, of those that passed and are to be timed.
+    verified:  the variants that passed and are to be timed, each with its launch here.
     """
 
     item: Cells
@@ -91,7 +91,7 @@ class _At:
     point: Point
     redundant: Reason | None
     fixture: Fixture | None = None
-    verified: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    verified: list[tuple[Variant, Callable[[], Any]]] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -104,7 +104,7 @@ class _At:
 
 
 class _NoInputs(Exception):
-    """The operator could not make inputs at a point. Its cause is the operator's exception."""
+    """The operator could not make inputs at a point; the cause is its exception."""
 
 
 class Evaluator:
@@ -123,7 +123,7 @@ class Evaluator:
         self._job = job
         self._thorough = not job.timed if thorough is None else thorough
         bad_imports: dict[str, Finding] = {}
-        # "cpu" on a GPU, too: looking at streams would bring the device up, which no import may do.
+        # "cpu" even on a GPU: looking at streams would initialize the device, which no import may do.
         settings = ProcessState("cpu")
 
         def check_import(module: str) -> None:
@@ -190,14 +190,14 @@ class Evaluator:
         try:
             at = _At(item, operator, point, reason_to_skip(operator, point))
         except Exception as error:  # the operator's own code
-            found = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
-            yield from (item.failed(name, **found) for name in item.variants)
+            failure = wrong(error) | {"message": f"the operator's redundant= raised {first_line(error)}"}
+            yield from (item.failed(name, **failure) for name in item.variants)
             return
         for name in item.variants:
             yield Heartbeat(name, "verify")
             yield from self._check(at, self.catalog.find(item.operator, name))
         if at.verified:
-            measuring = Measuring(self._job, self.catalog, self.timer, self._clocks)
+            measuring = Measuring(self._job, self.timer, self._clocks)
             yield from measuring.time(item, at.fixture, at.verified)
         self._idle_since = time.perf_counter()
 
@@ -238,7 +238,7 @@ class Evaluator:
             check_context(self._job.device)
         else:
             if self._job.timed and not state.interpreted and not item.at_capacity:
-                at.verified[name] = launch
+                at.verified.append((variant, launch))
             else:
                 remark = Reason(code=Code.INTERPRETED) if state.interpreted else None
                 metrics = Metrics(bytes_moved=at.fixture.bytes_moved)
@@ -277,7 +277,7 @@ class Evaluator:
                 )
                 _ = at.fixture.bytes_moved  # computed here, so that an error in it is reported as the operator's
             except Exception as error:  # the operator's own code, or memory
-                raise _NoInputs(f"no inputs at this point: {first_line(error)}") from error
+                raise _NoInputs(f"could not make inputs at this point: {first_line(error)}") from error
             if item.at_capacity and is_beyond(variant, at.fixture):
                 raise LeftOut(Reason(code=Code.KNOWN_FAILURE))
             with self._counting(variant, at.kind):
@@ -311,7 +311,7 @@ class Evaluator:
         return Reason(code=Code.INTERPRETER_BUDGET, seconds=self._job.measure.interpreter_budget_s)
 
     def _out_of_time(self, variant: Variant, kind: str) -> Reason | None:
-        """Why a variant is not run at another point, or on another batch."""
+        """Why a variant runs at no further point or batch; None while it has time left."""
         spent = self._states[variant.id].slow_s[kind] > self._job.measure.interpreter_budget_s
         return self._budget_spent if spent else None
 
@@ -336,27 +336,27 @@ class Evaluator:
     # --- edge cases, sequences, random batches -----------------------------------------------------------------------
 
     def verify(self, item: Verify) -> Iterator[Checked]:
-        """What one variant, healthy or defective, does at its edge cases and in its sequences, or at one place. Raises
-        ContextLost.
+        """Findings of one variant, healthy or defective, at its edge cases and in its sequences, or at one of them.
+        Raises ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
         if item.limited:
-            found = [self._at_known_failure(variant, item)]
+            findings = [self._at_known_failure(variant, item)]
         elif item.axes is not None or item.name is not None:
-            found = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
+            findings = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
         else:
-            found = self._findings(variant)
-        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in found)
+            findings = self._findings(variant)
+        return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
 
     def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
-        """What a variant does where it declares a limit. Far rows have a finding for each input, or none where memory
-        is short; the first failure counts.
+        """The finding at a known failure. Far rows have one for each input, or none if memory is short;
+        the first failure counts.
         """
-        found = list(self._findings(variant, only=(item.name, item.buffers)))
-        if not found:
+        findings = list(self._findings(variant, only=(item.name, item.buffers)))
+        if not findings:
             place = {"place": Place.EDGE_CASE, "name": item.name, "buffers": item.buffers}
             return Finding(**place, status=Status.SKIPPED, reason=Reason(code=Code.MEMORY))
-        return judged_known_failure(next((one for one in found if one.status.is_bad), found[0]))
+        return judged_known_failure(next((finding for finding in findings if finding.status.is_bad), findings[0]))
 
     def _findings(
         self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
@@ -389,7 +389,7 @@ class Evaluator:
             state.findings = findings
 
     def random_batches(self, item: RandomBatches) -> Iterator[Checked]:
-        """What one variant does on random batches. Raises ContextLost."""
+        """Findings of one variant on random batches. Raises ContextLost."""
         from harness.verify.random_batches import check_random
 
         operator, variant = self.catalog.operators[item.operator], self.catalog.find(item.operator, item.variant)

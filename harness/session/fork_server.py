@@ -1,5 +1,5 @@
 """The process that workers are forked from. It loads torch and the engine once, while the parent plans, so a worker
-begins at once, and so does the replacement of one that died. Never imports torch itself.
+begins at once, and so does the replacement of one that died.
 
 The server never touches the device: the driver does not survive a fork.
 """

@@ -1,9 +1,9 @@
-"""Several GPUs as one session: each has a Session of its own, which gets the next point as soon as it is free.
+"""Several GPUs as one session: each has its own Session, which gets the next point as soon as it is free.
 
 Runs in the parent process, which never touches a device. Each GPU has a thread, which waits for its worker processes;
 points are handed out, and outcomes yielded, by the thread that iterates over ``SeveralGpus.run``. All cells of a point
-come from one GPU. A GPU whose timer is not calibrated, that is throttled, or that cannot go on, gives its point back
-and gets no more, as long as there is another one.
+come from one GPU. A GPU that is uncalibrated, throttled or broken returns its point and gets no more, as long as
+another GPU is left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THROTTLED_SHARE = 0.1
 #: Seconds after which the progress of all GPUs is shown again.
 SHOWN_EVERY_S = 0.5
 #: In the notes of a record.
-LOCK_NOTE = "host times are taken under a lock: while one worker measures host time, no other one of its machine does"
+LOCK_NOTE = "host times are measured under a lock, by one worker per machine at a time"
 
 
 class Gpu(Protocol):
@@ -115,17 +115,17 @@ class Points:
         While there are some, it is one of an operator whose variants this GPU has verified and compiled already, and
         then one of the operator with the most cells left for each GPU that has.
         """
-        mine = self._operators.setdefault(member, set())
+        own_operators = self._operators.setdefault(member, set())
         known = Counter(name for names in self._operators.values() for name in names)
         cells = Counter()
         for item in self._left:
             cells[item.operator] += len(item.variants)
 
         def preference(item: Cells) -> tuple[bool, float]:
-            return item.operator in mine, cells[item.operator] / (1 + known[item.operator])
+            return item.operator in own_operators, cells[item.operator] / (1 + known[item.operator])
 
         item = max(self._left, key=preference)
-        mine.add(item.operator)
+        own_operators.add(item.operator)
         share_s = max(self._budget_s, 0.0) * len(item.variants) / cells.total()
         self._left.remove(item)
         self._budget_s -= share_s
@@ -201,21 +201,21 @@ class SeveralGpus:
     @property
     def wall_time(self) -> WallTime:
         """The mean over all GPUs."""
-        spent = [gpu.wall_time for gpu in self._gpus]
-        audited = [one.auditing for one in spent if one.auditing is not None]
-        mean = lambda name: sum(getattr(one, name) for one in spent) / len(spent)  # noqa: E731
-        auditing = sum(audited) / len(spent) if audited else None
+        times = [gpu.wall_time for gpu in self._gpus]
+        audited = [time.auditing for time in times if time.auditing is not None]
+        mean = lambda name: sum(getattr(time, name) for time in times) / len(times)  # noqa: E731
+        auditing = sum(audited) / len(times) if audited else None
         return WallTime(mean("starting"), mean("verifying"), mean("timing"), auditing)
 
     def run(self, items: Sequence[Cells]) -> Iterator[Cell | Segment | Progress]:
-        """The outcomes of all points, each of one GPU. Raises RunError."""
+        """The outcomes of all points, each of one GPU."""
         for member in self._members[1:]:
             yield segment(member.ready, member.gpu.name, self._measure.cache, member.number)
         done, total = 0, sum(len(item.variants) for item in items)
         points = Points(items, self._measure.time_budget_s)
         busy: dict[Future, _UnderWay] = {}
         while points or busy:
-            at_work = [one.member for one in busy.values()]
+            at_work = [task.member for task in busy.values()]
             for member in [member for member in self._members if member not in at_work][: len(points)]:
                 item = points.take(member.number)
                 busy[member.thread.submit(member.gpu.run, item)] = _UnderWay(member, item, member.gpu.wall_time.timing)
@@ -267,24 +267,24 @@ class SeveralGpus:
         for member in self._members:
             member.number = member.processes[0] = next(self._numbers)
         for name, reason in reasons.items():
-            self._dropped.append(f"{name} measured nothing: {reason}")
+            self._dropped.append(f"{name} was not used: {reason}")
             self._on_warning(self._dropped[-1])
 
     # --- points -------------------------------------------------------------------------------------------------------
 
-    def _finished(self, points: Points, one: _UnderWay, future: Future) -> Iterator[Cell | Segment]:
+    def _finished(self, points: Points, task: _UnderWay, future: Future) -> Iterator[Cell | Segment]:
         """The lines of a point, unless another GPU measures it again. Raises RunError where there is none."""
-        member, error = one.member, future.exception()
+        member, error = task.member, future.exception()
         if error is not None and not isinstance(error, RunError):
             raise error
         lines = [] if error else future.result()
         why = str(error) if error else _throttled(lines)
-        points.return_time(one.item.budget_s - (member.gpu.wall_time.timing - one.timed_before_s))
+        points.return_time(task.item.budget_s - (member.gpu.wall_time.timing - task.timed_before_s))
         if error and len(self._members) == 1:
             raise error
         if why is not None and len(self._members) > 1:
             yield self._retired(member, why)
-            points.give_back(one.item)
+            points.give_back(task.item)
             lines = [line for line in lines if isinstance(line, Segment)]
         for line in lines:
             if line.process not in member.processes:
@@ -293,7 +293,7 @@ class SeveralGpus:
 
     def _retired(self, member: _Member, why: str) -> Segment:
         self._members.remove(member)
-        text = f"{member.gpu.name} gives its points back: {why}"
+        text = f"{member.gpu.name} hands its points to the other GPUs: {why}"
         self._on_warning(text)
         # A line, so that the record names it, too; its cells so far are good.
         return segment(member.ready, text, self._measure.cache, next(self._numbers))
@@ -306,23 +306,26 @@ def _check_same_model(members: Sequence[_Member]) -> None:
     for member in members:
         gpu_id = member.ready.environment.gpu_id
         if gpu_id is not None and (other := known.setdefault(gpu_id, member.gpu.name)) != member.gpu.name:
-            raise RunError(f"{other} and {member.gpu.name} are one device, so they would disturb each other")
-    for other in others:
-        for found in differences(first.ready.environment, other.ready.environment, "one_record"):
             raise RunError(
-                f"{other.gpu.name} has {found.respect} {found.theirs}, {first.gpu.name} has {found.ours}; one record "
-                "is of one kind of GPU and machine, so run them one after the other"
+                f"{other} and {member.gpu.name} are the same device, so they would disturb each other; name it once"
+            )
+    for other in others:
+        for difference in differences(first.ready.environment, other.ready.environment, "one_record"):
+            raise RunError(
+                f"{other.gpu.name} has {difference.respect} {difference.theirs}, {first.gpu.name} has "
+                f"{difference.ours}; a record holds one kind of GPU and machine, so run them one after the other"
             )
 
 
 def _throttled(lines: Sequence[Any]) -> str | None:
     """Why a GPU is too slow now to go on; None where it is not."""
-    timed = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics and line.metrics.rounds]
-    rounds, disturbed = sum(one.rounds for one in timed), sum(one.disturbed for one in timed)
+    metrics = [line.metrics for line in lines if isinstance(line, Cell) and line.metrics and line.metrics.rounds]
+    rounds = sum(cell_metrics.rounds for cell_metrics in metrics)
+    disturbed = sum(cell_metrics.disturbed for cell_metrics in metrics)
     if disturbed <= THROTTLED_SHARE * rounds:
         return None
     reasons = Counter()
-    for one in timed:
-        reasons.update(one.discarded)
-    named = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-    return f"throttled or below its clock{named} in {disturbed} of {counted(rounds, 'sample')} of a point"
+    for cell_metrics in metrics:
+        reasons.update(cell_metrics.discarded)
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"throttled or below its clock{reason} in {disturbed} of {counted(rounds, 'sample')} of a point"

@@ -1,5 +1,5 @@
-"""Imports the files of --variants in a separate process, before the parent does: an import may end, hang or break its
-process, and then the parent can still say so in a sentence. Never imports torch itself.
+"""Imports the files of --variants in a separate process before the parent does: if an import ends, hangs or breaks its
+process, the parent can still report it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class ImportProbe:
     def __enter__(self) -> ImportProbe:
         """Raises RunError where the system starts no process."""
         try:
-            self._connection, theirs = fork_server.CONTEXT.Pipe(duplex=False)
+            self._connection, writer = fork_server.CONTEXT.Pipe(duplex=False)
             self._process = fork_server.started(
-                _import_all, (theirs, tuple(self._files), self._device), "import of --variants"
+                _import_all, (writer, tuple(self._files), self._device), "import of --variants"
             )
         except (OSError, EOFError) as error:
             raise RunError(
-                f"the system starts no process: {first_line(error)}; see its limits with ulimit -a"
+                f"could not start a process: {first_line(error)}; see the system's limits with ulimit -a"
             ) from None
-        theirs.close()
+        writer.close()
         return self
 
     def wait(self, limit_s: float) -> None:
@@ -53,7 +53,7 @@ class ImportProbe:
             code = self._process.exitcode
             how = "closed all its files" if code is None else how_it_ended(code)
             raise DiscoveryError(f"--variants {file}: the process that imported it {how}") from None
-        raise DiscoveryError(f"--variants {file}: its import has not ended after {limit_s:g} s")
+        raise DiscoveryError(f"--variants {file}: its import did not finish within {limit_s:g} s")
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

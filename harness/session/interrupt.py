@@ -1,4 +1,4 @@
-"""Ctrl-C, and the signals by which a terminal, a scheduler or ``kill`` end a command: all three interrupt it."""
+"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def exit_on_interrupt() -> Iterator[None]:
 
 @contextmanager
 def _handled(handler) -> Iterator[None]:
-    previous = {one: signal.getsignal(one) for one in _SIGNALS}
-    for one, before in previous.items():
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number, before in previous.items():
         if before != signal.SIG_IGN:
-            signal.signal(one, handler)
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for one, before in previous.items():
-            signal.signal(one, before)
+        for number, before in previous.items():
+            signal.signal(number, before)

@@ -1,4 +1,4 @@
-"""Keeps the workers of one run for the next run of the same command. They are calibrated already, and know which
+"""Keeps the workers of one run for the next run of the same command: they are already calibrated, and know which
 variants passed their edge cases.
 """
 
@@ -20,8 +20,8 @@ class KeptWorkers:
         self._idle: list[_KeptWorker] = []
 
     def start(self, job: Job) -> Worker:
-        """The worker of an earlier run with the same job, or a new one instead of it."""
-        for worker in [one for one in self._idle if (one.job.role, one.job.gpu) == (job.role, job.gpu)]:
+        """The worker of an earlier run with the same job, or a new one."""
+        for worker in [idle for idle in self._idle if (idle.job.role, idle.job.gpu) == (job.role, job.gpu)]:
             self._idle.remove(worker)
             if _same(worker.job, job):
                 return worker
@@ -57,7 +57,7 @@ class _KeptWorker(Worker):
 
 
 def _same(one: Job, other: Job) -> bool:
-    """Whether two jobs differ only in what a worker on a GPU does not use: time budget and sources to compile."""
+    """Whether two jobs differ at most in what a worker on a GPU ignores: time budget and sources to compile."""
     ours, theirs = (
         replace(job, compiled=(), measure=structs.replace(job.measure, time_budget_s=0.0)) for job in (one, other)
     )

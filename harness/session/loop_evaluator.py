@@ -1,6 +1,6 @@
-"""The worker's side of a decode loop: verify every variant of every stack, then let the stacks take turns.
+"""Runs a decode loop in the worker: verifies every variant of every stack, then interleaves the stacks.
 
-A stack that fails in verification, in set-up or in a block is left out; the others go on.
+A stack that fails in verification, set-up or a block is dropped; the others continue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.records.decode_loop import Loop, LoopBlock
 from harness.records.schema import Cell, Metrics, Status
 from harness.session.measure import check_context
 from harness.session.messages import Heartbeat
-from harness.timing.rounds import CellTimings, Placed
+from harness.timing.rounds import CellTimings, PlacedLaunch
 from harness.verify.edge_cases import wrong
 from harness.wording import printable
 
@@ -59,16 +59,16 @@ class LoopEvaluator:
             yield from self._run(item, running, parts)
 
     def _parts(self, item: LoopItem, stack: PlannedStack) -> list[Part]:
-        found = []
+        parts = []
         for operator_name, variant in stack.parts:
             catalog = self._evaluator.catalog
             operator, binding = catalog.operators[operator_name], catalog.bindings[operator_name]
             point = operator.complete(binding.axes(item.shape))
-            found.append(Part(operator, catalog.find(operator_name, variant), binding, point))
-        return found
+            parts.append(Part(operator, catalog.find(operator_name, variant), binding, point))
+        return parts
 
     def _verify(self, stack: PlannedStack, parts: Sequence[Part]) -> Iterator[Heartbeat]:
-        """Returns why the stack cannot run, as fields of its line; None where every variant passed its edge cases and
+        """Returns why the stack cannot run, as fields of its line; None if every variant passed its edge cases and at
         the loop's shape.
         """
         for part in parts:
@@ -106,14 +106,14 @@ class LoopEvaluator:
         )
         loop = DecodeLoop(workload, blocks, settings, tuple(tables_of(parts[running[0].name], workload)))
         waits = self._device == "cuda" and not settings.is_async and not settings.full_graph
-        found: dict[str, list[LoopBlock]] = {}
+        blocks_of: dict[str, list[LoopBlock]] = {}
         waited: dict[str, list[float]] = {stack.name: [] for stack in running}
         ended: dict[str, Loop] = {}
         for stack in running:
             yield Heartbeat(stack.name, "verify")
             try:
                 loop.set_up(stack.name, parts[stack.name])
-                found[stack.name] = []
+                blocks_of[stack.name] = []
             except Exception as error:  # a variant may raise anything
                 ended[stack.name] = self._ended(item, loop, stack, error)
         self._evaluator.ramp(RAMP_S)
@@ -126,7 +126,7 @@ class LoopEvaluator:
                 try:
                     block = loop.block(stack.name, max(number, 0), item.key(stack.name), vars(point))
                     if number >= 0:
-                        found[stack.name].append(block)
+                        blocks_of[stack.name].append(block)
                         waited[stack.name] += loop.waited_us(stack.name) if waits else []
                 except Exception as error:  # a variant may raise anything
                     ended[stack.name] = self._ended(item, loop, stack, error)
@@ -134,12 +134,12 @@ class LoopEvaluator:
             yield Heartbeat(stack.name, "block")
             if stack.name not in ended:
                 try:
-                    more = {
+                    samples = {
                         "alone": self._timed_alone(loop, item, stack),
                         "waited_us": waited[stack.name],
                         "trace": loop.trace(stack.name),
                     }
-                    yield item.line(stack.name, Status.PASSED, blocks=found[stack.name], **more)
+                    yield item.line(stack.name, Status.PASSED, blocks=blocks_of[stack.name], **samples)
                     continue
                 except Exception as error:
                     ended[stack.name] = self._ended(item, loop, stack, error)
@@ -161,7 +161,7 @@ class LoopEvaluator:
         if timer is None:
             return None
         if key not in self._alone:
-            alone = Placed(loop.launch_alone(stack.name))
+            alone = PlacedLaunch(loop.launch_alone(stack.name))
             timings = CellTimings(timer.stopwatch(alone, stream_rounds=ALONE_ROUNDS))
             for _ in range(ALONE_ROUNDS):
                 timings.add_sample()

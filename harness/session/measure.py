@@ -1,4 +1,6 @@
-"""Times the variants of one point in turns, watches the process around every sample, and hands on what was written."""
+"""Times the variants of one point in interleaved rounds, checks the process around every sample, and passes on the
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,15 @@ import torch
 from harness.checks import Mismatch
 from harness.config.work_items import Cells
 from harness.contract import Variant
-from harness.discover import Catalog
 from harness.nvtx_ranges import nvtx_range
 from harness.records.schema import Cell, Status
 from harness.session.messages import Heartbeat, Job, Outputs
 from harness.timing.cpu_stopwatch import CpuStopwatch
 from harness.timing.host_lock import lock_of
-from harness.timing.rounds import PLACEMENTS, CellTimings, Placed, Stopwatch, interleave
+from harness.timing.rounds import PLACEMENTS, CellTimings, PlacedLaunch, Stopwatch, interleave
 from harness.verify.buffers import POISONS
 from harness.verify.edge_cases import wrong
-from harness.verify.fixture import Fixture, synchronize
+from harness.verify.fixture import Fixture
 from harness.verify.output_probe import OutputProbe
 from harness.verify.process_state import unchanged_process
 from harness.wording import first_line
@@ -59,14 +60,10 @@ def is_context_lost(device: str) -> bool:
 def _set_up(place: Fixture, variant: Variant) -> Callable[[], Any]:
     """The launch of a verified variant on other buffers. Raises Mismatch if it is wrong there."""
     launch = place.setup(variant)
-    place.outputs.poison(POISONS[0])
-    before = place.outputs.snapshot()
-    launch()
-    synchronize(place.device)
     try:
-        place.compare(0, before, place.outputs.buffers)
+        place.check(launch, batch=0, poison=POISONS[0])
     except Mismatch as mismatch:
-        raise mismatch.within("set up again on other buffers") from None
+        raise mismatch.within("after another set-up, on other buffers") from None
     return launch
 
 
@@ -84,25 +81,23 @@ class Measuring:
     """What one process times with; timer and clocks are None on a CPU."""
 
     job: Job
-    catalog: Catalog
     timer: CudaTimer | None
     clocks: Clocks | None
 
     def time(
-        self, item: Cells, fixture: Fixture, launches: Mapping[str, Callable[[], Any]]
+        self, item: Cells, fixture: Fixture, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> Iterator[Heartbeat | Outputs | Cell]:
-        """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take samples in
-        turns, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
+        """Time the variants that were verified, for the item's ``budget_s`` seconds together: warm up, take
+        interleaved samples, run each once more on the inputs of ``check_seed``, yield its outputs and its cell.
 
-        launches: variant -> its launch, set up on ``fixture``. Raises ContextLost.
+        launches: of the variants, set up on ``fixture``. Raises ContextLost.
         """
         at = _Timed(item, fixture.operator.values(fixture.point), fixture.places(PLACEMENTS if self.timer else 1))
         if self.timer:
             with nvtx_range("ramp", "ramp"):
                 self.timer.ramp(RAMP_S)
         readings = self._read_clocks()
-        variants = {name: self.catalog.find(item.operator, name) for name in launches}
-        stopwatches = yield from self._warm_up(at, variants, launches)
+        stopwatches = yield from self._warm_up(at, launches)
         if not stopwatches:
             return
         timings = yield from self._take_samples(at, stopwatches)
@@ -131,29 +126,29 @@ class Measuring:
         return [reading] if reading else []
 
     def _warm_up(
-        self, at: _Timed, variants: Mapping[str, Variant], launches: Mapping[str, Callable[[], Any]]
+        self, at: _Timed, launches: Sequence[tuple[Variant, Callable[[], Any]]]
     ) -> Generator[Heartbeat | Cell, None, dict[str, Stopwatch]]:
         """A stopwatch for each variant; one that cannot be prepared gets its cell here."""
         output_probes = [OutputProbe(place) for place in at.places]
         # The cross-check of the estimators is part of the proof.
         rounds = {"stream_rounds": 0} if self.job.verified else {}
         stopwatches: dict[str, Stopwatch] = {}
-        for name, launch in launches.items():
-            yield Heartbeat(name, "measure")
+        for variant, launch in launches:
+            yield Heartbeat(variant.name, "measure")
             try:
-                with self._watched(at, name, "warmup"):
-                    launches_there = [launch, *(_set_up(place, variants[name]) for place in at.places[1:])]
+                with self._watched(at, variant.name, "warmup"):
+                    there = [launch, *(_set_up(place, variant) for place in at.places[1:])]
                     placed = [
-                        Placed(one, output_probe, place.rewrite_inputs)
-                        for one, output_probe, place in zip(launches_there, output_probes, at.places, strict=True)
+                        PlacedLaunch(launch_there, output_probe, place.rewrite_inputs)
+                        for launch_there, output_probe, place in zip(there, output_probes, at.places, strict=True)
                     ]
-                    stopwatches[name] = (
+                    stopwatches[variant.name] = (
                         self.timer.stopwatch(*placed, **rounds)
                         if self.timer
                         else CpuStopwatch(launch, output_probes[0], lock_of(self.job.host_lock))
                     )
             except Exception as error:  # a variant may raise anything
-                yield at.item.failed(name, **wrong(error))
+                yield at.item.failed(variant.name, **wrong(error))
                 check_context(self.job.device)
         return stopwatches
 

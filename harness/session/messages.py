@@ -1,4 +1,4 @@
-"""The messages between a session and its worker processes: plain data, as MessagePack. Never imports torch.
+"""The messages between a session and its worker processes: plain data, as MessagePack.
 
 A worker begins with a Job, and answers Done when its device is up, or Fatal. Then it is sent Calibrate, work items and
 Outputs, at last an empty message. Each is answered with its events as they happen, then Done.
@@ -6,7 +6,6 @@ Outputs, at last an empty message. Each is answered with its events as they happ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness.config.load import Measure
-from harness.config.work_items import Cells, Checked, LoopItem, RandomBatches, Verify
+from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
 from harness.records.decode_loop import Loop
 from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment
 
@@ -55,7 +54,7 @@ class Calibrate(_Message):
     """Measure what the times of this run are judged by. No other process uses the device meanwhile."""
 
 
-class Outputs(_Message, kw_only=True):
+class Outputs(OfVariant):
     """What a timed variant wrote for the inputs of ``check_seed``: sent by the evaluator, and passed on to the process
     that compares.
 
@@ -64,8 +63,6 @@ class Outputs(_Message, kw_only=True):
     contents: output -> all of its elements, as bytes.
     """
 
-    operator: str
-    variant: str
     axes: dict[str, Any]
     point: str
     check_seed: int
@@ -73,22 +70,13 @@ class Outputs(_Message, kw_only=True):
     poison: int
     contents: dict[str, bytes]
 
-    @property
-    def variants(self) -> tuple[str, ...]:
-        return (self.variant,)
-
-    def id_of(self, variant: str) -> str:
-        return f"{self.operator}/{variant}"
-
-    def of(self, variants: Sequence[str]) -> Outputs:
-        return self
-
 
 class Heartbeat(_Message):
     """Sent before a variant, or a stack of a decode loop, gets control, so that the session knows whom to blame if the
     process dies or hangs.
 
-    In the phase "measure" the variants of an item take turns, with one heartbeat a round; in "block" one has control.
+    In the phase "measure" the variants of an item are interleaved, with one heartbeat per round; in "block" one has
+    control.
     place, name: what it is verified on, of Verify and RandomBatches.
     """
 

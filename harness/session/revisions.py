@@ -1,8 +1,7 @@
-"""Revisions of this suite in folders of their own, so that two of them can be measured in turns.
+"""Checks out revisions of this suite into separate folders, so that two of them can be measured alternately.
 
 A revision is a git worktree, detached, outside of the working tree. The working tree as it stands is its last commit
 with the changed and the untracked files copied over it. Neither the working tree nor installed packages are touched.
-Never imports torch.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from harness.config.load import ConfigError
 from harness.discover import ROOT
+from harness.git import git
 from harness.wording import printable
 
 #: What the command line of a revision must offer to be measured by another one.
@@ -32,7 +32,7 @@ LIMIT_S = 120
 @dataclass(frozen=True)
 class Revision:
     """commit: full hash. name: as the user gave it, None for the working tree. changes: a hash of what the working tree
-    holds beside the commit; None where that is nothing.
+    has on top of the commit; None if it has nothing.
     """
 
     commit: str
@@ -47,18 +47,18 @@ class Revision:
 
 
 def resolve(flag: str, name: str) -> Revision:
-    """The commit that a name stands for. flag: for errors, such as "--base". Raises ConfigError."""
+    """The commit that a name stands for. flag: for errors, such as "--base"."""
     done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if done.returncode == 0:
         return Revision(done.stdout.strip(), printable(name))
     _check_repository()
     if name.endswith(("+", "-dirty")):
-        raise ConfigError(f"{flag} {name}: changes that are not committed have no revision; commit them")
-    raise ConfigError(f"{flag} {name}: no such commit here; fetch it first (in CI with its whole history)")
+        raise ConfigError(f"{flag} {name}: uncommitted changes have no revision; commit them first")
+    raise ConfigError(f"{flag} {name}: no such commit in this clone; fetch it first (in CI, fetch the full history)")
 
 
 def working_tree(without: Path) -> Revision:
-    """The working tree as it stands, without what a gate writes into a folder of it. Raises ConfigError."""
+    """The working tree as it stands, without what a gate writes into a folder of it."""
     _check_repository()
     commit = resolve("HEAD", "HEAD").commit
     digest = hashlib.sha256()
@@ -72,7 +72,7 @@ def working_tree(without: Path) -> Revision:
 
 @contextmanager
 def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[str, Path]]:
-    """Name -> folder of the suite at that revision; all of them are gone afterwards. Raises ConfigError.
+    """Name -> folder of the suite at that revision; all of them are gone afterwards.
 
     without: folder of the working tree that is not copied.
     """
@@ -83,7 +83,7 @@ def checked_out(revisions: dict[str, Revision], without: Path) -> Iterator[dict[
             tree = folder / name
             done = _git("worktree", "add", "--detach", "--quiet", str(tree), revision.commit)
             if done.returncode:
-                raise ConfigError(f"{revision} cannot be checked out into {tree}: {_last_line(done.stderr)}")
+                raise ConfigError(f"cannot check out {revision} into {tree}: {_last_line(done.stderr)}")
             if revision.changes:
                 _copy_changes(tree, without)
             suites[name] = tree / _git("rev-parse", "--show-prefix").stdout.strip()
@@ -103,7 +103,7 @@ def check_command_line(flag: str, revision: Revision, suite: Path) -> bool:
     done = subprocess.run(command, cwd=suite, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode or NEEDED_FLAG not in done.stdout:
         raise ConfigError(
-            f"{flag}: {revision} is older than `gate`, its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
+            f"{flag}: {revision} predates `gate`: its bench.py lacks {NEEDED_FLAG}; choose a later revision, or "
             "measure both sides yourself and compare the records"
         )
     return HOLD_FLAG in done.stdout
@@ -113,7 +113,7 @@ def _check_repository() -> None:
     done = _git("rev-parse", "--verify", "HEAD")
     if done.returncode:
         raise ConfigError(
-            f"gate checks out revisions, but {ROOT} is no git repository that it can use ({_last_line(done.stderr)}); "
+            f"gate checks out revisions, but {ROOT} is not a usable git repository ({_last_line(done.stderr)}); "
             "clone the suite"
         )
 
@@ -129,7 +129,7 @@ def _changed(without: Path) -> list[str]:
         ("ls-files", "--others", "--exclude-standard", "-z"),
     )
     top, without = _top(), without.resolve()
-    names = {name for one in listings for name in _git(*one, where=top).stdout.split("\0") if name}
+    names = {name for listing in listings for name in _git(*listing, where=top).stdout.split("\0") if name}
     return sorted(name for name in names if without not in (top / name).parents)
 
 
@@ -146,13 +146,12 @@ def _copy_changes(tree: Path, without: Path) -> None:
 
 
 def _git(*arguments: str, where: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Without the lock of the index, so that a commit made at the same time does not fail. Raises ConfigError."""
-    command = ["git", "--no-optional-locks", "-C", str(where or ROOT), *arguments]
+    """Raises ConfigError where git cannot be run."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=LIMIT_S)
+        return git(where or ROOT, *arguments, limit_s=LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"gate needs git, which cannot be run: {error}") from None
+        raise ConfigError(f"gate needs git, which failed to run: {error}") from None
 
 
 def _last_line(text: str) -> str:
-    return printable((text.strip().splitlines() or ["git says nothing"])[-1])
+    return printable((text.strip().splitlines() or ["git printed nothing"])[-1])

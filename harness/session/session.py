@@ -1,7 +1,7 @@
-"""A session: the worker processes of one GPU, or of the CPU, which run work items and yield their outcomes.
+"""A session: runs work items in the worker processes of one GPU, or of the CPU, and yields their outcomes.
 
-It lives in the parent process, which never touches the device. Cells that were timed are compared and audited by two
-further processes before they are yielded.
+It lives in the parent process, which never touches the device. Two more processes compare and audit timed cells before
+the session yields them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from harness.session.messages import Audited, AuditReady, Compared, Heartbeat, J
 from harness.session.supervised_worker import MAX_DEATHS, SupervisedWorker
 from harness.session.worker import RunError, Worker, WorkerDied, start_worker
 
-#: After so many deaths while no variant had control the audit is given up for the rest of the run.
+#: The audit is dropped for the rest of the run after this many deaths while no variant had control.
 MAX_UNATTRIBUTED_DEATHS = 3
 
 
 @dataclass(frozen=True)
 class Progress:
-    """For the console: outcomes so far of all that were asked for, and what is being done."""
+    """For the console: how many outcomes there are, of how many, and the current activity."""
 
     done: int
     total: int
@@ -89,7 +89,6 @@ class Session:
         self._process = 0
 
     def __enter__(self) -> Session:
-        """Raises RunError."""
         try:
             # They bring the device up at the same time, and calibrate one after the other.
             self._evaluator = self._started("evaluate")
@@ -105,8 +104,8 @@ class Session:
         self.close(30.0 if error is None else 0)
 
     def run(self, items: Sequence[WorkItem]) -> Iterator[Outcome]:
-        """The outcomes of all items, in order. The time budget is divided among the cells that are left. A variant that
-        ends its process fails alone: the process is replaced, and asked for the others again. Raises RunError.
+        """The outcomes of all items, in order. The remaining cells share the time budget. A variant that ends its
+        process fails alone: the process is replaced and runs the others again.
         """
         total = left = sum(len(item.variants) for item in items)
         for item in items:
@@ -126,7 +125,7 @@ class Session:
         yield Progress(total, total, "")
 
     def close(self, wait_s: float = 30.0) -> None:
-        """End all processes; they get ``wait_s`` seconds to finish by themselves."""
+        """End all processes, after up to ``wait_s`` seconds to finish on their own."""
         if wait_s:
             for worker in self._workers:
                 worker.request_exit()
@@ -162,13 +161,13 @@ class Session:
             yield from self._audited(item, to_audit)  # after every batch, so that no cell waits for torch.compile
 
     def _batches(self, item: Cells) -> list[list[str]]:
-        """At the first point of an operator the variants that take long to verify come behind the others, whose times
-        need not wait for them. From the second one on, and where another run has verified them, all take turns.
+        """At the first point of an operator, variants that are slow to verify run after the others, so that those are
+        timed without waiting. At later points, or if another run has verified them, all run together.
         """
         first = item.operator not in self._begun
         self._begun.add(item.operator)
         slow = item.slow if first and self._job.timed and not self._job.verified else ()
-        parts = [one for one in item.variants if one not in slow], [one for one in item.variants if one in slow]
+        parts = [name for name in item.variants if name not in slow], [name for name in item.variants if name in slow]
         return [part for part in parts if part]
 
     def _others(self, item: WorkItem) -> Iterator[Checked | Loop | Segment | Heartbeat]:
@@ -178,19 +177,19 @@ class Session:
             yield structs.replace(event, process=self._process) if isinstance(event, Loop) else event
 
     def _compared(self, outputs: Outputs) -> Finding | None:
-        """What is wrong with the outputs of a timed launch."""
+        """The finding about wrong outputs of a timed launch; None if they are right."""
         finding = None
         for event in self._settled(self._comparer, outputs, outputs.variants):
             if isinstance(event, Compared):
                 finding = event.finding
             elif isinstance(event, _Died):
                 message = f"{outputs.what} could not be checked: {event.found['message']}"
-                found = {"status": Status.FAILED, "when": "after_timing", "message": message}
-                finding = Finding(place=Place.POINT, name=outputs.point, **found)
+                failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
+                finding = Finding(place=Place.POINT, name=outputs.point, **failure)
         return finding
 
     def _audited(self, item: Cells, cells: Sequence[Cell]) -> Iterator[Cell]:
-        """The cells with the auditor's findings. One that cannot be audited is kept and says why."""
+        """The cells with the auditor's results. A cell that cannot be audited is kept, with the reason."""
         if not cells:
             return
         began, pending = time.monotonic(), {cell.variant: cell for cell in cells}
@@ -215,7 +214,7 @@ class Session:
         pending, died_before, batches = list(batch), False, [list(batch)]
         for name in batch:
             if deaths := worker.excluded(item.id_of(name)):
-                text = f"not run again, it ended its process {MAX_DEATHS} times: {deaths.last_reason}"
+                text = f"not run again: it ended its process {MAX_DEATHS} times; {deaths.last_reason}"
                 pending.remove(name)
                 yield _Died(name, {"check": "no_crash", "message": text, "deaths": deaths.count})
         while batches:
@@ -227,12 +226,12 @@ class Session:
                 for event in worker.ask(item.of(asked)):
                     if isinstance(event, Cell | Loop | Audited | Compared):
                         if event.variant not in pending:
-                            raise WorkerDied(f"the worker process sent {event.variant}, which it was not asked for")
+                            raise WorkerDied(f"the worker process sent {event.variant}, which was not requested")
                         pending.remove(event.variant)
                     yield event
                 lost = [name for name in asked if name in pending]
                 if lost and not isinstance(item, Verify | RandomBatches):  # of which any number of findings may come
-                    raise WorkerDied(f"the worker process finished without an outcome of {', '.join(lost)}")
+                    raise WorkerDied(f"the worker process finished without an outcome for {', '.join(lost)}")
             except WorkerDied as error:
                 death = error
             if worker is self._evaluator:
@@ -261,15 +260,14 @@ class Session:
         return worker
 
     def _wait_until_ready(self) -> Ready:
-        """Raises RunError."""
         began = time.monotonic()
-        self._evaluator.started(self._evaluator.wait_until_up)
+        self._evaluator.wait_until_up()
         if self._auditor and self._no_audit is None:
             try:  # nothing that it does to the device from here on is unsolicited
-                self._auditor.started(self._auditor.wait_until_up)
+                self._auditor.wait_until_up()
             except RunError as error:
                 self._give_up_audit(str(error))
-        ready = self._evaluator.started()
+        ready = self._evaluator.wait_until_ready()
         if self._auditor:
             if self._cupti is None and self._no_audit is None:
                 self._calibrate_auditor()
@@ -278,10 +276,10 @@ class Session:
         return ready
 
     def _replaced(self, worker: SupervisedWorker, death: WorkerDied) -> Iterator[Segment]:
-        """Start a process anew. Raises RunError."""
+        """Start a process anew."""
         if worker is self._auditor:
             if worker.unattributed_deaths >= MAX_UNATTRIBUTED_DEATHS:
-                raise RunError(f"the second process died although no variant had control: {death}")
+                raise RunError(f"the second process died while no variant was running: {death}")
             worker.restart()
             self._calibrate_auditor()
             if self._no_audit is not None:
@@ -292,12 +290,12 @@ class Session:
             self._process += 1
             yield segment(self._wait_until_ready(), str(death), self._job.measure.cache, self._process)
         else:
-            worker.started(worker.wait_until_up)
+            worker.wait_until_up()
 
     def _calibrate_auditor(self) -> None:
         """Where it cannot be, nothing is audited any more."""
         try:
-            answer = self._auditor.started()
+            answer = self._auditor.wait_until_ready()
         except RunError as error:
             self._give_up_audit(str(error))
             return
@@ -321,10 +319,10 @@ class Session:
 def _found(item: Any, attribution: FaultAttribution, death: WorkerDied) -> dict[str, Any]:
     """Fields of the Finding of a death."""
     culprit = attribution.culprit
-    found = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
+    fields = {"check": "no_crash", "message": str(death), "culprit": None if culprit is None else item.id_of(culprit)}
     if attribution.place is not None:
-        found |= {"place": attribution.place, "name": attribution.name}
-    return found
+        fields |= {"place": attribution.place, "name": attribution.name}
+    return fields
 
 
 # --- calibration and audit --------------------------------------------------------------------------------------------
@@ -345,8 +343,8 @@ def _with_audit(cell: Cell, audit: Audited) -> Cell:
         if None in launches or launches[0] == launches[1]:
             return structs.replace(cell, metrics=structs.replace(cell.metrics, **audit.counts))
         message = f"its graph holds {launches[0]} operations, CUPTI saw {launches[1]}"
-        found = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
-        finding = Finding(place=Place.POINT, name=cell.point, **found)
+        failure = {"status": Status.MISMATCH, "when": "audit", "check": "same_work", "message": message}
+        finding = Finding(place=Place.POINT, name=cell.point, **failure)
     return structs.replace(cell, status=finding.status, finding=finding, metrics=None)
 
 

@@ -1,7 +1,7 @@
 """Hashes of the files that a run's cells depend on, so that a resumed run never mixes versions of code or traces.
 
 The commit is not enough: a file of --variants or a new kernel is untracked, a modified one is only "dirty", a trace may
-be anywhere. Imports from elsewhere, such as installed packages, are not checked. Never imports torch.
+be anywhere. Imports from elsewhere, such as installed packages, are not checked.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def source_hashes(items: Sequence[Cells], catalog: Catalog, variant_files: Itera
     variants = catalog.variants_of(items)
     files |= dict.fromkeys(_upstream(variants))
     files |= dict.fromkeys(source for variant in variants for source in variant.sources)
-    named = {text for item in items for text in _texts(list(item.axes.values()))}
-    files |= dict.fromkeys(Path(text) for text in sorted(named) if _is_file(text))
+    texts = {text for item in items for text in _texts(list(item.axes.values()))}
+    files |= dict.fromkeys(Path(text) for text in sorted(texts) if _is_file(text))
     engine = hashlib.sha256("".join(_hash(path) for path in _code(ROOT / "harness")).encode()).hexdigest()[:DIGITS]
     return {ENGINE: engine} | {_name(path): _hash(path) for path in files}
 
 
 def _closure(operators: Collection[str]) -> list[str]:
     """Names of operator folders, with those that they import or include; ``workloads`` is one of them."""
-    found, left = set(), set(operators)
-    while left:
-        folder = left.pop()
-        found.add(folder)
+    closure, pending = set(), set(operators)
+    while pending:
+        folder = pending.pop()
+        closure.add(folder)
         for path in _files([folder]):
             text = path.read_text(encoding="utf-8", errors="replace")
-            left |= {name for names in _OTHER_FOLDER.findall(text) for name in names if name} - found
-    return sorted(found)
+            pending |= {name for names in _OTHER_FOLDER.findall(text) for name in names if name} - closure
+    return sorted(closure)
 
 
 def _upstream(variants: Sequence[Variant]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A worker process that can be replaced after it died, and the record of which variant ended it how often."""
+"""A worker process that is replaced when it dies, and how often each variant ended it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.session.attribution import FaultAttribution
-from harness.session.messages import AuditReady, Done, Event, Fatal, Job, Message, Ready
+from harness.session.messages import AuditReady, Event, Fatal, Job, Message, Ready
 from harness.session.worker import RunError, Worker, WorkerDied, WorkerSilent
 
 #: A variant that ended its process this often is not run at further points.
@@ -21,7 +21,7 @@ MAX_STARTS = 3
 
 @dataclass
 class Deaths:
-    """How often a variant ended its process, and how it ended the last time."""
+    """How often a variant ended its process, and how the process ended last."""
 
     count: int = 0
     last_reason: str = ""
@@ -45,47 +45,40 @@ class SupervisedWorker:
         self.unattributed_deaths = 0
 
     def begin(self) -> None:
-        """Start the first process. Raises RunError."""
+        """Start the first process."""
         self._worker = self._start(self._job)
 
-    def wait_until_up(self) -> Done | Fatal:
-        """Whether the process could bring the device up. Raises WorkerDied, and is closed then."""
-        return self._survived(lambda worker: worker.up)
+    def wait_until_up(self) -> None:
+        """Wait until the process has brought the device up."""
+        self._answer(lambda worker: worker.up)
 
-    def wait_until_ready(self) -> Ready | AuditReady | Fatal:
-        """What the process says of its calibration. Raises WorkerDied, and is closed then."""
-        return self._survived(lambda worker: worker.ready)
+    def wait_until_ready(self) -> Ready | AuditReady:
+        """What the process says of its calibration."""
+        return self._answer(lambda worker: worker.ready)
 
-    def _survived(self, answer: Callable[[Worker], Any]) -> Any:
+    def _answer(self, wait: Callable[[Worker], Any]) -> Any:
         """A process that dies first is started MAX_STARTS times in all, one that hangs only once."""
-        starts = 1
-        while True:
+        for starts in range(1, MAX_STARTS + 1):
             try:
-                return answer(self._worker)
+                answer = wait(self._worker)
             except WorkerDied as death:
                 if isinstance(death, WorkerSilent) or starts == MAX_STARTS:
                     self.close(wait_s=0)
-                    raise
+                    raise RunError(f"the worker could not start: {death}") from None
                 self._worker.close(wait_s=0)
                 self._worker = self._start(self._job)
-                starts += 1
-
-    def started(self, wait: Callable[[], Any] | None = None) -> Any:
-        """The answer of a process that a run cannot do without, by default of ``wait_until_ready``. Raises RunError."""
-        try:
-            answer = (wait or self.wait_until_ready)()
-        except WorkerDied as death:
-            raise RunError(f"the worker could not start: {death}") from None
+            else:
+                break
         if isinstance(answer, Fatal):
-            raise RunError(f"the device cannot be used: {answer.reason}")
+            raise RunError(f"cannot use the device: {answer.reason}")
         return answer
 
     def prepare(self, message: Message) -> None:
         """Sends a message without waiting for its events; a death shows at the next one."""
-        with suppress(WorkerDied):
+        with suppress(WorkerDied, RunError):
             self._finish_preparing()
-            if not isinstance(self.wait_until_up(), Fatal):
-                self._preparing = self._worker.ask(message)
+            self.wait_until_up()
+            self._preparing = self._worker.ask(message)
 
     def _finish_preparing(self) -> None:
         for _ in self._preparing or ():
@@ -114,7 +107,7 @@ class SupervisedWorker:
         return deaths if deaths is not None and deaths.count >= MAX_DEATHS else None
 
     def restart(self) -> None:
-        """Replace the process, which need not compile the CUDA sources again; then ``started``."""
+        """Replace the process, which need not compile the CUDA sources again; then ``wait_until_up``."""
         self._worker.close(wait_s=0)
         self._preparing = None
         self._job = replace(self._job, compiled=())
@@ -126,8 +119,8 @@ class SupervisedWorker:
             self._worker.request_exit()
 
     def close(self, wait_s: float = 30.0) -> None:
-        """Let the process finish for ``wait_s`` seconds, then kill it; at once where it is preparing what nobody needs
-        any more. Closing twice is harmless.
+        """Let the process finish for ``wait_s`` seconds, then kill it; at once if it is still preparing an item.
+        Closing twice is harmless.
         """
         if not self._closed:
             self._closed = True

@@ -1,5 +1,5 @@
-"""A worker process, and the parent's handle on it. A variant can do anything to its process, so only workers touch the
-device.
+"""A worker process, and the parent's handle on it. Only workers touch the device, because a variant can do anything to
+its process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WorkerDied(Exception):
 
 
 class WorkerSilent(WorkerDied):
-    """The process sent nothing for so long that it was killed."""
+    """The process sent nothing for too long and was killed."""
 
 
 def _serve(connection: Connection, output: Connection, job: Job) -> None:
@@ -71,7 +71,7 @@ def _serve(connection: Connection, output: Connection, job: Job) -> None:
 
     from harness.session.measure import ContextLost
 
-    # The tensors on the host are small: threads would only spin, on cores that other workers need. Engines set it, too.
+    # Host tensors are small: more threads would only spin, on cores that other workers need. Engines do the same.
     torch.set_num_threads(1)
     process_id = os.getpid()
 
@@ -136,10 +136,10 @@ class Worker:
         """
         process = None
         try:
-            self._connection, theirs = fork_server.CONTEXT.Pipe()
+            self._connection, worker_end = fork_server.CONTEXT.Pipe()
             self._worker_output = WorkerOutput(fork_server.CONTEXT)
-            process = fork_server.started(_serve, (theirs, self._worker_output.writer, self._job), "device worker")
-            theirs.close()
+            process = fork_server.started(_serve, (worker_end, self._worker_output.writer, self._job), "device worker")
+            worker_end.close()
             self._worker_output.listen()
         except (OSError, EOFError, RuntimeError) as error:  # the last one from a thread
             if process is not None:
@@ -243,14 +243,14 @@ class Worker:
 
 
 def start_worker(job: Job) -> Worker:
-    """A worker whose process has begun. Raises RunError."""
+    """A worker whose process has begun."""
     worker = Worker(job)
     worker.begin()
     return worker
 
 
 def kill_group(leader: int) -> None:
-    """End what a process, which has ended itself, has left behind in its group."""
+    """Kill what an ended process has left behind in its group."""
     with suppress(OSError):  # nothing
         os.killpg(leader, signal.SIGKILL)
 

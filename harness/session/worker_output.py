@@ -21,7 +21,7 @@ DRAIN_S = 1.0
 
 
 class WorkerOutput:
-    """The parent's end of a pipe that replaces a worker's standard output and standard error.
+    """The parent's end of the pipe that replaces a worker's standard output and standard error.
 
     writer: the worker's end. Call ``listen`` after the process has started, ``close`` after it has ended.
     """
@@ -37,7 +37,7 @@ class WorkerOutput:
         self._thread.start()
 
     def close(self) -> None:
-        """Pass on the rest, and say how many lines were dropped."""
+        """Pass on the rest, and report how many lines were dropped."""
         self._thread.join(DRAIN_S)
         with self._lock:
             if self._lines > MAX_LINES:

@@ -51,18 +51,18 @@ def measure_chase_cycles(cache: Cache) -> dict[str, list[float]]:
         pass
 
     def cycles_after(prepare: Callable[[], None]) -> list[float]:
-        taken = []
+        cycles_per_hop = []
         for _ in range(CHASES):
             chase()
             prepare()
             chase()
-            taken.append(int(out[0]) / hops)
-        return taken
+            cycles_per_hop.append(int(out[0]) / hops)
+        return cycles_per_hop
 
     cycles = {"l2": cycles_after(nothing), "memory": cycles_after(lambda: flush.prepare(nothing))}
-    for one in cache.state.chases:
-        rewrite = (lambda: ring.copy_(master)) if one.is_input else nothing
-        cycles[one.name] = cycles_after(lambda rewrite=rewrite: cache.prepare(rewrite))
+    for state_chase in cache.state.chases:
+        rewrite = (lambda: ring.copy_(master)) if state_chase.is_input else nothing
+        cycles[state_chase.name] = cycles_after(lambda rewrite=rewrite: cache.prepare(rewrite))
     return cycles
 
 

@@ -1,6 +1,6 @@
 """Calibrates the timer: kernels of known duration, small kernels, the copy bandwidth, the cache state.
 
-Measured with every run and recorded raw; nothing of it is subtracted from a time.
+Measured with every run and recorded raw; nothing of it is subtracted from a metric.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.timing.cache import CALIBRATION_KERNELS, measure_chase_cycles
 from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import CudaTimer
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, Placed
+from harness.timing.rounds import SAMPLE_DECIMALS, CellTimings, PlacedLaunch
 
 ROUNDS = 20
 #: In a process that times what another run has verified, whose timer was calibrated in full. On record, no more
@@ -36,7 +36,7 @@ COPY_ROUNDS = 7
 #: Bytes read and written by the copies of the copy bound's curve, and rounds of each. Half steps where the curve may
 #: bend upwards, at the end of an L2 of 32 to 128 MiB: a line between two sizes lies above it there.
 CURVE_BYTES, CURVE_ROUNDS = tuple(sorted([2**n for n in range(12, 31)] + [3 * 2**n for n in range(22, 27)])), 5
-#: Offsets in a page at which the buffers of the curve's copies start: those of variants lie in several places, too.
+#: Offsets in a page at which the buffers of the curve's copies start; variants have several placements as well.
 CURVE_OFFSETS = random.Random(0).sample(range(0, 2**21, 512), CURVE_ROUNDS)
 #: Bytes of an access of the copies.
 VECTOR_BYTES = 16
@@ -89,7 +89,7 @@ def calibrate(timer: CudaTimer, clocks: Clocks, rounds: int | None = None) -> Ca
         own = {name: _timed(timer, launch, rounds) for name, launch in kernels.own.items()}
         kernels.own["block_copy"]()
         if not torch.equal(kernels.source, kernels.target):
-            raise RuntimeError("the calibration copy is wrong; do not trust this GPU or driver")
+            raise RuntimeError("the calibration copy gave a wrong result; do not trust this GPU or driver")
         events = QueuedEvents(timer.spin)
         source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
@@ -124,31 +124,31 @@ def _copies(timer: CudaTimer, source: torch.Tensor, target: torch.Tensor, size: 
     sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     vectors = size // 2 // VECTOR_BYTES
     contents = source[: size // 2].clone() if timer.cache.state.rewrite_inputs else source
-    found = {}
+    times = {}
     for name, (blocks, threads) in copy_shapes(vectors, sms).items():
-        placed = []
+        launches = []
         for offset in CURVE_OFFSETS:
             read, written = (buffer[offset : offset + size // 2] for buffer in (source, target))
             copy = launcher(CALIBRATION_KERNELS, "copy_vectors", blocks, threads, read, written, vectors)
-            placed.append(Placed(copy, rewrite_inputs=partial(read.copy_, contents)))
+            launches.append(PlacedLaunch(copy, rewrite_inputs=partial(read.copy_, contents)))
             written.zero_()
             copy()
             if not torch.equal(read, written):
-                raise RuntimeError("a calibration copy is wrong; do not trust this GPU or driver")
-        timings = CellTimings(timer.stopwatch(*placed, stream_rounds=0))
+                raise RuntimeError("a calibration copy gave a wrong result; do not trust this GPU or driver")
+        timings = CellTimings(timer.stopwatch(*launches, stream_rounds=0))
         for _ in range(CURVE_ROUNDS):
             timings.add_sample()
-        found[name] = KernelTimes(
+        times[name] = KernelTimes(
             **{field: timings.samples[field] for field in ("graph_us", "state_us") if field in timings.samples}
         )
-    return found
+    return times
 
 
 def _timed(
     timer: CudaTimer, launch: Callable[[], None], rounds: int, taken_ns: torch.Tensor | None = None
 ) -> tuple[KernelTimes, list[float]]:
     """The samples of every estimator for one kernel, and the host times of its launch."""
-    timings = CellTimings(timer.stopwatch(Placed(launch), stream_rounds=rounds))
+    timings = CellTimings(timer.stopwatch(PlacedLaunch(launch), stream_rounds=rounds))
     true_us: list[float] = []
     for _ in range(rounds):
         timings.add_sample()

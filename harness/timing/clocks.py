@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pynvml
 
-from harness.timing.environment import nvml_handle
+from harness.timing.environment import nvml_handle, nvml_readings, refusal
 
 #: Bits of NVML's clock event reasons that slow a sample down (nvml.h, nvmlClocksEventReason*). The other bits, such as
 #: idle, an application clock or a display limit, are settings.
@@ -21,7 +21,6 @@ THROTTLES = {
 #: A sample below this share of the run's clock is not comparable with the others.
 SLOW_SHARE = 0.9
 
-#: Queried one by one, since NVML refuses some of them on some GPUs and to some users.
 _QUERIES = {
     "SM clock": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
     "power": lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
@@ -47,25 +46,12 @@ class Clocks:
 
     def __init__(self) -> None:
         self.run_clock_mhz = 0
-        self._queries = dict(_QUERIES)
-        refused: dict[str, pynvml.NVMLError] = {}
-        try:
-            self._handle = nvml_handle()
-        except pynvml.NVMLError as error:
-            self._queries, refused = {}, dict.fromkeys(_QUERIES, error)
-        for name in list(self._queries):
-            try:
-                self._queries[name](self._handle)
-            except pynvml.NVMLError as error:
-                del self._queries[name]
-                refused[name] = error
-        self.refused, self.notes = tuple(refused), ()
-        if refused:
-            why = "; ".join(dict.fromkeys(str(error) for error in refused.values()))
-            detected = "not all detected" if self._queries else "not detected"
-            self.notes = (
-                f"NVML refuses {', '.join(refused)} ({why}): samples taken while the GPU is throttled are {detected}",
-            )
+        readings, refused = nvml_readings(_QUERIES)
+        self._queries = {name: _QUERIES[name] for name in readings}
+        self._handle = nvml_handle() if readings else None
+        detected = "not all detected" if readings else "not detected"
+        self.refused = tuple(refused)
+        self.notes = refusal(refused, f"samples taken while the GPU is throttled are {detected}")
 
     def read(self, power: bool = True) -> Reading | None:
         """The present state; None where NVML refuses. power: whether to query it; throttle_reason does not need it."""

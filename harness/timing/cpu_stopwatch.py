@@ -31,9 +31,9 @@ class CpuStopwatch:
     def __init__(
         self, launch: Callable[[], Any], output_probe: OutputProbe | None = None, host_lock: Lock = nullcontext
     ) -> None:
-        """host_lock: makes what is held while a sample is taken."""
+        """host_lock: makes the lock to hold while a sample is taken."""
         self.launch, self._output_probe, self._host_lock = launch, output_probe, host_lock
-        self._mine_s = self._others_s = 0.0
+        self._own_s = self._others_s = 0.0
         # By the fastest call: after a call that something interrupted, a sample would be too short.
         fastest = min(self._seconds() for _ in range(WARMUP_CALLS))
         self._calls = max(1, int(SAMPLE_S / max(fastest, 1e-9)))
@@ -52,20 +52,20 @@ class CpuStopwatch:
         launch, calls = self.launch, range(self._calls)
         if self._output_probe is not None:
             self._output_probe.arm()
-        mine, everyone = thread_time(), process_time()
+        own_s, process_s = thread_time(), process_time()
         start = perf_counter()
         for _ in calls:
             launch()
         elapsed = perf_counter() - start
         if self._output_probe is not None:
             self._output_probe.check("timed")
-        mine, everyone = thread_time() - mine, process_time() - everyone
-        self._mine_s += mine
-        self._others_s += max(everyone - mine, 0.0)
-        if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._mine_s):
+        own_s, process_s = thread_time() - own_s, process_time() - process_s
+        self._own_s += own_s
+        self._others_s += max(process_s - own_s, 0.0)
+        if self._others_s > max(OTHER_THREADS_S, OTHER_THREADS_SHARE * self._own_s):
             raise Mismatch(
                 "one_thread",
-                f"other threads worked {self._others_s * 1e3:.1f} ms while the launches took "
+                f"other threads ran for {self._others_s * 1e3:.1f} ms while the launches took "
                 f"{self._mine_s * 1e3:.1f} ms",
             )
         return {"cpu_us": elapsed * 1e6 / self._calls}

@@ -11,7 +11,7 @@ graph_us   T(k), the time of a CUDA graph that holds k copies of the launch; gpu
            cent, but graphs of the same launches differ by several per cent, depending on where the driver puts them.
 state_us   the one-copy graph once more, in the run's cache state, if that is not hot.
 
-The rounds take several sets of buffers in turns, because the time of a small kernel depends on where its buffers lie.
+The rounds cycle through several sets of buffers, because the time of a small kernel depends on where its buffers lie.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.cuda_graph import Graph, GraphCapture, check_nodes
 from harness.timing.cache import CALIBRATION_KERNELS, Cache
 from harness.timing.host_lock import Lock
 from harness.timing.queued_events import QueuedEvents
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 from harness.wording import first_line
 
 WARMUP_CALLS = 3
@@ -54,7 +54,7 @@ class CudaTimer:
     """Makes the stopwatches of a process, which share its graph capture, spin kernels and cache state."""
 
     def __init__(self, graph_copies: Sequence[int], cache: CacheName = "hot", host_lock: Lock = nullcontext) -> None:
-        """host_lock: makes what is held while host time is measured."""
+        """host_lock: makes the lock to hold while host time is measured."""
         self.graph_copies, self.host_lock = tuple(graph_copies), host_lock
         self.cache = Cache(cache)
         self.recorder = GraphCapture()
@@ -76,9 +76,9 @@ class CudaTimer:
             self._spins[steps] = launcher(CALIBRATION_KERNELS, "spin", 1, 1, steps * 10_000)
         self._spins[steps]()
 
-    def stopwatch(self, *placed: Placed, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
-        """placed: one launch on each set of buffers. stream_rounds: number of samples with stream_us."""
-        return CudaStopwatch(self, placed, stream_rounds)
+    def stopwatch(self, *launches: PlacedLaunch, stream_rounds: int = STREAM_ROUNDS) -> CudaStopwatch:
+        """launches: one on each set of buffers. stream_rounds: number of samples with stream_us."""
+        return CudaStopwatch(self, launches, stream_rounds)
 
 
 class CudaStopwatch:
@@ -88,12 +88,12 @@ class CudaStopwatch:
     place, launch: index of the set that was timed last, and the launch on it.
     """
 
-    def __init__(self, timer: CudaTimer, placed: Sequence[Placed], stream_rounds: int) -> None:
-        self._timer, self._placed, self._stream_rounds = timer, placed, stream_rounds
+    def __init__(self, timer: CudaTimer, launches: Sequence[PlacedLaunch], stream_rounds: int) -> None:
+        self._timer, self._launches, self._stream_rounds = timer, launches, stream_rounds
         self.place = 0
-        for one in placed:
+        for launch_there in launches:
             for _ in range(WARMUP_CALLS):
-                one.launch()
+                launch_there.launch()
         torch.cuda.synchronize()
         self._events = QueuedEvents(timer.spin)
         self._graphs: dict[int, Graph] = {}
@@ -112,7 +112,7 @@ class CudaStopwatch:
 
     @property
     def launch(self) -> Callable[[], Any]:
-        return self._placed[self.place].launch
+        return self._launches[self.place].launch
 
     def _capture(self) -> None:
         """Capture a new set of graphs, in random order and before the old set is freed, so that they do not take its
@@ -123,11 +123,11 @@ class CudaStopwatch:
         check_nodes({copies: graph.nodes for copies, graph in fresh.items()})
         if not self._graphs or random.random() < SIGNATURE_SHARE:
             check_nodes({copies: graph.signatures() for copies, graph in fresh.items()})
-        one = next(copies for copies in order if copies in (self._graphs or fresh))
-        if self._graphs and fresh[one].nodes != self._graphs[one].nodes:
+        shared = next(copies for copies in order if copies in (self._graphs or fresh))
+        if self._graphs and fresh[shared].nodes != self._graphs[shared].nodes:
             raise Mismatch(
                 "same_work",
-                f"captured anew, the graph holds {fresh[one].nodes}, before it held {self._graphs[one].nodes}",
+                f"captured again, the graph holds {fresh[shared].nodes}, before it held {self._graphs[shared].nodes}",
             )
         self._graphs = {copies: fresh[copies] for copies in self._copies}
 
@@ -144,11 +144,11 @@ class CudaStopwatch:
 
     def _graphs_us(self) -> dict[int, float]:
         """Every graph of the set once, in random order, so that a variant cannot know which of them is checked."""
-        taken = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
-        return {copies: taken[copies] for copies in self._graphs}
+        times = {copies: self._replay_us(copies) for copies in random.sample(sorted(self._graphs), len(self._graphs))}
+        return {copies: times[copies] for copies in self._graphs}
 
     def _state_us(self) -> float:
-        replay, rewrite_inputs = self._graphs[min(self._graphs)].replay, self._placed[self.place].rewrite_inputs
+        replay, rewrite_inputs = self._graphs[min(self._graphs)].replay, self._launches[self.place].rewrite_inputs
         return self._events.microseconds("state", replay, lambda: self._timer.cache.prepare(rewrite_inputs))
 
     def _stream_us(self, calls: int) -> float:
@@ -183,32 +183,32 @@ class CudaStopwatch:
 
     def _watched(self, stage: str, take: Callable[[], Any], replayed: bool = False) -> Any:
         """What ``take`` returns. Raises Mismatch where its calls did not write the outputs."""
-        output_probe = self._placed[self.place].output_probe
+        output_probe = self._launches[self.place].output_probe
         if output_probe is None:
             return take()
         output_probe.arm(replayed)
-        taken = take()
+        times = take()
         output_probe.check(stage)
-        return taken
+        return times
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
-        self.place = round_number % len(self._placed)
+        self.place = round_number % len(self._launches)
         with self._timer.host_lock():
-            times: dict[str, Any] = {
+            sample: dict[str, Any] = {
                 "host_us": self._watched("host", self._host_us),
                 "eager_us": self._watched("eager", self._eager_us),
             }
         if self._graphs:
             if self._stream_rounds:
                 self._stream_rounds -= 1
-                times[QUEUED_EVENTS.field] = self._watched(
+                sample[QUEUED_EVENTS.field] = self._watched(
                     "queued", lambda: {calls: self._stream_us(calls) for calls in self._stream_calls()}
                 )
             self._capture()
-            times[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
+            sample[GRAPH_SLOPE.field] = self._watched("graph", self._graphs_us, replayed=True)
             if self._timer.cache.state is not HOT:
-                times["state_us"] = self._watched("graph", self._state_us, replayed=True)
-        return times
+                sample["state_us"] = self._watched("graph", self._state_us, replayed=True)
+        return sample
 
     def facts(self) -> Mapping[str, Any]:
         if not self._graphs:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-_SYNCHRONIZING = re.compile(r"^cu(da)?(Stream|Event|Device|Ctx)Synchronize|^cudaMemcpy$|^cuMemcpy[DH]to[DH](_v2)?$")
+from harness.timing.api_calls import waits
 
 
 @dataclass(frozen=True)
@@ -53,5 +53,5 @@ def trace(work: Callable[[], Any]) -> Trace:
     operations = [
         Operation(e.name(), e.start_ns(), e.duration_ns() / 1e3) for e in events if e.device_type() == DeviceType.CUDA
     ]
-    waits = sum(bool(_SYNCHRONIZING.match(e.name())) for e in events if e.device_type() == DeviceType.CPU)
-    return Trace(sorted(operations, key=lambda one: one.start_ns), waits)
+    synchronizations = sum(waits(e.name()) for e in events if e.device_type() == DeviceType.CPU)
+    return Trace(sorted(operations, key=lambda operation: operation.start_ns), synchronizations)

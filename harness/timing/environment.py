@@ -7,13 +7,14 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from harness.git import git
 from harness.records.schema import Environment
 
 if TYPE_CHECKING:
@@ -94,8 +95,33 @@ def nvml_handle():
     return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
 
 
+def nvml_readings(queries: Mapping[str, Callable[[Any], Any]]) -> tuple[dict[str, Any], dict[str, Exception]]:
+    """(what NVML says of torch's current device, what it refuses). One query after the other, since it refuses some of
+    them on some GPUs and to some users.
+    """
+    import pynvml
+
+    readings, refused = {}, {}
+    try:
+        handle = nvml_handle()
+    except pynvml.NVMLError as error:
+        return {}, dict.fromkeys(queries, error)
+    for name, query in queries.items():
+        try:
+            readings[name] = query(handle)
+        except pynvml.NVMLError as error:
+            refused[name] = error
+    return readings, refused
+
+
+def refusal(refused: Mapping[str, Exception], consequence: str) -> tuple[str, ...]:
+    """A note for the record; none where nothing was refused."""
+    why = "; ".join(dict.fromkeys(map(str, refused.values())))
+    return (f"NVML refuses {', '.join(refused)} ({why}): {consequence}",) if refused else ()
+
+
 def _nvml() -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """(fields of Environment, those that NVML refused, a note on them)."""
+    """(fields of Environment, those that NVML refuses, a note on them)."""
     import pynvml
 
     queries = {
@@ -105,18 +131,8 @@ def _nvml() -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
         "memory_clock_mhz": lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM),
         "power_limit_w": lambda handle: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     }
-    try:
-        handle = nvml_handle()
-    except pynvml.NVMLError as error:
-        return {}, tuple(queries), (f"NVML refused ({error}): clocks, power and driver version are not recorded",)
-    readings, refused = {}, {}
-    for name, query in queries.items():
-        try:
-            readings[name] = query(handle)
-        except pynvml.NVMLError as error:
-            refused[name] = error
-    named = ", ".join(f"{name} ({error})" for name, error in refused.items())
-    return readings, tuple(refused), (f"NVML refused {named}: not recorded",) if refused else ()
+    readings, refused = nvml_readings(queries)
+    return readings, tuple(refused), refusal(refused, "not recorded")
 
 
 def _processor() -> str:
@@ -140,18 +156,12 @@ def _git_state() -> tuple[str | None, bool]:
     """Ten digits of the commit hash, and whether the tree differs from it. Without a .git, they are read from
     BENCH_COMMIT, in which a plus follows the hash of a tree that differs.
     """
-
-    def git(*arguments: str) -> str | None:
-        # Without the lock of the index, so that a commit made at the same time does not fail.
-        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip()
-
-    commit = git("rev-parse", "--short=10", "HEAD")
-    if commit is None:
+    try:
+        commit = git(ROOT, "rev-parse", "--short=10", "HEAD", limit_s=10)
+        changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", limit_s=10)
+    except (OSError, subprocess.SubprocessError):
+        commit = None
+    if commit is None or commit.returncode:
         given = os.environ.get("BENCH_COMMIT", "")
         return given.removesuffix("+")[:10] or None, given.endswith("+")
-    return commit, bool(git("status", "--porcelain", "--untracked-files=no"))
+    return commit.stdout.strip(), bool(changes.stdout)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and who uses them, by NVML: asking does not bring any of them up. Never imports torch."""
+"""The GPUs of this machine and who uses them, from NVML, which does not initialize any of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _used_by(handle) -> tuple[str, ...]:
         running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if handle is not None else []
     except pynvml.NVMLError:  # it does not tell this user
         return ()
-    return tuple(f"process {one.pid}{_command(one.pid)}" for one in running)
+    return tuple(f"process {process.pid}{_command(process.pid)}" for process in running)
 
 
 def _command(pid: int) -> str:
@@ -74,7 +74,7 @@ def choose_device(wanted: str) -> str:
     if version("torch").endswith("+cpu"):
         missing = "torch is built for the CPU; install a CUDA build"
     elif not visible_gpus():
-        missing = "the driver shows no GPU here"
+        missing = "the driver shows no GPU"
     else:
         return "cuda"
     if wanted == "cuda":
@@ -87,27 +87,27 @@ def choose_gpus(wanted: str) -> list[VisibleGpu]:
 
     Raises RuntimeError with one sentence.
     """
-    found, flag = visible_gpus(), f"--gpus {wanted}"
-    if not found:
-        raise RuntimeError(f"{flag}: the driver shows no GPU here; leave --gpus out to run without one")
-    here = f"this machine shows {counted(len(found), 'GPU')}"
+    gpus, flag = visible_gpus(), f"--gpus {wanted}"
+    if not gpus:
+        raise RuntimeError(f"{flag}: the driver shows no GPU; drop --gpus to run without one")
+    here = f"this machine shows {counted(len(gpus), 'GPU')}"
     if wanted == "all":
-        chosen = found
+        chosen = gpus
     elif devices := _DEVICES.fullmatch(wanted):
         indices = list(dict.fromkeys(int(index) for index in devices[1].split(",")))
-        if (missing := next((index for index in indices if index >= len(found)), None)) is not None:
+        if (missing := next((index for index in indices if index >= len(gpus)), None)) is not None:
             raise RuntimeError(f"{flag}: there is no GPU {missing}; {here}, counted from 0")
-        chosen = [found[index] for index in indices]
+        chosen = [gpus[index] for index in indices]
     elif wanted.isdecimal() and int(wanted):
-        if int(wanted) > len(found):
-            raise RuntimeError(f"{flag}: {here}; ask for {len(found)} or fewer")
+        if int(wanted) > len(gpus):
+            raise RuntimeError(f"{flag}: {here}; ask for {len(gpus)} or fewer")
         # The free ones first, so that the others are named where these are too few.
-        chosen = sorted(found, key=lambda gpu: bool(gpu.used_by))[: int(wanted)]
+        chosen = sorted(gpus, key=lambda gpu: bool(gpu.used_by))[: int(wanted)]
     else:
         raise RuntimeError(f"{flag}: expected a number of GPUs, all, or device=0,2")
-    if taken := [gpu for gpu in chosen if gpu.used_by]:
-        users = "; ".join(f"GPU {gpu.index} by {', '.join(gpu.used_by)}" for gpu in taken)
+    if busy := [gpu for gpu in chosen if gpu.used_by]:
+        users = "; ".join(f"GPU {gpu.index} by {', '.join(gpu.used_by)}" for gpu in busy)
         raise RuntimeError(
-            f"{flag}: in use by others, {users}; wait for their end, or name idle ones, --gpus device=0,2"
+            f"{flag}: in use: {users}; wait until they are free, or name idle GPUs, such as --gpus device=0,2"
         )
     return chosen

@@ -24,7 +24,7 @@ Lock = Callable[[], AbstractContextManager]
 
 @cache
 def lock_of(wanted: bool) -> Lock:
-    """What makes the lock of this process, or what makes nothing."""
+    """Makes the lock of this process, or a context manager that does nothing."""
     return HostLock(Path(tempfile.gettempdir())) if wanted else nullcontext
 
 

@@ -1,4 +1,4 @@
-"""Device time of work between two events, without any host time: a kernel spins in front until all of it is queued."""
+"""Device time of work between two events, free of host time: a kernel spins in front until all work is queued."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ class QueuedEvents:
             if in_time:
                 return self._start.elapsed_time(self._end) * 1e3
         raise RuntimeError(
-            f"the host took longer than {spin_us:.0f} us to queue the work, {SPIN_TRIES} times in a row; "
+            f"the host took longer than {spin_us:.0f} us to queue the work {SPIN_TRIES} times in a row; "
             "does the launch wait for the device?"
         )

@@ -1,7 +1,7 @@
-"""The timing loop: which sample is taken when, and when to stop. Imports neither torch nor CUDA.
+"""The timing loop: which sample is taken when, and when to stop.
 
-The variants of a point take turns (A B C, C B A, ...), so that a drifting clock or a noisy neighbour affects all of
-them alike. A cell stops when the bootstrap interval of its leading metric's median is within SETTLED of the median,
+The variants of a point are interleaved (A B C, C B A, ...), so that a drifting clock or a noisy neighbor affects all
+of them alike. A cell stops when the bootstrap interval of its leading metric's median is within SETTLED of the median,
 when the time budget of its point is spent, or after max_rounds; the record says which. No sample is dropped because of
 its value. A sample taken while the GPU was throttled is repeated, and counted.
 """
@@ -25,13 +25,13 @@ SETTLED = 0.01
 SAMPLE_DECIMALS = 4
 #: How often a sample is repeated while the GPU is throttled; the last one is kept and counted as disturbed.
 RETRIES = 3
-#: Sets of buffers that the rounds take in turns, unless they are large. As many rounds lie between two checks whether a
-#: median has settled, so that it weighs the sets alike.
+#: Sets of buffers that the rounds cycle through, unless they are large. Whether a median has settled is checked after
+#: as many rounds, so that it weights all sets alike.
 PLACEMENTS = 10
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedLaunch:
     """A launch on one set of buffers.
 
     output_probe:   checks that timed calls write their outputs.
@@ -57,7 +57,7 @@ class Stopwatch(Protocol):
     replay: Callable[[], None] | None
 
     def sample(self, round_number: int = 0) -> Mapping[str, Any]:
-        """Metric of Metrics -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls.
+        """Metric -> microseconds of one sample; of ``graph_us`` and ``stream_us`` by number of calls.
 
         round_number: determines on which set of buffers, if the stopwatch has several.
         """
@@ -70,11 +70,11 @@ class Stopwatch(Protocol):
 class CellTimings:
     """The samples of one variant at one point, as they come in.
 
-    samples:   metric of Metrics -> samples, or number of calls -> samples.
+    samples:   metric -> samples, or number of calls -> samples; as fields of Metrics.
     stopped:   why no more samples are taken: "settled", "budget", "rounds" or "error"; None while they are.
     error:     what a sample raised.
     discarded: throttle reason -> samples that were repeated.
-    disturbed: samples that were kept although the GPU was throttled during the last repetition, too.
+    disturbed: samples that were kept although the GPU was still throttled during the last repetition.
     """
 
     stopwatch: Stopwatch

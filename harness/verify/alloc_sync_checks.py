@@ -11,6 +11,7 @@ import torch
 from harness.checks import Mismatch
 from harness.contract import Variant
 from harness.verify.fixture import SLEEP_CYCLES
+from harness.wording import counted
 
 #: Launches whose allocations are counted together.
 CALLS = 5
@@ -33,10 +34,10 @@ def check_alloc_sync(variant: Variant, launch: Callable[[], Any]) -> set[str]:
 def check_synchronisation(launch: Callable[[], Any]) -> None:
     """Raise Mismatch where a launch waits for the device."""
     if waits := sync_warnings(launch):
-        message = f'torch saw a launch wait for the device {waits} times; or declare waives="no_sync"'
-        raise Mismatch("no_sync", message)
+        seen = f"torch saw a launch wait for the device {counted(waits, 'time')}"
+        raise Mismatch("no_sync", f'{seen}; remove the waits, or declare waives="no_sync"')
     if not returns_before_the_device(launch):
-        message = 'a launch returns only when all work queued before it is done; or declare waives="no_sync"'
+        message = 'a launch returns only after all earlier work is done; remove the wait, or declare waives="no_sync"'
         raise Mismatch("no_sync", message)
 
 
@@ -48,7 +49,7 @@ def check_allocations(variant: Variant, launch: Callable[[], Any]) -> int:
     """
     made, kept_bytes = allocations(launch)
     if kept_bytes > 0:
-        raise Mismatch("no_alloc", f"every launch keeps {kept_bytes} bytes of device memory more; allocate in set-up")
+        raise Mismatch("no_alloc", f"every launch leaks {kept_bytes} bytes of device memory; allocate in set-up")
     if made and "no_alloc" not in variant.waives:
         raise Mismatch("no_alloc", f'{made} allocations in a launch; allocate in set-up, or declare waives="no_alloc"')
     return made
@@ -75,7 +76,7 @@ def sync_warnings(launch: Callable[[], Any]) -> int:
             launch()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("called a synchronizing" in str(one.message) for one in caught)
+    return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 def returns_before_the_device(launch: Callable[[], Any]) -> bool:

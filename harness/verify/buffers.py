@@ -2,8 +2,8 @@
 
     | canary ... | tensor, at its own row stride, with canaries between the rows | canary ... |
 
-Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is no legal
-length, block id or slot.
+Canaries and poison are byte patterns, so they work for every dtype. As int32 both are about 2e9, which is not a
+legal length, block id or slot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 #: Bytes on either side of a tensor: room for a whole row of a table that is written one row too far.
 GUARD_BYTES = 16384
 CANARY = 0x7E
-#: Two patterns, used in turns: no correct value equals both.
+#: Two alternating patterns: no correct value equals both.
 POISONS = (0x7F, 0x71)
 
 #: Of torch's allocator on a GPU; of the GPU's pages; between two buffers at most; and what an arena takes at a time.
@@ -69,9 +69,9 @@ class Arena:
             size = max(CHUNK_BYTES, gap + nbytes)
             self._free = torch.empty(size + PAGE_BYTES, dtype=torch.uint8, device=self._device)
             self._free = self._free[-self._free.data_ptr() % PAGE_BYTES :]
-        taken, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
+        memory, self._free = self._free[gap : gap + nbytes], self._free[gap + -(-nbytes // ALIGNMENT) * ALIGNMENT :]
         # torch.compile treats the offset of a view in its storage like a size.
-        return torch.from_dlpack(taken)
+        return torch.from_dlpack(memory)
 
 
 class Guarded:

@@ -4,7 +4,7 @@ Edge cases name the batches that broke implementations, and they are small. What
 too early, a grid that is limited, an index of 16 bits, the third level of a search) is found here:
 
 * every size of an operator at one past each power of two, from the smallest legal value to the largest that fits, with
-  examples of the other axes in turns, until every variant takes one of these points;
+  alternating examples of the other axes, until every variant takes one of these points;
 * the sizes that its variants declare (``@variant(..., sizes=)``), one less and one more;
 * at the largest value of each size, and at a multiple of a large power of two, every example of every other axis
   (layouts, modes, paddings, context lengths);
@@ -42,27 +42,27 @@ def capacity_points(operator: Operator, variants: Sequence[Variant], seed: int) 
 
     The seed decides which examples meet at a point, which sizes shrink where bytes are short, and the order.
     """
-    chosen = random.Random(f"{operator.name} {seed}")
+    rng = random.Random(f"{operator.name} {seed}")
     search = PointSearch(operator, MOST_BYTES)
     points: dict[str, Point] = {}
     for axis in search.sizes:
         declared = [size for variant in variants for size in variant.sizes.get(axis.name, ())]
         # An engine's kernel has no say: the points would depend on what is installed, and its skip= may ask the GPU.
         healthy = [variant for variant in variants if variant.defect is None and not variant.is_upstream]
-        of_axis = search, axis, healthy, chosen
+        of_axis = search, axis, healthy, rng
         for point in (*_one_size(*of_axis), *_declared(*of_axis, declared)):
             points.setdefault(operator.label(point), point)
     for _ in range(GROWN):
-        point = _grown(search, chosen)
+        point = _grown(search, rng)
         if point is not None and reason_to_skip(operator, point) is None:
             points.setdefault(operator.label(point), point)
-    found = list(points.values())
-    chosen.shuffle(found)
-    return found
+    shuffled = list(points.values())
+    rng.shuffle(shuffled)
+    return shuffled
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Candidate:
     """A point, the sizes that were set for it, and axis -> number of its example."""
 
     sizes: Mapping[str, int]
@@ -74,50 +74,50 @@ def _fitting(
     search: PointSearch,
     sizes: Mapping[str, int],
     keep: str,
-    chosen: random.Random,
+    rng: random.Random,
     pinned: Mapping[str, int] | None = None,
-) -> _Found | None:
+) -> _Candidate | None:
     """A point that fits with the size ``keep`` as it is, and is not redundant; None where none is found.
 
     pinned: axis -> number of its example; the others have random ones.
     """
     for _ in range(ATTEMPTS):
-        picks = _picks(search, chosen, pinned or {})
+        picks = _picks(search, rng, pinned or {})
         fitting = search.fitting(sizes, picks, frozenset({keep}))
         if fitting is None:
             return None
         point = search.complete(fitting, picks)
         if reason_to_skip(search.operator, point) is None:
-            return _Found(fitting, picks, point)
+            return _Candidate(fitting, picks, point)
     return None
 
 
-def _picks(search: PointSearch, chosen: random.Random, pinned: Mapping[str, int]) -> dict[str, int]:
+def _picks(search: PointSearch, rng: random.Random, pinned: Mapping[str, int]) -> dict[str, int]:
     """Axis -> number of a random example, drawn again where these exclude each other at any size."""
     for _ in range(ATTEMPTS):
-        picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()} | dict(pinned)
+        picks = {axis.name: rng.randrange(count) for axis, count in _examples(search).items()} | dict(pinned)
         if search.legal({}, picks) is not None:
             break
     return picks
 
 
 def _fitting_all(
-    search: PointSearch, sizes: Mapping[str, int], keep: str, variants: Sequence[Variant], chosen: random.Random
-) -> Iterator[_Found]:
+    search: PointSearch, sizes: Mapping[str, int], keep: str, variants: Sequence[Variant], rng: random.Random
+) -> Iterator[_Candidate]:
     """What _fitting finds, until no variant is left that skips all of it; TURNS times at most.
 
     The second time all other axes have their default, which most variants take.
     """
-    left = list(variants)
+    pending = list(variants)
     for turn in range(TURNS):
-        found = _fitting(search, sizes, keep, chosen, _defaults(search) if turn == 1 else None)
-        if found is None:
+        candidate = _fitting(search, sizes, keep, rng, _defaults(search) if turn == 1 else None)
+        if candidate is None:
             return
-        skipping = [variant for variant in left if _skips(variant, found.point)]
-        if turn == 0 or len(skipping) < len(left):
-            yield found
-        left = skipping
-        if not left:
+        skipping = [variant for variant in pending if _skips(variant, candidate.point)]
+        if turn == 0 or len(skipping) < len(pending):
+            yield candidate
+        pending = skipping
+        if not pending:
             return
 
 
@@ -128,14 +128,14 @@ def _skips(variant: Variant, point: Point) -> bool:
 
 
 def _defaults(search: PointSearch) -> dict[str, int]:
-    """Axis that is no size -> number of the example that is its default, where there is one."""
+    """Axis that is not a size -> number of the example that is its default, if any."""
     default = search.operator.complete({})
     examples = {axis.name: list(axis.examples_at(default)) for axis in search.words}
     return {name: values.index(default[name]) for name, values in examples.items() if default[name] in values}
 
 
 def _examples(search: PointSearch) -> dict[Axis, int]:
-    """Axis that is no size -> how many examples it has."""
+    """Axis that is not a size -> how many examples it has."""
     default = search.operator.complete({})
     return {axis: len(axis.examples_at(default)) for axis in search.words}
 
@@ -152,7 +152,7 @@ def _is_legal(search: PointSearch, axis: Axis, value: int) -> bool:
     return search.parses(axis, value) and search.legal({axis.name: value}, {}, frozenset({axis.name})) is not None
 
 
-def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], chosen: random.Random) -> Iterator[Point]:
+def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], rng: random.Random) -> Iterator[Point]:
     """Points with this size on its ladder, and with every example of the other axes at the largest that fits."""
     name, default = axis.name, search.operator.complete({})
     # The sizes that were set for each value, from the default on. What had to move for one has to for a larger one.
@@ -161,35 +161,36 @@ def _one_size(search: PointSearch, axis: Axis, variants: Sequence[Variant], chos
     for value in _ladder(search, axis):
         # From the last sizes on, or those before where they lead no further, as when a row has shrunk to one token.
         tries = ({**sizes, name: value} for sizes in steps[:-3:-1])
-        founds = next(filter(None, (list(_fitting_all(search, one, name, variants, chosen)) for one in tries)), ())
-        yield from (found.point for found in founds)
-        if founds:
+        fitting = (list(_fitting_all(search, sizes, name, variants, rng)) for sizes in tries)
+        candidates = next(filter(None, fitting), ())
+        yield from (candidate.point for candidate in candidates)
+        if candidates:
             largest = value
             if value >= default[name]:
-                steps.append(founds[0].sizes)
+                steps.append(candidates[0].sizes)
         elif largest is not None or value > default[name]:
             break
     if largest is None:
         return
     end = _last_legal(search, axis, largest)
-    if end > largest and (found := _fitting(search, {**steps[-1], name: end}, name, chosen)):
-        steps.append(found.sizes)
+    if end > largest and (candidate := _fitting(search, {**steps[-1], name: end}, name, rng)):
+        steps.append(candidate.sizes)
         largest = end
-        yield found.point
-    # A multiple of a large power of two, too: kernels take wide accesses there.
+        yield candidate.point
+    # Also a multiple of a large power of two: kernels take wide accesses there.
     even = {**steps[-1], name: 3 << (largest // 3).bit_length() - 1 if largest >= 3 else largest}
-    if search.parses(axis, even[name]) and (found := _fitting(search, even, name, chosen)):
-        yield found.point
+    if search.parses(axis, even[name]) and (candidate := _fitting(search, even, name, rng)):
+        yield candidate.point
     left = {(word.name, number): None for word, count in _examples(search).items() for number in range(count)}
     while left:
         word, number = next(iter(left))
         del left[word, number]
         # Some examples only differ from others where no other size has shrunk to 1: at the largest value that leaves
         # them room.
-        tries = (_fitting(search, sizes, name, chosen, {word: number}) for sizes in reversed(steps[1:]))
-        if found := next((found for found in tries if found), None):
-            yield found.point
-            for pair in found.picks.items():
+        tries = (_fitting(search, sizes, name, rng, {word: number}) for sizes in reversed(steps[1:]))
+        if candidate := next((candidate for candidate in tries if candidate), None):
+            yield candidate.point
+            for pair in candidate.picks.items():
                 left.pop(pair, None)
 
 
@@ -208,17 +209,17 @@ def _last_legal(search: PointSearch, axis: Axis, low: int) -> int:
 
 
 def _declared(
-    search: PointSearch, axis: Axis, variants: Sequence[Variant], chosen: random.Random, sizes: Sequence[int]
+    search: PointSearch, axis: Axis, variants: Sequence[Variant], rng: random.Random, sizes: Sequence[int]
 ) -> Iterator[Point]:
     for value in dict.fromkeys(near for size in sizes for near in (size - 1, size, size + 1)):
         if search.parses(axis, value):
-            for found in _fitting_all(search, {axis.name: value}, axis.name, variants, chosen):
-                yield found.point
+            for candidate in _fitting_all(search, {axis.name: value}, axis.name, variants, rng):
+                yield candidate.point
 
 
-def _grown(search: PointSearch, chosen: random.Random) -> Point | None:
+def _grown(search: PointSearch, rng: random.Random) -> Point | None:
     """A point whose sizes were doubled in random order, from the smallest ones on, until nothing more fits."""
-    picks = {axis.name: chosen.randrange(count) for axis, count in _examples(search).items()}
+    picks = {axis.name: rng.randrange(count) for axis, count in _examples(search).items()}
     small: dict[str, int] = {}
     for axis in search.sizes:
         value = next(_ladder(search, axis), None)
@@ -226,8 +227,8 @@ def _grown(search: PointSearch, chosen: random.Random) -> Point | None:
             small = more
     values, failed = search.fitting(small, picks, frozenset(small)), 0
     while values is not None and failed < ATTEMPTS:
-        before, axis = search.complete(values, picks), chosen.choice(search.sizes)
-        more = 2 * before[axis.name] + chosen.randrange(2)
+        before, axis = search.complete(values, picks), rng.choice(search.sizes)
+        more = 2 * before[axis.name] + rng.randrange(2)
         grown = {size.name: before[size.name] for size in search.sizes} | {axis.name: more}
         grown = search.legal(grown, picks, frozenset({axis.name})) if search.parses(axis, more) else None
         shrunk = grown is None or any(size < before[name] for name, size in grown.items())

@@ -1,4 +1,4 @@
-"""The kernel that reads an operator's tables, run on the tables of each variant: are its results the same bits?
+"""Runs the kernel that reads an operator's tables on the tables of each variant: are the results bitwise equal?
 
 The scalar reference of an operator says what a table must hold. A consumer says whether an engine's attention kernel
 reads it that way: it runs on the tables of the engine's own planner, and on those of every other variant.
@@ -66,7 +66,7 @@ def _compare(catalog: Catalog, consumer: Consumer, item: Cells, device: str, see
     if why_not:
         yield from (Comparison(consumer, variant.name, item.point, reason=why_not) for variant in others)
         return
-    theirs: Mapping[str, Tensor] | None = None
+    expected: Mapping[str, Tensor] | None = None
     # The planner twice: a consumer that does not repeat itself on the same tables shows as different there.
     for variant in (planner, planner, *others):
         if reason := unavailable(variant, device) or reason_to_skip(variant, point):
@@ -76,14 +76,14 @@ def _compare(catalog: Catalog, consumer: Consumer, item: Cells, device: str, see
             results = _results(consumer, operator, point, variant, device, seed)
         except Exception as error:  # whatever an engine's kernel raises
             yield Comparison(consumer, variant.name, item.point, error=first_line(error))
-            if theirs is None:
+            if expected is None:
                 return
             continue
-        if theirs is None:
-            theirs = results
+        if expected is None:
+            expected = results
             continue
-        wrong = sum(int((as_integers(results[name]) != as_integers(theirs[name])).sum()) for name in theirs)
-        yield Comparison(consumer, variant.name, item.point, sum(one.numel() for one in theirs.values()), wrong)
+        wrong = sum(int((as_integers(results[name]) != as_integers(expected[name])).sum()) for name in expected)
+        yield Comparison(consumer, variant.name, item.point, sum(result.numel() for result in expected.values()), wrong)
 
 
 def _results(

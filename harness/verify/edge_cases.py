@@ -40,7 +40,7 @@ NO_RECOMPILATION = "fail_on_recompile"
 
 
 class LeftOut(Exception):
-    """A launch was ended, or not made."""
+    """A launch was stopped or skipped."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class DeviceChecks:
-    """How the checks that need a device are made.
+    """How to make the checks that need a device.
 
     alloc_sync: tests no_alloc and no_sync of a launch and returns the names of those it passed; see check_alloc_sync.
     capture:    captures a graph of a launch, for graph_safe.
@@ -77,9 +77,9 @@ def check_variant(
     known: dict[Any, Batch] | None = None,
     announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
-    """One finding for each edge case and each sequence. An exception of the variant is a finding, too.
+    """One finding for each edge case and each sequence. An exception in the variant is a finding as well.
 
-    Those at which the variant declares a limit are left out, as they may end the process; see known_failure_places.
+    Those at which the variant has a known failure are left out, as they may end the process; see known_failure_places.
 
     Two of the edge cases that the variant takes run once more with buffers that start one element past an aligned
     address, where a 16-byte access faults: the first one, and the one with the most bytes, as a variant may use wide
@@ -90,31 +90,39 @@ def check_variant(
               in the first sequence only. A torch.compile variant is then left out where it would compile again, as
               timed points compile what they need; one that would be left out everywhere compiles after all.
     checks:   how these checks are made; by default cuda_checks() on a GPU, and not at all elsewhere.
-    only:     the only one to run, whether the variant declares a limit there or not.
+    only:     the only one to run, whether the variant has a known failure there or not.
     known:    of earlier variants of the operator, as in Fixture.
     announce: called before each of them.
     """
-    known = {} if known is None else known
     if checks is None and device == "cuda":
         checks = cuda_checks()
-    compiles = thorough or COMPILER not in variant.requires
-    how = checks, thorough, compiles, known, announce
-    yield from _VariantChecks(operator, variant, device, seed, *how, only).findings()
+    yield from _VariantChecks(
+        operator,
+        variant,
+        device,
+        seed,
+        device_checks=checks,
+        thorough=thorough,
+        compiles=thorough or COMPILER not in variant.requires,
+        known={} if known is None else known,
+        announce=announce,
+        only=only,
+    ).findings()
     if thorough:
-        yield from far_rows(operator, variant, device, seed, only)
+        yield from far_rows(operator, variant, device, seed, only, announce)
 
 
 def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
-    """The edge cases and sequences at which the variant declares a limit.
+    """The edge cases and sequences at which the variant has a known failure.
 
     A limit in unaligned buffers only is tried at the first edge case that has no other limit; one of far rows at the
     first such point that has them.
     """
     if not variant.known_failures:
         return []
-    case = [one.name for one in operator.edge_cases]
-    limited = [name for name in (*case, *operator.sequences) if variant.known_failure_at(name)]
-    other = [name for name in case if name not in limited]
+    names = [case.name for case in operator.edge_cases]
+    limited = [name for name in (*names, *operator.sequences) if variant.known_failure_at(name)]
+    other = [name for name in names if name not in limited]
     unaligned = [(name, "unaligned") for name in other[:1] if variant.known_failure_at(name, "unaligned")]
     far = (
         (name, "far")
@@ -125,13 +133,13 @@ def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseN
 
 
 def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
-    case = next(one for one in operator.edge_cases if one.name == name)
+    case = next(case for case in operator.edge_cases if case.name == name)
     point = operator.complete(case.point)
     return skipped(_edge_case(name), variant, [point]) is None and bool(far_strides(operator.make_inputs(point, 0)))
 
 
 def judged_known_failure(finding: Finding) -> Finding:
-    """What was found where the variant declares a limit. A pass is reported and is no error: a later release of the
+    """The finding at a known failure. A pass is reported, but is not an error: a later release of the
     engine may hold there, and what a launch reads out of bounds may be right by chance.
     """
     if finding.status in (Status.MISMATCH, Status.FAILED, Status.PASSED):
@@ -156,7 +164,7 @@ class _VariantChecks:
     compiles: bool
     known: dict[Any, Batch]
     announce: Callable[[Place, str], None]
-    only: EdgeCaseName | None = None
+    only: EdgeCaseName | None
     bytes_at: dict[str, int] = field(default_factory=dict)
 
     def findings(self) -> Iterator[Finding]:
@@ -175,7 +183,7 @@ class _VariantChecks:
     def _edge_cases(self) -> Iterator[Finding]:
         operator, thorough = self.operator, self.thorough
         few = FEW_STEPS if thorough else 0
-        taken: list[tuple[EdgeCase, Point]] = []
+        cases_run: list[tuple[EdgeCase, Point]] = []
         interpreted, once = launch_counter(), False
         for case in operator.edge_cases:
             point = operator.complete(case.point)
@@ -183,10 +191,10 @@ class _VariantChecks:
                 yield self._at(case, point, alloc_sync=False, replays=few, shift=1)
             if not self._is_wanted(case.name):
                 continue
-            if found := skipped(_edge_case(case.name), self.variant, [point]):
-                yield found
+            if finding_of_skip := skipped(_edge_case(case.name), self.variant, [point]):
+                yield finding_of_skip
                 continue
-            first = not taken
+            first = not cases_run
             launches = interpreted.launches
             # Sequences replay graphs too, so unless thorough the first of them is enough, if it is not left out.
             sequences = operator.sequences and self.compiles
@@ -195,9 +203,9 @@ class _VariantChecks:
             yield finding
             once = once or interpreted.launches > launches
             if finding.status is not Status.SKIPPED:
-                taken.append((case, point))
-        if taken and self.only is None:
-            first, largest = taken[0], max(taken, key=lambda one: self.bytes_at.get(one[0].name, 0))
+                cases_run.append((case, point))
+        if cases_run and self.only is None:
+            first, largest = cases_run[0], max(cases_run, key=lambda entry: self.bytes_at.get(entry[0].name, 0))
             for case, point in [first] if largest is first else [first, largest]:
                 if self._is_wanted(case.name, "unaligned"):
                     yield self._at(case, point, alloc_sync=False, replays=few, shift=1, once=once)
@@ -209,8 +217,8 @@ class _VariantChecks:
                 continue
             points = [self.operator.complete(step) for step in steps]
             place = {"place": Place.SEQUENCE, "name": name}
-            if found := skipped(place, self.variant, points):
-                yield found
+            if finding_of_skip := skipped(place, self.variant, points):
+                yield finding_of_skip
             else:
                 finding = self._through(place, points, replays)
                 yield finding
@@ -286,21 +294,26 @@ def far_strides(inputs: Any) -> dict[str, int]:
     Half of the rows of a byte tensor lie beyond that, such as a cache whose last rows may be unused. A stride is as far
     from a multiple of 16 as the operator's, as variants take wide accesses by that.
     """
-    found = {}
-    for one in dataclasses.fields(inputs):
-        tensor = getattr(inputs, one.name)
+    strides = {}
+    for input_field in dataclasses.fields(inputs):
+        tensor = getattr(inputs, input_field.name)
         padded = isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.stride(0) > row_length(tensor)
-        if not padded or len(tensor) == 1 or one.metadata.get("host"):
+        if not padded or len(tensor) == 1 or input_field.metadata.get("host"):
             continue
         reach = 2**32 if tensor.element_size() == 1 else 2**31
         stride = reach // (len(tensor) - 1) // 16 * 16 + 16 + tensor.stride(0) % 16
         if stride < 2**31:  # no variant promises to take more
-            found[one.name] = stride
-    return found
+            strides[input_field.name] = stride
+    return strides
 
 
 def far_rows(
-    operator: Operator, variant: Variant, device: str, seed: int, only: EdgeCaseName | None = None
+    operator: Operator,
+    variant: Variant,
+    device: str,
+    seed: int,
+    only: EdgeCaseName | None = None,
+    announce: Callable[[Place, str], None] = lambda place, name: None,
 ) -> Iterator[Finding]:
     """Launches with an input whose last row begins 2^31 elements behind its first, at the first edge cases at which
     the operator pads the rows of that input, as their stride is free then. Where memory is short there is none.
@@ -315,6 +328,7 @@ def far_rows(
         for tensor, stride in far_strides(operator.make_inputs(point, seed)).items():
             if made[tensor] == FAR_POINTS:
                 continue
+            announce(Place.EDGE_CASE, case.name)
             try:
                 far = {tensor: stride}
                 fixture = Fixture(operator, point, device, seed, case.edit, batches=2, row_strides=far)
@@ -333,13 +347,13 @@ def finding_of(place: Mapping[str, Any], check: Callable[[set[str]], None]) -> F
     passed: set[str] = set()
     try:
         check(passed)
-        found = {"status": Status.PASSED}
+        result = {"status": Status.PASSED}
     except LeftOut as left_out:
         return Finding(**place, status=Status.SKIPPED, reason=left_out.reason)
     except Exception as error:  # a variant may raise anything
-        found = wrong(error)
-    passed_checks = (passed | {"no_crash"}) - {found.get("check")}
-    return Finding(**place, **found, passed_checks=tuple(sorted(passed_checks)))
+        result = wrong(error)
+    passed_checks = (passed | {"no_crash"}) - {result.get("check")}
+    return Finding(**place, **result, passed_checks=tuple(sorted(passed_checks)))
 
 
 def wrong(error: Exception) -> dict[str, Any]:
@@ -369,7 +383,7 @@ def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | 
     else:
         name, code, text = "skip=", Code.NOT_APPLICABLE, of.skip(point)
     if not isinstance(text or None, str | None):
-        raise TypeError(f"{name} returned {text!r}; it must return a reason in words, or None")
+        raise TypeError(f"{name} returned {text!r}; it must return a reason (text) or None")
     return Reason(code=code, detail=printable(text)) if text else None
 
 

@@ -31,8 +31,8 @@ from harness.verify.equality import compare, required, wrong_elements
 from harness.verify.mismatch import View, describe_differences, first_difference
 from harness.verify.process_state import unchanged_process
 
-#: What a mismatch says of a launch that does not read the inputs again.
-STALE = "these are the answers to earlier inputs, which were replaced after set-up"
+#: Added to a mismatch of a launch that does not read its inputs again.
+STALE = "the output matches earlier inputs, which were replaced after set-up"
 #: GPU clock cycles for which the stream sleeps while inputs and launch are queued: about two milliseconds.
 SLEEP_CYCLES = 4_000_000
 #: Of the buffers of all places at most.
@@ -54,7 +54,7 @@ class Batch:
         """By output. The reference, which is slow, runs when this is first read."""
         answer = self._operator.reference(self._point, self.inputs)
         for name in self._devices.keys() - answer.keys():
-            raise LookupError(f"the reference of {self._operator.name} says nothing of {name!r}")
+            raise LookupError(f"the reference of {self._operator.name} has no answer for {name!r}")
         return {
             name: Expected(**{part: None if t is None else t.to(self._devices[name]) for part, t in vars(e).items()})
             for name, e in answer.items()
@@ -151,7 +151,7 @@ class Fixture:
         """The variant's launch on these buffers. Raises TypeError where set-up returns none."""
         launch = variant.setup(self.point, self.inputs.view, self.outputs.view)
         if not callable(launch):
-            raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure that is to be timed")
+            raise TypeError(f"set-up returned a {type(launch).__name__} instead of the closure to time")
         return launch
 
     def rewrite_inputs(self) -> None:
@@ -167,7 +167,7 @@ class Fixture:
         return self._staged[batch]
 
     def fill_on_host(self, batch: int) -> None:
-        """Put a batch into the inputs that stay on the host beside a GPU."""
+        """Put a batch into the inputs that stay on the host when there is a GPU."""
         for name, buffer in self.inputs.buffers.items():
             if name not in self.staged(batch):
                 buffer.fill(getattr(self.batches[batch].inputs, name))
@@ -230,10 +230,10 @@ class Fixture:
             if name in names
         }
         # One wait for all outputs; only where something differs a second look, at each.
-        if any_of(wrong_elements(*one)[0].any() for one in compared.values()):
-            for name, one in compared.items():
+        if any_of(wrong_elements(*tensors)[0].any() for tensors in compared.values()):
+            for name, tensors in compared.items():
                 try:
-                    compare(name, *one, self._views)
+                    compare(name, *tensors, self._views)
                 except Mismatch as mismatch:
                     if self._answers_other_inputs(batch, outputs_before):
                         mismatch = Mismatch(mismatch.check, f"{mismatch.message}; {STALE}", **mismatch.element)
@@ -285,7 +285,7 @@ class Fixture:
             try:
                 compare(name, tensor, poisoned[name], self.batches[batch].expected[name])
             except Mismatch as mismatch:
-                message = f"right when waited for, wrong when queued: {mismatch.message}"
+                message = f"right when run alone, wrong when queued behind other work: {mismatch.message}"
                 raise Mismatch("stream_ordered", message, **mismatch.element) from None
         self.passed_checks.add("stream_ordered")
 
@@ -317,17 +317,17 @@ class Fixture:
             raise Mismatch("return_value", message)
         for name, view in self.operator.views(self.point, self.outputs.view).items():
             if name not in returned:
-                raise Mismatch("return_value", f"launch() returned no {name!r}")
+                raise Mismatch("return_value", f"launch() did not return {name!r}")
             got = returned[name]
             if type(got) is not Tensor:
                 raise Mismatch("return_value", f"{name} is a {type(got).__name__}, expected a torch.Tensor")
             if got.dtype != view.dtype or got.shape != view.shape:
-                actual, expected = (f"{one.dtype} {tuple(one.shape)}" for one in (got, view))
+                actual, expected = (f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (got, view))
                 raise Mismatch("return_value", f"{name} is {actual}, expected {expected}")
             if got.stride() != view.stride():
                 raise Mismatch("contiguous", f"{name} has strides {got.stride()}, expected {view.stride()}")
             if got.data_ptr() != view.data_ptr():
-                message = f"{name} does not lie in its persistent buffer: its address moves between steps"
+                message = f"{name} is not in its persistent buffer: its address changes between steps"
                 raise Mismatch("stable_address", message)
 
 

@@ -49,7 +49,7 @@ class Step:
 
     poison:   None leaves the outputs as the step before left them.
     eager:    output on the device -> what the eager launch left in it, as integers.
-    optional: output -> mask over the buffer of elements that no consumer reads. They may differ from launch to launch,
+    may_vary: output -> mask over the buffer of elements that no consumer reads. They may differ from launch to launch,
               and so may those that an earlier step left so and that this one must not touch.
     """
 
@@ -57,7 +57,7 @@ class Step:
     batch: int
     poison: int | None
     eager: dict[str, Tensor]
-    optional: dict[str, Tensor]
+    may_vary: dict[str, Tensor]
 
     def prepare(self) -> None:
         self.bound.fixture.fill(self.batch)
@@ -68,8 +68,8 @@ class Step:
         """Raise Mismatch unless every output equals what the eager launch left, bit for bit."""
         buffers = self.bound.fixture.outputs.buffers
         wrong = {name: as_integers(buffers[name].tensor) != eager for name, eager in self.eager.items()}
-        for name, optional in self.may_vary.items():
-            wrong[name] &= ~optional
+        for name, may_vary in self.may_vary.items():
+            wrong[name] &= ~may_vary
         if not any_of(flags.any() for flags in wrong.values()):
             return
         name = next(name for name, flags in wrong.items() if bool(flags.any()))
@@ -77,7 +77,7 @@ class Step:
         # Where the outputs were poisoned, a wrong element that still is poison is as it was before the replay.
         before = got if self.poison is not None else None
         differences = describe_differences(wrong[name], self.eager[name].view(got.dtype), got, before)
-        message = f"{name} is not what an eager launch leaves there on the same contents; {differences}"
+        message = f"{name} differs from what an eager launch writes for the same inputs; {differences}"
         raise Mismatch("graph_safe", message)
 
 
@@ -151,17 +151,17 @@ def _run_eagerly(bound: BoundLaunch, batch: int, poison: int | None, before: Ste
         if buffer.tensor.device.type == fixture.device
     }
     eager = {name: as_integers(tensor).clone() for name, tensor in on_device.items()}
-    optional = {}
+    may_vary = {}
     for name, expected in fixture.batches[batch].expected.items():
         left = before.may_vary.get(name) if before is not None and poison is None else None
         if name not in on_device or (left is None and expected.may_vary is None):
             continue
-        optional[name] = torch.zeros_like(eager[name], dtype=torch.bool) if left is None else left.clone()
-        inside = optional[name][tuple(slice(size) for size in expected.value.shape)]
+        may_vary[name] = torch.zeros_like(eager[name], dtype=torch.bool) if left is None else left.clone()
+        inside = may_vary[name][tuple(slice(size) for size in expected.value.shape)]
         inside &= False if expected.untouched is None else expected.untouched
         if expected.may_vary is not None:
             inside |= expected.may_vary
-    return Step(bound, batch, poison, eager, optional)
+    return Step(bound, batch, poison, eager, may_vary)
 
 
 def _capture(bound: BoundLaunch, capture: Capture) -> Callable[[], Any]:
@@ -170,8 +170,8 @@ def _capture(bound: BoundLaunch, capture: Capture) -> Callable[[], Any]:
     except Mismatch:
         raise
     except Exception as error:  # whatever a variant or the driver raises under capture
-        why = f'it cannot be captured in a CUDA graph ({first_line(error)}); make it so, or declare waives="graph_safe"'
-        raise Mismatch("graph_safe", why) from None
+        message = f"it cannot be captured in a CUDA graph ({first_line(error)}); make it capturable, or declare "
+        raise Mismatch("graph_safe", f'{message}waives="graph_safe"') from None
 
 
 def _allocate(fixture: Fixture, number: int) -> Tensor:

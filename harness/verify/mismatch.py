@@ -30,21 +30,21 @@ class View:
         rest, odd = divmod(address - self.tensor.data_ptr(), self.tensor.element_size())
         if odd or rest < 0:
             return None
-        found = [0] * self.tensor.dim()
+        place = [0] * self.tensor.dim()
         for i in sorted(range(self.tensor.dim()), key=self.tensor.stride, reverse=True):
             if self.tensor.shape[i] > 1:
-                found[i], rest = divmod(rest, self.tensor.stride(i))
-        inside = rest == 0 and all(map(lt, found, self.tensor.shape))
-        return tuple(found) if inside else None
+                place[i], rest = divmod(rest, self.tensor.stride(i))
+        inside = rest == 0 and all(map(lt, place, self.tensor.shape))
+        return tuple(place) if inside else None
 
     def place(self, name: str, buffer: Tensor, index: Sequence[int]) -> str:
         """``[b=2, j=0]``, ``[2, 0]``, or with the buffer's ``name`` where the element lies outside of the view."""
-        found = self.index(buffer, index)
-        if found is None:
+        inside = self.index(buffer, index)
+        if inside is None:
             return f"{name}{_plain(index)}"
-        if len(self.letters) == len(found):
-            return f"[{', '.join(f'{letter}={i}' for letter, i in zip(self.letters, found, strict=True))}]"
-        return _plain(found)
+        if len(self.letters) == len(inside):
+            return f"[{', '.join(f'{letter}={i}' for letter, i in zip(self.letters, inside, strict=True))}]"
+        return _plain(inside)
 
 
 def _plain(index: Sequence[int]) -> str:
@@ -71,15 +71,16 @@ def describe_differences(
     before: what the buffer held before the launch. Elements that were poisoned then and still are, are called so.
     place:  an index in words.
     """
-    shown = []
+    elements = []
     for index in map(tuple, wrong.nonzero()[:SHOWN].tolist()):
         must_be, actual, note_on_expected, note_on_actual = expected[index], got[index], "", ""
         if before is not None and _is_poison(before[index]):
             note_on_expected = " (what it held)" if bool(must_be == before[index]) else ""
             note_on_actual = _unwritten(actual) if bool(actual == before[index]) else ""
-        shown.append(f"{place(index)} expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}")
+        values = f"expected {must_be.item()}{note_on_expected}, got {actual.item()}{note_on_actual}"
+        elements.append(f"{place(index)} {values}")
     count = int(wrong.sum())
-    return f"{count} element{'s' if count > 1 else ''}, first at {'; '.join(shown)}"
+    return f"{count} element{'s' if count > 1 else ''}, first at {'; '.join(elements)}"
 
 
 def _is_poison(element: Tensor) -> bool:
@@ -91,4 +92,4 @@ def _unwritten(element: Tensor) -> str:
     """A legal length, index or slot of four bytes never equals poison. A single byte of a cache or state may."""
     if element.element_size() >= 4:
         return " (poison: never written)"
-    return " (as poisoned: never written, or with this very value)"
+    return " (still poison: never written, or written with this value)"

@@ -1,4 +1,4 @@
-"""every_call: spot checks that the timed calls wrote their outputs.
+"""every_call: spot-checks that timed calls wrote their outputs.
 
 Comparing or poisoning whole outputs would move tens of megabytes through L2 and change what is timed next. Instead a
 few random elements are made wrong before each timed stage and must be right after it; a variant cannot know which.
@@ -76,5 +76,8 @@ class OutputProbe:
         for (output, chosen), flags in zip(self._armed, stale, strict=True):
             if bool(flags.any()):
                 first = [int(dimension[flags][0]) for dimension in output.at(chosen)]
-                message = f"{output.name}{first} was made wrong before the {stage} calls and still is after them"
-                raise Mismatch("every_call", message)
+                raise Mismatch(
+                    "every_call",
+                    f"{output.name}{first} was overwritten with a wrong value before the {stage} calls, which did not "
+                    "write it",
+                )

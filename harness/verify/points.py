@@ -76,8 +76,8 @@ class PointSearch:
         raised before anything is lowered: a step that is too large for its buffers gets larger ones.
         """
         point = self.complete(values, picks)
-        named = {name for _, name, _, _ in string.Formatter().parse(rule.message) if name}
-        axes = [axis for axis in self.sizes if axis.name in named] or self.sizes
+        names = {name for _, name, _, _ in string.Formatter().parse(rule.message) if name}
+        axes = [axis for axis in self.sizes if axis.name in names] or self.sizes
         for up in (True, False):
             for doublings in range(1, 32):
                 for axis in axes:
@@ -93,7 +93,7 @@ class PointSearch:
     ) -> dict[str, int] | None:
         """``values``, made legal, with at most ``most_bytes`` of inputs and outputs; None where that takes too much.
 
-        Other sizes are halved in turns until the bytes are few enough.
+        Other sizes are halved one after another until the bytes are few enough.
         """
         values = self.legal(values, picks, keep)
         if values is None:
@@ -114,13 +114,13 @@ class PointSearch:
     def _elastic(self) -> list[Axis]:
         """Sizes that the bytes depend on."""
         default = self.operator.complete({})
-        nbytes, found = self._all_bytes(default), []
+        nbytes, elastic = self._all_bytes(default), []
         for axis in self.sizes:
             halved = self.operator.complete({axis.name: default[axis.name] >> 1})
             legal = self.parses(axis, halved[axis.name]) and self.operator.broken_rule(halved) is None
             if legal and self._all_bytes(halved) < nbytes:
-                found.append(axis)
-        return found
+                elastic.append(axis)
+        return elastic
 
     def _all_bytes(self, point: Point) -> int:
         return tensor_bytes(self.operator.make_outputs(point)) + tensor_bytes(self.operator.make_inputs(point, 0))

@@ -1,4 +1,4 @@
-"""process_state: a variant shares its process with those beside it, so it must leave the process as it was.
+"""process_state: variants share a process, so each must leave the process as it found it.
 
 What it changes (a method of torch, a number of threads, the current stream) would change the times of other variants
 and the checks of their results. So settings and functions are compared after each variant had control. What changed is
@@ -52,15 +52,15 @@ def _is_function(value: Any) -> bool:
 
 def _replaced() -> list[tuple[Any, str]]:
     """(owner, name) of functions that are not what they were."""
-    found = []
+    replaced = []
     for owner, functions in _functions().items():
         now = vars(owner)
         # In C, as this runs around every sample: a loop over a thousand functions takes milliseconds.
         if not all(map(operator.is_, map(now.get, functions), functions.values())):
-            found += [(owner, name) for name, value in functions.items() if now.get(name) is not value]
+            replaced += [(owner, name) for name, value in functions.items() if now.get(name) is not value]
         if isinstance(owner, type):  # a new method hides an inherited one, while a module may load more of itself
-            found += [(owner, name) for name in now.keys() - functions.keys() if _is_function(now[name])]
-    return found
+            replaced += [(owner, name) for name in now.keys() - functions.keys() if _is_function(now[name])]
+    return replaced
 
 
 class ProcessState:

@@ -172,7 +172,7 @@ def test_an_import_without_end_is_one_sentence(tmp_path, capsys):
     )
     assert bench.main([str(tmp_path / "tiny.yaml"), "--plan", "--variants", "mine.py"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: --variants mine.py: its import has not ended after 5 s\n")
+    assert (out, err) == ("", "error: --variants mine.py: its import did not finish within 5 s\n")
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
@@ -313,7 +313,7 @@ def test_a_reference_that_forgets_an_output_is_found_by_the_verifier(tmp_path, c
     (tmp_path / "c.yaml").write_text(CU_SEQLENS)
     assert bench.main(["c.yaml", "--variants", "mine.py", "--plan"]) == 0
     assert bench.main(["verify", "c.yaml", "--variants", "mine.py", "--device", "cpu"]) == 1
-    assert "the reference of cu_seqlens says nothing of 'cu_seqlens'" in " ".join(capsys.readouterr().out.split())
+    assert "the reference of cu_seqlens has no answer for 'cu_seqlens'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_import_is_reported(tmp_path):

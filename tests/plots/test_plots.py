@@ -219,7 +219,7 @@ def test_variant_styles_are_stable_and_tell_fused_kernels_from_chains():
 
 
 def test_no_two_variants_of_the_catalogue_look_alike():
-    """If this fails for a new name, change plots._style._SALT."""
+    """If this fails for a new name, choose its look in plots._style._CHOSEN."""
     catalog = discover()
     timed = {name: [v.name for v in catalog.of(name) if v.defect is None] for name in catalog.operators}
     assert sum(map(len, timed.values())) > 30

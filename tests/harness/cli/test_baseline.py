@@ -28,7 +28,7 @@ def test_ratios_refer_to_it():
     assert recorded.header.config["baseline"] == "flat_view"
     again = with_baseline([recorded], "chain_clamp")
     assert {cell.baseline for cell in again[0].cells} == {"chain_clamp"}
-    with pytest.raises(RecordError, match="no variant of these records has this name; did you mean flat_view"):
+    with pytest.raises(RecordError, match="no variant in these records has this name; did you mean flat_view"):
         with_baseline([recorded], "flat_veiw")
 
 

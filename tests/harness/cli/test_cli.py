@@ -192,7 +192,7 @@ def test_a_variant_that_kills_its_process_while_timed_fails_alone_and_keeps_what
     [
         ("raises_in_setup", "ValueError: no tile fits"),
         ("raises_at_launch", "RuntimeError: launch went wrong"),
-        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure that is to be timed"),
+        ("returns_nothing", "TypeError: set-up returned a NoneType instead of the closure to time"),
     ],
 )
 def test_a_variant_that_raises_fails_with_its_reason(name, reason, misbehaving):
@@ -586,7 +586,7 @@ def test_an_existing_record_is_never_overwritten(config, tmp_path, no_worker):
     (tmp_path / "out" / "run.jsonl").write_text("precious\n")
     code, _, err = call(config, "--out", "out")
     assert code == 2
-    assert "out/run.jsonl exists already" in " ".join(err.split())
+    assert "out/run.jsonl already exists" in " ".join(err.split())
     assert "--resume" in err
     assert (tmp_path / "out" / "run.jsonl").read_text() == "precious\n"
 
@@ -686,6 +686,13 @@ def test_a_misspelt_flag_is_named(given, config):
     code, out, err = call(*given)
     assert (code, out) == (2, "")
     assert given[-1] in err
+
+
+@pytest.mark.parametrize(("old", "new"), bench.RENAMED.items())
+def test_a_renamed_flag_is_refused_with_its_new_name(old, new, config):
+    code, _, err = call("compare", "a", "b", old, "1")
+    assert code == 2
+    assert f"{old} is called {new} now" in err
 
 
 def test_every_command_of_the_command_line_has_its_function_and_help():

@@ -88,7 +88,7 @@ def test_the_first_failure_is_told_once_as_the_consumer_sees_it(verified):
 
 def test_answers_to_earlier_inputs_are_called_so(verified):
     frozen, *_ = told(verified, "frozen")
-    assert frozen.endswith("; these are the answers to earlier inputs, which were replaced after set-up")
+    assert frozen.endswith("; the output matches earlier inputs, which were replaced after set-up")
     assert "earlier inputs" not in told(verified, "wrong_after_two")[0]
 
 

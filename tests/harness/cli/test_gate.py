@@ -339,10 +339,10 @@ def test_the_proof_of_the_side_that_ran_is_kept(suite):
     [
         (("tiny.yaml",), "needs a configuration and a revision"),
         (("--base", "base"), "needs a configuration and a revision"),
-        (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit here; fetch it first"),
+        (("tiny.yaml", "--base", "nowhere"), "--base nowhere: no such commit in this clone; fetch it first"),
         (("tiny.yaml", "--base", "base", "--head", "-x"), "see python bench.py gate --help"),
-        (("tiny.yaml", "--base", "0123abc+"), "changes that are not committed have no revision"),
-        (("tiny.yaml", "--base", "old"), "is older than `gate`"),
+        (("tiny.yaml", "--base", "0123abc+"), "uncommitted changes have no revision"),
+        (("tiny.yaml", "--base", "old"), "predates `gate`"),
         (("tiny.yaml", "--base", "ancient"), "has no bench.py"),
         (("tiny.yaml", "--base", "base", "--minutes", "none"), "'none' is not a number of minutes"),
         (("missing.yaml", "--base", "base"), "missing.yaml"),

@@ -123,7 +123,9 @@ def test_refused_counters_are_said_with_the_remedy(config, tmp_path, capsys):
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
     text = f'case $1 in --version) echo "Version 2025.3.1.0 (build 1)";; *) echo "{said}"; exit 1;; esac'
     made = request(config, "ncu", tmp_path, str(program(tmp_path, "ncu", text)))
-    with pytest.raises(profiling.ToolFailed, match=r"refuses hardware counters.*NVreg_RestrictProfilingToAdminUsers=0"):
+    with pytest.raises(
+        profiling.ToolFailed, match=r"access to hardware counters.*NVreg_RestrictProfilingToAdminUsers=0"
+    ):
         profiling.make_profile(make_console(), made, None)
 
 
@@ -161,9 +163,9 @@ def test_reports_that_cannot_be_used(capsys, config, tmp_path):
         said[path.name] = run(capsys, config, "--device", "cpu", "--attribute", path).err
     assert "No such file" in said["missing.sqlite"]
     assert "nsys export --type sqlite" in said["text.sqlite"]
-    assert "no report of Nsight Systems" in said["foreign.sqlite"]
+    assert "not an Nsight Systems report" in said["foreign.sqlite"]
     assert "--trace=cuda,nvtx" in said["without.sqlite"]
-    assert "no complete Chrome trace" in said["cut.json.gz"]
+    assert "not a complete Chrome trace" in said["cut.json.gz"]
     assert "--csv --page raw" in said["page.csv"]
     assert "a report ends in" in said["report.txt"]
 

@@ -62,7 +62,7 @@ def test_pieces_merge_into_the_run_that_was_planned(bench):  # noqa: F811
     assert Path("all/table.md").exists()
     code, _, err = call("merge", "shard1", "shard2", "--out", "all")
     assert code == 2
-    assert "exists already" in err
+    assert "already exists" in err
     code, _, err, workers = bench("--resume", "all")
     assert (code, workers.started["evaluate"]) == (0, [])
 

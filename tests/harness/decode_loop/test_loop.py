@@ -186,15 +186,16 @@ def test_what_a_variant_raises_passes():
         decode_loop(workload(0), {"wrong": with_setup(right, "decode_flatten", wrap)})
 
 
-def test_a_trace_shows_host_and_device():
-    loop = decode_loop(workload(0, steps_per_block=8), {"one": parts(shape(), ONE)})
+@pytest.mark.parametrize("full_graph", [False, True])
+def test_a_trace_shows_host_and_device(full_graph):
+    """A full graph is one span, the model step."""
+    loop = decode_loop(workload(0, steps_per_block=8), {"one": parts(shape(), ONE)}, full_graph=full_graph)
     trace = loop.trace("one")
-    assert {(span.lane, span.name) for span in trace} == {
+    metadata = set() if full_graph else {("host", "metadata"), ("device", "metadata")}
+    assert {(span.lane, span.name) for span in trace} == metadata | {
         ("host", "schedule"),
-        ("host", "metadata"),
         ("host", "model"),
         ("host", "wait"),
-        ("device", "metadata"),
         ("device", "model"),
     }
     assert all(span.end_us >= span.start_us >= 0 for span in trace)

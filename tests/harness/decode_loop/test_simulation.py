@@ -60,7 +60,7 @@ def test_the_host_never_believes_in_less_than_there_is(seed):
     """Under async the host counts all drafts of the step in flight; under sync it knows."""
     for delay in (0, 1):
         for step in stream(workload(seed, delay=delay, blocks=4))[0]:
-            over = np.array(step.believed) - np.array(step.computed)
+            over = np.array(step.upper_bounds) - np.array(step.computed)
             assert (over >= 0).all()
             assert (over <= 3 * delay).all()
 

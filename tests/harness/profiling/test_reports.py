@@ -82,7 +82,7 @@ def test_a_report_of_another_domain_is_refused(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE NVTX_EVENTS SET text = 'another' WHERE eventType = 75 AND text LIKE 'spec%'")
     connection.close()
-    with pytest.raises(ReportError, match="no range of the domain spec-decode-metadata"):
+    with pytest.raises(ReportError, match="no range in the domain spec-decode-metadata"):
         nsys.read(path)
 
 

@@ -63,7 +63,7 @@ def test_segments_of_a_piece_move_with_its_cells():
             "2/2.jsonl was recorded with gpu NVIDIA L4, 1/2.jsonl",
         ),
         (piece("2/2", [1]), "both hold o/op_chain/n=1"),
-        (piece("2/3", [2]), "these are shards of sweeps cut into 2 and 3 parts"),
+        (piece("2/3", [2]), "shards of sweeps cut into 2 and 3 parts"),
     ],
     ids=["seed", "name", "config", "sources", "gpu", "duplicate", "cut"],
 )

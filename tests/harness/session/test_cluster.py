@@ -120,7 +120,7 @@ def test_what_a_dead_node_was_measuring_is_measured_on_another_of_its_model(vict
     assert {one.status for one in found} == {"passed"}
     assert len({one.process for one in found}) == 1
     (warning,) = warnings
-    assert "gives its points back: its node or its process died" in warning
+    assert "hands its points to the other GPUs: its node or its process died" in warning
     assert segments[-1].why == warning
     assert all(has_ended(pid) for pid in killed[0])
 
@@ -155,7 +155,7 @@ def test_a_record_for_each_model_and_one_sentence_for_what_the_cluster_lacks(clu
         "out",
     )
     for more, sentence in {
-        (): "--cluster: the cluster has H100, H200; choose with --accelerators, for a record each",
+        (): "--cluster: the cluster has H100, H200; choose with --accelerators, one record per model",
         ("--accelerators", "B200"): "--accelerators B200: the cluster has H100, H200, no B200; did you mean H200?",
         ("--accelerators", "H100", "--gpus", "3"): "--gpus 3: the cluster has 2 GPUs of model H100",
     }.items():
@@ -172,7 +172,7 @@ def test_a_record_for_each_model_and_one_sentence_for_what_the_cluster_lacks(clu
 
 
 def test_a_cluster_that_cannot_be_reached_is_one_sentence():
-    with pytest.raises(ClusterError, match=r"--cluster 127\.0\.0\.1:1: the cluster cannot be reached: "):  # noqa: SIM117
+    with pytest.raises(ClusterError, match=r"--cluster 127\.0\.0\.1:1: cannot reach the cluster: "):  # noqa: SIM117
         with connected("127.0.0.1:1", ()):
             pass
 

@@ -1,7 +1,5 @@
 """Interrupted runs: what a resumed one measures, keeps, cuts off and refuses. The command line around a fake worker."""
 
-import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -13,7 +11,6 @@ from harness.discover import discover
 from harness.records.file import Writer, read_run, write_run
 from harness.records.schema import Cell, Metrics, RecordError, Segment, Status
 from harness.session.messages import Ready
-from harness.session.session import Session
 from harness.session.sources import source_hashes
 from tests import factory
 from tests.fake_worker import FakeWorkers
@@ -187,42 +184,6 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     assert keys() == KEYS[:1]
 
 
-@pytest.mark.parametrize("how", ["unlinked", "replaced", "folder deleted"])
-def test_a_record_that_went_away_stops_the_run_and_its_table_is_shown(how, bench, tmp_path, monkeypatch):
-    def write(self, line):
-        if isinstance(line, Cell) and line.key == KEYS[2]:
-            if how == "folder deleted":
-                shutil.rmtree("out")
-            else:
-                os.unlink("out/run.jsonl")
-            if how == "replaced":
-                Path("out/run.jsonl").write_text("another file")
-        real(self, line)
-
-    real = Writer.write
-    monkeypatch.setattr(Writer, "write", write)
-    code, out, err, workers = bench("--out", "out")
-    assert code == 2
-    assert err == (
-        "error: out/run.jsonl was deleted or replaced while it was written; the measured times are only in the "
-        "tables above"
-    )
-    assert "3 passed" in out
-    assert "decode_native: CPU wall time" in out
-    assert workers.closed["evaluate"]
-    assert how != "replaced" or Path("out/run.jsonl").read_text() == "another file"
-
-
-def test_a_record_deleted_after_its_last_line_still_shows_its_table(bench, monkeypatch):
-    def close(self, wait_s=30):
-        os.unlink("out/run.jsonl")
-
-    monkeypatch.setattr(Session, "close", close)
-    code, out, err, _ = bench("--out", "out")
-    assert (code, "4 passed" in out) == (2, True)
-    assert "was deleted or replaced" in err
-
-
 def test_a_planned_cell_without_a_line_is_no_success(bench, monkeypatch):
     """Whatever loses it: here a writer that forgets one."""
     real = Writer.write
@@ -283,18 +244,12 @@ def test_segments_and_the_processes_of_cells_come_back(tmp_path):
 def test_two_processes_never_write_one_record(tmp_path):
     writer = Writer(tmp_path / "run.jsonl")
     for resume in (True, False):
-        with pytest.raises(RecordError, match="is being written by another run"):
+        with pytest.raises(RecordError, match="another run is writing"):
             Writer(tmp_path / "run.jsonl", resume=resume)
     writer.write(segment("kept"))
     writer.close()
     Writer(tmp_path / "run.jsonl", resume=True).close()
     assert (tmp_path / "run.jsonl").read_bytes().count(b"\n") == 1
-
-
-def test_a_record_that_went_away_is_no_crash_when_it_is_closed(tmp_path):
-    writer = Writer(tmp_path / "run.jsonl")
-    writer.path.unlink()
-    writer.close()
 
 
 def test_every_cell_has_the_calibration_of_its_segment(tmp_path):
@@ -342,7 +297,7 @@ def test_a_changed_variant_or_trace_is_refused_by_name(name, depends, tmp_path):
     code, _, err, workers = depends("--resume", "out")
     assert (code, workers.started["evaluate"]) == (2, [])
     assert err == (
-        f"error: out/run.jsonl: {name} has changed since, so new cells would have other code or inputs; "
+        f"error: out/run.jsonl: {name} has changed since, so new cells would use different code or inputs; "
         "put it back, or record the run again"
     )
     (tmp_path / name).write_text(before)

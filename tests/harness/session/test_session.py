@@ -149,9 +149,9 @@ def test_every_planned_cell_is_yielded_once_whatever_a_worker_answers(fault):
     assert set(fates.values()) == {"passed"}
     (segment,) = segments_of(outcomes)
     said = {
-        "another": "z, which it was not asked for",
-        "twice": "b, which it was not asked for",
-        "none": "outcome of b",
+        "another": "z, which was not requested",
+        "twice": "b, which was not requested",
+        "none": "outcome for b",
     }
     assert said[fault] in segment.why
 
@@ -278,7 +278,7 @@ def test_a_worker_killed_while_it_starts_is_started_again():
     [
         (DIED, MAX_STARTS, f"could not start: {KILLED}"),
         (SILENT, 1, "did not respond for 600 s"),
-        (Fatal("RuntimeError: no memory"), 1, "cannot be used: RuntimeError: no memory"),
+        (Fatal("RuntimeError: no memory"), 1, "cannot use the device: RuntimeError: no memory"),
     ],
 )
 def test_a_session_that_cannot_start_says_why(answer, starts, words):
@@ -432,7 +432,7 @@ def test_an_auditor_that_dies_between_two_points_costs_nothing_until_it_happens_
 
     found = audited(workers := with_auditor(script), items(5))
     assert [one.metrics.no_audit for one in found["a"][:3]] == [None] * 3
-    assert all("although no variant had control" in one.metrics.no_audit for one in found["a"][3:])
+    assert all("while no variant was running" in one.metrics.no_audit for one in found["a"][3:])
     assert len(workers.started["audit"]) == MAX_UNATTRIBUTED_DEATHS
 
 

@@ -158,7 +158,7 @@ def test_a_record_of_two_gpus_tells_which_of_them_timed_a_cell(two, tmp_path):
         assert run.calibration_of(one) == run.process_of(one).calibration
     assert [(segment.process, segment.why) for segment in run.segments] == [(1, "GPU 1")]
     (note,) = run.header.environment.notes
-    assert note.startswith("measured by 2 workers (0: GPU 0, 1: GPU 1); host times are taken under a lock")
+    assert note.startswith("measured by 2 workers (0: GPU 0, 1: GPU 1); host times are measured under a lock")
 
 
 def test_all_cells_of_a_point_come_from_one_gpu(two):
@@ -174,7 +174,7 @@ def test_a_gpu_whose_timer_is_not_calibrated_measures_nothing(two):
     assert host.asked("GPU 0") == []
     assert host.ready.environment.gpu_id == "GPU 1"
     (warning,) = host.warnings
-    assert warning.startswith("GPU 0 measured nothing: UNCALIBRATED: cache state not confirmed: ")
+    assert warning.startswith("GPU 0 was not used: UNCALIBRATED: cache state not confirmed: ")
     assert warning in host.ready.environment.notes
 
 
@@ -192,7 +192,8 @@ def test_a_throttled_gpu_gives_its_point_back_and_gets_no_more(two):
     assert host.points_by_gpu() == {0: 6}
     assert [one.metrics.disturbed for one in host.cells] == [0] * 18
     assert host.asked("GPU 1") == [("a", "b", "c")]
-    text = "GPU 1 gives its points back: throttled or below its clock (software power cap) in 9 of 9 samples of a point"
+    why = "throttled or below its clock (software power cap) in 9 of 9 samples of a point"
+    text = f"GPU 1 hands its points to the other GPUs: {why}"
     assert host.warnings == [text]
     assert host.segments[-1].why == text
 
@@ -213,7 +214,7 @@ def test_a_gpu_whose_worker_cannot_be_replaced_gives_its_point_back(two):
     host.run(plan)
     each_once(host, plan)
     assert {(host.gpu_of(one), one.status) for one in host.cells} == {(0, "passed")}
-    assert host.warnings == ["GPU 1 gives its points back: the device cannot be used: no device"]
+    assert host.warnings == ["GPU 1 hands its points to the other GPUs: cannot use the device: no device"]
 
 
 def test_the_run_ends_where_the_last_gpu_is_gone():
@@ -222,7 +223,7 @@ def test_the_run_ends_where_the_last_gpu_is_gone():
     host = Host(gone)
     for workers in host.workers.values():
         workers.starts["evaluate"].append(Fatal("no device"))
-    with pytest.raises(RunError, match="the device cannot be used: no device"):
+    with pytest.raises(RunError, match="cannot use the device: no device"):
         host.run(items(4))
 
 
@@ -238,14 +239,14 @@ def test_a_variant_that_kills_its_worker_fails_on_the_gpu_it_ran_on_and_nowhere_
 
 def test_gpus_of_two_models_are_refused(two):
     two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 1", gpu="NVIDIA A100"))
-    with pytest.raises(RunError, match="GPU 1 has gpu NVIDIA A100, GPU 0 has NVIDIA H200; one record is of one kind"):
+    with pytest.raises(RunError, match="GPU 1 has gpu NVIDIA A100, GPU 0 has NVIDIA H200"):
         Host(two).run([])
 
 
 def test_one_device_under_two_names_is_refused(two):
     """As where CUDA_VISIBLE_DEVICES came too late for a process."""
     two["GPU 1"] = (timed_on("GPU 1"), calibrated("GPU 0"))
-    with pytest.raises(RunError, match="GPU 0 and GPU 1 are one device"):
+    with pytest.raises(RunError, match="GPU 0 and GPU 1 are the same device"):
         Host(two).run([])
 
 

@@ -80,7 +80,7 @@ def test_some_of_its_cells_only(bench):
         (lambda h: {"sources": h.sources | {"harness/": "0"}}, (), "harness/ differs here"),
         (lambda h: {"sources": {"harness/": h.sources["harness/"]}}, (), "differs here"),
         (lambda h: {"sources": {}}, (), "it has no source hashes"),
-        (lambda h: {"verified_by": "0123"}, (), "did not verify its cells itself"),
+        (lambda h: {"verified_by": "0123"}, (), "did not verify its own cells"),
         (lambda h: {}, ("--seed", "6"), "it has seed 5, not 6"),
         (
             lambda h: {"config": h.config | {"measure": h.config["measure"] | {"audit": False}}},
@@ -88,7 +88,7 @@ def test_some_of_its_cells_only(bench):
             "its cells were not audited",
         ),
         (lambda h: {}, ("--set", "batch_size=[3,5]"), "it has no cell decode_native/chain_clamp/batch_size=5"),
-        (lambda h: {}, ("--only", "*flat_view/batch_size=3*"), "none of these cells was timed there"),
+        (lambda h: {}, ("--only", "*flat_view/batch_size=3*"), "it timed none of these cells"),
         (lambda h: {}, ("--resume", "proof"), "exclude each other"),
     ],
     ids=["engine", "operator", "no hashes", "chained", "seed", "audit", "cell", "nothing", "resume"],

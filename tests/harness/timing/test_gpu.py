@@ -9,7 +9,7 @@ import torch
 from harness.analysis.stats import fit, slopes
 from harness.records.endings import ending
 from harness.records.file import read_run
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 from tests.processes import run_python
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ def timer():
 
 
 def graph_samples(timer, launch, rounds=20):
-    watch = timer.stopwatch(Placed(launch))
+    watch = timer.stopwatch(PlacedLaunch(launch))
     taken = [watch.sample()["graph_us"] for _ in range(rounds)]
     return watch, {k: [one[k] for one in taken] for k in taken[0]}
 
@@ -68,7 +68,7 @@ def test_graph_nodes_are_counted(timer):
 
 def test_what_cannot_be_captured_says_why_and_still_has_an_eager_time(timer):
     a = torch.ones(8, device="cuda")
-    watch = timer.stopwatch(Placed(lambda: a.sum().item()))
+    watch = timer.stopwatch(PlacedLaunch(lambda: a.sum().item()))
     assert watch.leading == "eager_us"
     assert "graph_us" not in watch.sample()
     assert watch.facts()["no_graph"]

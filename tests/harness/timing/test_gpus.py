@@ -57,7 +57,7 @@ def test_a_gpu_in_use_is_left_out_where_others_do_and_named_where_not(driver, mo
     driver["GPU-aaaa"] = [4711]
     assert [gpu.visible for gpu in choose_gpus("2")] == UUIDS[1:]
     for wanted in ("3", "all", "device=0"):
-        with pytest.raises(RuntimeError, match=r"in use by others, GPU 0 by process 4711 \(python3\); wait for"):
+        with pytest.raises(RuntimeError, match=r"in use: GPU 0 by process 4711 \(python3\); wait until"):
             choose_gpus(wanted)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     with pytest.raises(RuntimeError, match="GPU 1 by process 4711"):
@@ -82,7 +82,7 @@ def test_without_a_driver_there_is_nothing_to_choose(monkeypatch):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", missing)
-    with pytest.raises(RuntimeError, match="--gpus 2: the driver shows no GPU here"):
+    with pytest.raises(RuntimeError, match="--gpus 2: the driver shows no GPU"):
         choose_gpus("2")
 
 

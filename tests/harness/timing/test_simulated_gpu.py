@@ -34,7 +34,7 @@ from harness.timing.clocks import Clocks
 from harness.timing.cuda_timer import HOST_CALLS, CudaTimer
 from harness.timing.environment import ROOT
 from harness.timing.queued_events import SPIN_MARGIN_US, SPIN_TRIES, QueuedEvents
-from harness.timing.rounds import Placed
+from harness.timing.rounds import PlacedLaunch
 from harness.verify import edge_cases
 from harness.verify.edge_cases import check_variant as prove_variant
 from harness.verify.equality import required
@@ -72,7 +72,7 @@ def spin(nanoseconds):
 
 
 def sampled(timer, launch, rounds=3):
-    watch = timer.stopwatch(Placed(launch))
+    watch = timer.stopwatch(PlacedLaunch(launch))
     taken = [watch.sample() for _ in range(rounds)]
     return watch, taken, {k: [one["graph_us"][k] for one in taken] for k in taken[0]["graph_us"]}
 
@@ -188,7 +188,7 @@ def test_host_times_are_taken_under_the_lock_and_device_times_without_it(gpu):
         work()
 
     timer = CudaTimer(COPIES, host_lock=lock)
-    watch = timer.stopwatch(Placed(launch), stream_rounds=1)
+    watch = timer.stopwatch(PlacedLaunch(launch), stream_rounds=1)
     calls.clear()
     watch.sample()
     assert calls.count((True, False)) == HOST_CALLS + 1  # host_us, then the call of eager_us
@@ -205,7 +205,7 @@ def test_long_chains_get_fewer_copies(gpu):
 
 def test_what_cannot_be_captured_says_why_and_the_next_capture_works(gpu):
     timer, a = CudaTimer(COPIES), torch.ones(8, device="cuda")
-    watch = timer.stopwatch(Placed(lambda: a.sum().item()))
+    watch = timer.stopwatch(PlacedLaunch(lambda: a.sum().item()))
     assert (watch.leading, watch.replay) == ("eager_us", None)
     assert "graph_us" not in watch.sample()
     assert "not permitted when stream is capturing" in watch.facts()["no_graph"]
@@ -217,7 +217,7 @@ def test_a_cache_state_costs_the_bytes_that_are_not_in_the_l2(cache, gpu):
     """64 bytes a nanosecond: 16 KiB are read and as many written."""
     source, target = (torch.zeros(4096, dtype=torch.int32, device="cuda") for _ in range(2))
     copy = launcher(CALIBRATION_KERNELS, "block_copy", 1, 1024, source, target)
-    watch = CudaTimer(COPIES, cache).stopwatch(Placed(copy, rewrite_inputs=lambda: source.fill_(1)))
+    watch = CudaTimer(COPIES, cache).stopwatch(PlacedLaunch(copy, rewrite_inputs=lambda: source.fill_(1)))
     one = watch.sample()
     missed = 2 if cache == "cold" else 1  # an input that was just written is in the L2
     assert one["state_us"] - one["graph_us"][1] == pytest.approx(missed * 16384 / 64 / 1e3)
@@ -323,7 +323,7 @@ def test_an_estimator_without_a_constant_offset_is_named(attribute, estimator, g
 
 def test_a_copy_that_comes_out_wrong_ends_the_calibration(gpu, monkeypatch):
     monkeypatch.setattr("tests.simulated_gpu.ctypes.memmove", lambda *_: None)
-    with pytest.raises(RuntimeError, match="calibration copy is wrong"):
+    with pytest.raises(RuntimeError, match="calibration copy gave a wrong result"):
         calibrated()
 
 
@@ -410,8 +410,8 @@ def test_a_sound_launch_passes_its_checks_and_a_graph_of_it_replays_200_steps(gp
 @pytest.mark.parametrize(
     ("setup", "check", "words"),
     [
-        (stale, "graph_safe", "buffer is not what an eager launch leaves there on the same contents"),
-        (waits_unseen_by_torch, "no_sync", "returns only when all work queued before it is done"),
+        (stale, "graph_safe", "buffer differs from what an eager launch writes for the same inputs"),
+        (waits_unseen_by_torch, "no_sync", "returns only after all earlier work is done"),
     ],
 )
 def test_an_unsound_launch_is_rejected(setup, check, words, gpu):
@@ -463,7 +463,7 @@ REJECTED = {
     "stops_when_timed": "every_call|is empty|does not hold",
     "knows_its_caller": "before the host calls",
     "idles_in_timed_graphs": "every_call: ",
-    "shrinks_in_timed_graphs": "same_work: captured anew",
+    "shrinks_in_timed_graphs": "same_work: captured again",
 }
 #: In this order: patches a class that the simulation replaces; hangs; is rejected by the auditor, not by this process;
 #: loses the context.
@@ -658,7 +658,7 @@ def test_a_cell_is_timed_on_ten_sets_of_buffers_which_lie_alike_in_every_process
     assert taken[0] == taken[1]
     assert len(set(taken[0])) == 10
     assert cells["once"].status == "mismatch"
-    assert ending(cells["once"]).startswith("exact: set up again on other buffers: ")
+    assert ending(cells["once"]).startswith("exact: after another set-up, on other buffers: ")
 
 
 def test_what_another_run_verified_is_timed_without_the_cross_check(gpu):
@@ -716,9 +716,9 @@ def test_the_estimators_agree_on_a_cell(name, timed):
     ("name", "words"),
     [
         ("other_work_in_a_graph", "same_work: 3 operations in a graph, 5 outside of it"),
-        ("waits_for_the_device", "no_sync: a launch waits 1 times for the device"),
+        ("waits_for_the_device", "no_sync: a launch waits for the device 1 time"),
         ("allocates_in_the_launch", "no_alloc: 3 allocations in a launch"),
-        ("keeps_memory", "no_alloc: every launch keeps 4096 bytes"),
+        ("keeps_memory", "no_alloc: every launch leaks 4096 bytes"),
     ],
 )
 def test_the_auditor_rejects_a_failed_check(name, words, timed):
@@ -734,11 +734,11 @@ def test_a_wait_that_torch_does_not_warn_of_is_seen_by_cupti(gpu, monkeypatch):
     monkeypatch.setattr(auditor._catalog, "find", lambda operator, name: made_variant(waits_unseen_by_torch))
     (one,) = answers(auditor, "x")
     assert (one.finding.status, one.finding.check) == ("mismatch", "no_sync")
-    assert "waits 1 times for the device" in one.finding.message
+    assert "waits for the device 1 time" in one.finding.message
 
 
 def test_a_graph_that_differs_from_replay_to_replay_is_no_graph_of_one_launch(gpu):
-    with pytest.raises(Mismatch, match="replays of one graph run different kernels"):
+    with pytest.raises(Mismatch, match="replays of one graph ran different kernels"):
         Auditor(job())._check_same_work([], [[SimpleNamespace(name="a")], [SimpleNamespace(name="b")]])
 
 

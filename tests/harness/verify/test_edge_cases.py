@@ -105,7 +105,7 @@ def test_a_failed_check_is_no_even_where_it_is_waived():
     """Memory that grows with every launch cannot be waived."""
 
     def grows(variant, launch):
-        raise Mismatch("no_alloc", "every launch keeps 4 bytes of device memory more")
+        raise Mismatch("no_alloc", "every launch leaks 4 bytes of device memory")
 
     results, _ = results_of(chain_clamp, "cuda", waives=("no_alloc",), alloc_sync=grows, capture=Replays())
     assert results["no_alloc"] == "no"

@@ -184,10 +184,10 @@ def test_the_right_one_passes(device):
         (writes_one_too_many, "exact", r"\[15\] expected .*, got 0"),
         (writes_past_the_buffer, "in_bounds", "outside the output buffer"),
         (writes_before_an_input, "in_bounds", "outside the input seq_lens .* at byte -4"),
-        (returns_a_copy, "stable_address", "address moves"),
+        (returns_a_copy, "stable_address", "address changes"),
         (returns_other_strides, "contiguous", r"strides \(1, 5\), expected \(3, 1\)"),
         (returns_wrong_dtype, "return_value", "int64"),
-        (returns_nothing_useful, "return_value", "returned no 'context_lens'"),
+        (returns_nothing_useful, "return_value", "did not return 'context_lens'"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -429,7 +429,7 @@ def test_an_invalid_bytes_moved_costs_only_the_cells_of_its_operator(returned, c
     cells = [event for event in evaluator.cells(item) if isinstance(event, Cell)]
     assert [cell.status for cell in cells] == ["failed", "failed"]
     message = f"TypeError: bytes_moved returned {returned!r}; it must return a whole number of bytes"
-    assert ending(cells[0]) == f"no inputs at this point: {message}"
+    assert ending(cells[0]).endswith(message)
     item = factory.item(flatten, {"batch_size": 2}, ("op_chain",))
     assert [event.status for event in evaluator.cells(item) if isinstance(event, Cell)] == ["passed"]
 
@@ -457,7 +457,9 @@ def test_poison_is_called_poison_where_no_result_can_be_mistaken_for_it():
         return describe_differences(torch.tensor([True]), make(5), make(got), make(before))
 
     assert described(torch.int32, 0x7F7F7F7F, 0x7F7F7F7F).endswith("got 2139062143 (poison: never written)")
-    assert described(torch.uint8, 0x7F, 0x7F).endswith("got 127 (as poisoned: never written, or with this very value)")
+    assert described(torch.uint8, 0x7F, 0x7F).endswith(
+        "got 127 (still poison: never written, or written with this value)"
+    )
     assert described(torch.uint8, 0x7F, 0x71).endswith("got 127")  # the other poison: it was written
     assert described(torch.uint8, 9, 9).endswith("got 9")
     text = describe_differences(

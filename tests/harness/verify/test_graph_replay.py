@@ -36,7 +36,10 @@ def test_a_graph_that_does_what_its_launch_does_passes_200_replays():
 @pytest.mark.parametrize(
     ("capture", "words"),
     [
-        (does_nothing, r"replay 1 of 200: buffer is not what an eager launch .* got \d+ \(poison: never written\)"),
+        (
+            does_nothing,
+            r"replay 1 of 200: buffer differs from what an eager launch .* got \d+ \(poison: never written\)",
+        ),
         (
             cannot_capture,
             r'cannot be captured in a CUDA graph \(RuntimeError: operation not permitted.*declare waives="graph_safe"',
@@ -60,7 +63,7 @@ def test_a_graph_that_keeps_the_contents_of_its_capture_is_rejected():
         captured = bound.fixture.outputs.view.buffer.clone()
         return lambda: bound.fixture.outputs.view.buffer.copy_(captured)
 
-    with pytest.raises(Mismatch, match=r"replay 1 of 200: buffer is not what .* \[0\] expected \d+, got \d+"):
+    with pytest.raises(Mismatch, match=r"replay 1 of 200: buffer differs from what .* \[0\] expected \d+, got \d+"):
         check_replays([bound], capture)
 
 
@@ -122,7 +125,7 @@ def test_steps_of_different_sizes_share_buffers_with_stale_contents_too():
         fixture = next(bound.fixture for bound in right if bound.launch is launch)
         return forgets_the_tail(fixture.point, fixture.inputs.view, fixture.outputs.view)
 
-    with pytest.raises(Mismatch, match=r"replay \d+ of 45: lens is not what") as caught:
+    with pytest.raises(Mismatch, match=r"replay \d+ of 45: lens differs from what") as caught:
         check_replays(right, captures_another, steps=45)
     assert caught.value.check == "graph_safe"
 

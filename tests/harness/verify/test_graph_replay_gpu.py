@@ -110,7 +110,7 @@ CHEATS = {
     "captured_beside_the_graph": ("graph_safe", ""),
     "empty_when_captured": ("same_work", "is empty"),
     "allocates_in_the_launch": ("no_alloc", "allocations in a launch"),
-    "keeps_memory": ("no_alloc", "keeps"),
+    "keeps_memory": ("no_alloc", "leaks"),
     "waits_for_the_device": ("no_sync", "wait"),
 }
 
@@ -160,7 +160,7 @@ def asks_the_device(point, x, out):
 def test_a_wait_that_torch_does_not_report_is_seen():
     results, rejections = results_of(as_variant(waits_unseen_by_torch))
     assert results["no_sync"] == "no"
-    assert "returns only when all work queued before it is done" in rejections[0].message
+    assert "returns only after all earlier work is done" in rejections[0].message
     assert results["graph_safe"] != "no"
 
 

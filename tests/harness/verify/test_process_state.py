@@ -91,7 +91,7 @@ def test_a_call_that_writes_everything_passes_and_one_that_does_not_is_rejected(
         buffer.copy_(expected)
         output_probe.check("host")
     output_probe.arm()
-    with pytest.raises(Mismatch, match=r"out\[\d, \d\] was made wrong before the queued calls and still is after them"):
+    with pytest.raises(Mismatch, match=r"out\[\d, \d\] was overwritten with a wrong value before the queued calls"):
         output_probe.check("queued")
 
 

@@ -32,7 +32,7 @@ def wrong_at(point, x, out, wrong):
     return peer
 
 
-@variant("decode_native", skip=skip, waives="no_alloc", fails_on={beyond}, known_failures={known_failures})
+@variant("decode_native", skip=skip, waives="no_alloc", fails_on={fails_on}, known_failures={known_failures})
 def peer(point, x, out):
     return wrong_at(point, x, out, lambda p: {where})
 """
