@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def _dummy_rows(x: Inputs) -> None:
     """Every second row is a drafter's dummy: it has tokens but owns no blocks."""
-    x.idx[::2] = -1
+    x.idx_mapping[::2] = -1
 
 
 def _all_dummy(x: Inputs) -> None:
-    x.idx.fill_(-1)
+    x.idx_mapping.fill_(-1)
 
 
 def _empty_rows(x: Inputs) -> None:

@@ -14,9 +14,9 @@ from harness.contract import COMPILER, Point, variant
 
 def slot_of_tokens(x: Inputs, tokens: torch.Tensor) -> torch.Tensor:
     """[A] int64: request slot of every token, -1 where it has none."""
-    rows = row_of(x.query_start_loc[: len(x.idx) + 1], tokens)
-    last = len(x.idx) - 1
-    return torch.where(rows <= last, x.idx[rows.clamp(max=last)], -1)
+    rows = row_of(x.query_start_loc[: len(x.idx_mapping) + 1], tokens)
+    last = len(x.idx_mapping) - 1
+    return torch.where(rows <= last, x.idx_mapping[rows.clamp(max=last)], -1)
 
 
 def fill_group(
@@ -61,9 +61,9 @@ def fill(
 
 def set_up(point: Point, x: Inputs, out: Outputs, fill: Callable[..., None] = fill) -> Callable[[], None]:
     tables, sizes = group_tables(point, x.tables), group_block_sizes(point)
-    tokens = torch.arange(x.num_tokens, dtype=torch.int32, device=out.slots.device)
+    tokens = torch.arange(x.num_tokens, dtype=torch.int32, device=out.slot_mappings.device)
     ranks = (point.cp_size, rank_of(point), point.cp_interleave)
-    return lambda: fill(out.slots, x, tables, tokens, sizes, ranks)
+    return lambda: fill(out.slot_mappings, x, tables, tokens, sizes, ranks)
 
 
 @variant("compute_slot_mappings", waives="no_alloc")
@@ -85,4 +85,4 @@ _EXAMPLES = (
 @variant("compute_slot_mappings", requires=COMPILER, waives="no_alloc")
 def compiled_chain(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """torch.compile (Inductor, dynamic shapes) of the operator chain."""
-    return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, out.slots.device))
+    return set_up(point, x, out, compiled(fill, set_up, operator, _EXAMPLES, out.slot_mappings.device))

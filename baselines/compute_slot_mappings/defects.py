@@ -19,9 +19,9 @@ def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, padded = op_chain(point, x, out), 8 * cdiv(x.num_tokens, 8)
 
     def launch() -> None:
-        before = out.slots[:, x.num_tokens : padded].clone()
+        before = out.slot_mappings[:, x.num_tokens : padded].clone()
         chain()
-        out.slots[:, x.num_tokens : padded].copy_(before)
+        out.slot_mappings[:, x.num_tokens : padded].copy_(before)
 
     return launch
 
@@ -29,11 +29,11 @@ def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("compute_slot_mappings", defect="rows without a request write through a stale table row (vLLM #56734)")
 def dummy_rows_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """Slot -1 wraps around to the last row of the table."""
-    rows = torch.empty_like(x.idx)
-    chain = set_up(point, replace(x, idx=rows), out)
+    rows = torch.empty_like(x.idx_mapping)
+    chain = set_up(point, replace(x, idx_mapping=rows), out)
 
     def launch() -> None:
-        rows.copy_(torch.where(x.idx < 0, point.max_num_seqs - 1, x.idx))
+        rows.copy_(torch.where(x.idx_mapping < 0, point.max_num_seqs - 1, x.idx_mapping))
         chain()
 
     return launch
@@ -59,13 +59,13 @@ def disabled_group_mapped(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     "compute_slot_mappings", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)"
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    rows = torch.arange(len(x.idx), device=x.idx.device)
-    return set_up(point, replace(x, idx=rows), out)
+    rows = torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)
+    return set_up(point, replace(x, idx_mapping=rows), out)
 
 
 @variant(
     "compute_slot_mappings", defect="the owner of a token is kept from an earlier step's boundaries (like vLLM #52795)"
 )
 def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    stale = replace(x, query_start_loc=x.query_start_loc.clone(), idx=x.idx.clone())
+    stale = replace(x, query_start_loc=x.query_start_loc.clone(), idx_mapping=x.idx_mapping.clone())
     return set_up(point, stale, out)

@@ -1,10 +1,11 @@
 """compute_slot_mappings: the KV-cache slot of every token, for all KV cache groups.
 
-Token t of row b (query_start_loc[b] <= t < query_start_loc[b + 1]), s = idx[b], p = positions[t], BS = block_sizes[g]:
+Token t of row b (query_start_loc[b] <= t < query_start_loc[b + 1]), s = idx_mapping[b], p = positions[t],
+BS = block_sizes[g]:
 
-    s < 0, or group g not enabled          slots[g, t] = -1
+    s < 0, or group g not enabled          slot_mappings[g, t] = -1
     one context-parallel rank, or group g not sharded:
-                                           slots[g, t] = tables[g][s, p // BS] * BS + p % BS
+                                           slot_mappings[g, t] = tables[g][s, p // BS] * BS + p % BS
     CP ranks and group g sharded:          V = BS * CP,  o = p % V;  -1 unless o // I % CP == rank, else as above with
                                            p' = p // V * BS + o // (I * CP) * I + o % I
 
@@ -54,7 +55,7 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot; -1 = owns no blocks
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = owns no blocks
     query_start_loc: torch.Tensor  # [R + 1] int32
     positions: torch.Tensor  # [max_num_batched_tokens] int64; anything behind the real tokens
     tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
@@ -68,7 +69,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    slots: torch.Tensor  # [G, max_num_batched_tokens] int64
+    slot_mappings: torch.Tensor  # [G, max_num_batched_tokens] int64
 
 
 def rank_of(point: Point) -> int:
@@ -81,11 +82,11 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     positions = torch.full((point.max_num_batched_tokens,), slots.UNUSED, dtype=torch.int64)
     starts = step.query_start_loc.tolist()
     for b in range(slots.num_real(point)):
-        first = int(step.num_computed[step.idx[b]])
+        first = int(step.num_computed_tokens[step.idx_mapping[b]])
         positions[starts[b] : starts[b + 1]] = torch.arange(first, first + starts[b + 1] - starts[b])
     groups = torch.arange(point.num_groups)
     return Inputs(
-        idx=step.idx,
+        idx_mapping=step.idx_mapping,
         query_start_loc=step.query_start_loc,
         positions=positions,
         tables=slots.make_tables(point, step, seed),
@@ -103,16 +104,16 @@ def make_outputs(point: Point) -> Outputs:
 
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
-    return {"slots": out.slots}
+    return {"slot_mappings": out.slot_mappings}
 
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     size, rank, interleave = point.cp_size, rank_of(point), point.cp_interleave
     value = torch.full((point.num_groups, point.max_num_batched_tokens), -1)
     tables = [table.numpy() for table in slots.group_tables(point, x.tables)]
-    starts, idx, positions = x.query_start_loc.tolist(), x.idx.tolist(), x.positions.tolist()
+    starts, idx_mapping, positions = x.query_start_loc.tolist(), x.idx_mapping.tolist(), x.positions.tolist()
     for g, block in enumerate(x.block_sizes.tolist()):
-        for b, s in enumerate(idx):
+        for b, s in enumerate(idx_mapping):
             if s < 0 or not x.enabled[g]:
                 continue
             for t in range(starts[b], starts[b + 1]):
@@ -123,20 +124,20 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                         continue
                     p = p // (block * size) * block + o // (interleave * size) * interleave + o % interleave
                 value[g, t] = int(tables[g][s, p // block]) * block + p % block
-    return {"slots": Expected(value)}
+    return {"slot_mappings": Expected(value)}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """idx and query starts of all rows, positions, one table entry per block that a row's tokens touch, all slots
+    """Slots and query starts of all rows, positions, one table entry per block that a row's tokens touch, all slots
     written (the tail too).
     """
     tokens, entries = int(x.query_start_loc[point.batch_size]), 0
     starts, positions = x.query_start_loc.tolist(), x.positions.tolist()
     for g, block in enumerate(x.block_sizes.tolist()):
-        for b, s in enumerate(x.idx.tolist()):
+        for b, s in enumerate(x.idx_mapping.tolist()):
             if s >= 0 and x.enabled[g]:
                 entries += len({positions[t] // block for t in range(starts[b], starts[b + 1])})
-    rows = len(x.idx)
+    rows = len(x.idx_mapping)
     written = 8 * point.num_groups * point.max_num_batched_tokens
     return 8 * rows + 4 * (rows + 1) + 8 * tokens + 4 * entries + 22 * point.num_groups + written
 
@@ -144,7 +145,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 operator = Operator.of_module(
     __name__,
     summary="KV-cache slot of every token in all KV cache groups, -1 past the last token",
-    indices={"slots": ("g", "t")},
+    indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

@@ -23,7 +23,7 @@ def _chunks(x: Inputs) -> None:
 
 def _one_long_row(x: Inputs) -> None:
     """The first row has all tokens but one for each of the others: more than the host knows of."""
-    rows = len(x.idx)
+    rows = len(x.idx_mapping)
     tokens = int(x.query_start_loc[rows])
     x.query_start_loc[1:rows] = tokens - rows + torch.arange(1, rows, dtype=torch.int32)
     x.num_rejected.zero_()

@@ -20,7 +20,7 @@ def first_pass(x: Inputs, out: Outputs, tokens: torch.Tensor, following: torch.T
     row = row_of(starts, tokens).clamp(max=rows - 1)
     left = kept[row] - (tokens - starts[:-1][row])  # kept tokens of the row from this one on
     out.ids[:count].copy_(torch.where(left > 1, x.target_ids[following], out.ids[:count]))
-    out.ids[end] = torch.where(x.num_sampled > 0, x.last[x.idx], x.next_prefill[x.idx]).int()
+    out.ids[end] = torch.where(x.num_sampled > 0, x.last[x.idx_mapping], x.next_prefill[x.idx_mapping]).int()
     out.pos[:count].copy_(torch.where(left > 0, x.target_pos[:count], out.pos[:count]))
     out.last_index[:rows].copy_(end)
     out.last_index[rows:].zero_()

@@ -5,7 +5,7 @@ fixed: rejected tokens stay in the batch as dead rows. For row b < B with q quer
 end = query_start_loc[b] + kept - 1, M = max_model_len:
 
     first   ids[query_start_loc[b] + j] = target_ids[query_start_loc[b] + j + 1]      0 <= j < kept - 1
-            ids[end] = last[idx[b]] where num_sampled[b] > 0, else next_prefill[idx[b]]
+            ids[end] = last[idx_mapping[b]] where num_sampled[b] > 0, else next_prefill[idx_mapping[b]]
             pos[query_start_loc[b] + j] = target_pos[query_start_loc[b] + j]          0 <= j < kept
             last_index[b] = end;  starts[b] = query_start_loc[b];  lens[b] = seq_lens[b];  step = 0
             from row B on: last_index = 0, lens = 0, starts = number of tokens
@@ -79,7 +79,7 @@ class Inputs:
     step: torch.Tensor  # [1] int64, 1 .. k - 1: the pass that has run
     target_ids: torch.Tensor | None = None  # [max_num_batched_tokens] int32
     target_pos: torch.Tensor | None = None  # [max_num_batched_tokens] int64
-    idx: torch.Tensor | None = None  # [B] int64
+    idx_mapping: torch.Tensor | None = None  # [B] int64
     num_sampled: torch.Tensor | None = None  # [B] int32
     last: torch.Tensor | None = None  # [R] int64, by slot
     next_prefill: torch.Tensor | None = None  # [R] int32, by slot
@@ -111,7 +111,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     query = torch.diff(step.query_start_loc[: rows + 1]).numpy()
     accepted = (rng.random((rows, max(k, 1))) < point.acceptance).cumprod(axis=1).sum(axis=1)
     chunk = np.arange(rows) >= rows - point.prefills
-    ends = (step.seq_lens >= step.prompt_lens[step.idx]).numpy()
+    ends = (step.seq_lens >= step.prompt_lens[step.idx_mapping]).numpy()
     sampled = np.where(chunk, ends, np.minimum(accepted, query - 1) + 1)
     rejected = np.where(chunk, 0, query - sampled)
     token = lambda *shape: torch.from_numpy(rng.integers(0, 129280, shape))  # noqa: E731
@@ -131,7 +131,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
             [torch.arange(n - q, n) for n, q in zip(step.seq_lens.tolist(), query.tolist(), strict=True)]
         )
         by_slot = {"last": token(point.max_num_seqs), "next_prefill": token(point.max_num_seqs).int()}
-        rest = {"target_ids": ids, "target_pos": pos, "idx": step.idx, "num_sampled": int32(sampled)}
+        rest = {"target_ids": ids, "target_pos": pos, "idx_mapping": step.idx_mapping, "num_sampled": int32(sampled)}
         return Inputs(**shared, **rest, **by_slot)
     if point.draft_pass == "second":
         return Inputs(**shared, pos_before=before, drafts=token(rows, k))
@@ -178,7 +178,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     for b in range(rows):
         length, rejected = int(x.seq_lens[b]), int(x.num_rejected[b])
         if point.draft_pass == "first":
-            start, s = starts[b], int(x.idx[b])
+            start, s = starts[b], int(x.idx_mapping[b])
             tokens = starts[b + 1] - start - rejected
             for j in range(tokens - 1):
                 put("ids", start + j, x.target_ids[start + j + 1])
@@ -218,7 +218,9 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     rows, tail = len(x.seq_lens), point.max_num_seqs - len(x.seq_lens)
     if point.draft_pass == "first":
         kept = x.num_tokens - int(x.num_rejected.sum())
-        per_row = 4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 8  # starts, lengths, rejected, idx, sampled, last; three written
+        per_row = (
+            4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 8
+        )  # starts, lengths, rejected, idx_mapping, sampled, last; three written
         return rows * per_row + kept * (4 + 8) * 2 - 4 * rows + tail * 16 + 16
     if point.draft_pass == "second":
         return rows * (8 + 8 + 4 + 4 + 4 + 8 + 8 + 4 + 4) + tail * 8 + 4

@@ -23,7 +23,7 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
 def inputs(point: Point, state: EngineState) -> Inputs:
     own, rows = state.slots, state.shape.batch_size
     return Inputs(
-        idx=own.idx,
+        idx_mapping=own.idx_mapping,
         seq_lens=state.seq_lens[:rows],
         num_rejected=own.num_rejected[:rows],
         tables=own.tables,
@@ -45,7 +45,7 @@ def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Con
     rows = state.shape.num_requests
     found = {f"pass_{name}": Consumed(getattr(out, name)[:, :rows]) for name in ("pos", "src")}
     found |= {"pass_lens": Consumed(out.lens), "pass_starts": Consumed(out.starts)}
-    found["pass_slots"] = Consumed(out.slots.flatten(0, 1))
+    found["pass_slots"] = Consumed(out.slot_mappings.flatten(0, 1))
     if out.schedule is not None:
         found["pass_schedule"] = Consumed(out.schedule.flatten(1))
     return found

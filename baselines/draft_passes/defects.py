@@ -60,7 +60,7 @@ def slots_of_the_second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[
 
     def launch() -> None:
         chain()
-        out.slots[1:].copy_(out.slots[:1].expand(len(out.slots) - 1, -1, -1))
+        out.slot_mappings[1:].copy_(out.slot_mappings[:1].expand(len(out.slot_mappings) - 1, -1, -1))
 
     return launch
 
@@ -85,8 +85,8 @@ def tail_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain, real = set_up(point, x, out, lambda i: i if point.advance == "yes" else 0), num_real(point)
 
     def launch() -> None:
-        before = out.slots[:, :, real:].clone()
+        before = out.slot_mappings[:, :, real:].clone()
         chain()
-        out.slots[:, :, real:].copy_(before)
+        out.slot_mappings[:, :, real:].copy_(before)
 
     return launch

@@ -2,13 +2,13 @@
 
 After the first pass each pass runs over one token per request, one position further on. An engine advances positions
 and lengths between two passes. But they do not depend on the tokens that are drafted: for pass i + 1 (1 <= i < k) and
-row b of the B real rows, with s = idx[b], p = seq_lens[b] - num_rejected[b] - 1, the position of the last kept token,
-and M = max_model_len:
+row b of the B real rows, with s = idx_mapping[b], p = seq_lens[b] - num_rejected[b] - 1, the position of the last kept
+token, and M = max_model_len:
 
     src[i - 1, b] = p + i + 1                            sampling key
     pos[i - 1, b] = min(p + i, M - 1)                    p where positions do not advance (``advance: no``)
     lens[i - 1, b] = min(p + i + 1, M)                   p + 1 where they do not; 0 from row B on
-    slots[i - 1, g, b] = slot of pos[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
+    slot_mappings[i - 1, g, b] = slot of pos[i - 1, b] in group g (compute_slot_mappings); -1 from row B on
     starts[j] = min(j, B)                                the same for all passes
     schedule[i - 1] = paged_mqa_schedule over lens[i - 1] of all rows with their padding, one atom each
                                                          where the model has a sparse indexer
@@ -79,7 +79,7 @@ def with_indexer(point: Point) -> bool:
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
     seq_lens: torch.Tensor  # [B] int32, of the target's step, rejected drafts included; 0 in padding rows
     num_rejected: torch.Tensor  # [B] int32
     tables: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
@@ -95,7 +95,7 @@ class Outputs:
     pos: torch.Tensor  # [k - 1, R] int64
     lens: torch.Tensor  # [k - 1, R] int32
     src: torch.Tensor  # [k - 1, R] int64
-    slots: torch.Tensor  # [k - 1, G, R] int64
+    slot_mappings: torch.Tensor  # [k - 1, G, R] int64
     starts: torch.Tensor  # [R + 1] int32
     schedule: torch.Tensor | None = None  # [k - 1, num_sms + 1, 2] int32
 
@@ -109,10 +109,10 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     rejected = np.zeros(point.batch_size, dtype=np.int64)
     decodes = real - point.prefills
     rejected[:decodes] = (query - 1 - np.minimum(accepted, query - 1))[:decodes]
-    drafted = (step.seq_lens - int32(rejected) + k).clamp(max=point.max_model_len) * (step.idx >= 0)
+    drafted = (step.seq_lens - int32(rejected) + k).clamp(max=point.max_model_len) * (step.idx_mapping >= 0)
     groups = torch.zeros(point.num_groups, dtype=torch.bool)
     return Inputs(
-        idx=step.idx,
+        idx_mapping=step.idx_mapping,
         seq_lens=step.seq_lens,
         num_rejected=int32(rejected),
         tables=slots.make_tables(point, replace(step, seq_lens=drafted.int()), seed),
@@ -130,7 +130,7 @@ def make_outputs(point: Point) -> Outputs:
         pos=torch.empty(count, capacity, dtype=torch.int64),
         lens=torch.empty(count, capacity, dtype=torch.int32),
         src=torch.empty(count, capacity, dtype=torch.int64),
-        slots=torch.empty(count, point.num_groups, capacity, dtype=torch.int64),
+        slot_mappings=torch.empty(count, point.num_groups, capacity, dtype=torch.int64),
         starts=torch.empty(capacity + 1, dtype=torch.int32),
         schedule=torch.empty(count, point.num_sms + 1, 2, dtype=torch.int32) if with_indexer(point) else None,
     )
@@ -148,7 +148,7 @@ def slots_part(
 ) -> tuple[Point, compute_slot_mappings.Inputs, compute_slot_mappings.Outputs]:
     """Over the positions of the pass."""
     inputs = compute_slot_mappings.Inputs(
-        idx=x.idx,
+        idx_mapping=x.idx_mapping,
         query_start_loc=out.starts,
         positions=out.pos[i - 1],
         tables=x.tables,
@@ -160,7 +160,7 @@ def slots_part(
         num_tokens=slots.num_real(point),
     )
     at = part_point(compute_slot_mappings.operator, point, max_num_batched_tokens=point.max_num_seqs)
-    return at, inputs, compute_slot_mappings.Outputs(out.slots[i - 1])
+    return at, inputs, compute_slot_mappings.Outputs(out.slot_mappings[i - 1])
 
 
 def schedule_part(
@@ -210,7 +210,9 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         before = {name: got[name].value[:real] for name in ("pos", "lens", "src")}
         for name, content in before.items():
             value[name][i - 1, :real] = content
-        value["slots"][i - 1] = compute_slot_mappings.reference(*slots_part(point, x, written, i)[:2])["slots"].value
+        value["slot_mappings"][i - 1] = compute_slot_mappings.reference(*slots_part(point, x, written, i)[:2])[
+            "slot_mappings"
+        ].value
         if with_indexer(point):
             made = paged_mqa_schedule.reference(*schedule_part(point, x, written, i)[:2])
             value["schedule"][i - 1] = made["schedule"].value
@@ -236,7 +238,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
 operator = Operator.of_module(
     __name__,
     summary="metadata of a drafter's passes 2 .. k at once: positions, lengths, keys, slots, the indexer's schedules",
-    indices={"slots": ("i", "g", "b")},
+    indices={"slot_mappings": ("i", "g", "b")},
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

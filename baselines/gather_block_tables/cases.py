@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 
 def _some_own_nothing(x: Inputs) -> None:
-    x.num_blocks[:, x.idx[::2]] = 0
+    x.num_blocks[:, x.idx_mapping[::2]] = 0
 
 
 def _none_owns_anything(x: Inputs) -> None:
-    x.num_blocks[:, x.idx] = 0
+    x.num_blocks[:, x.idx_mapping] = 0
 
 
 def _whole_rows_owned(x: Inputs) -> None:
     for g, width in enumerate(x.widths.tolist()):
-        x.num_blocks[g, x.idx] = width
+        x.num_blocks[g, x.idx_mapping] = width
 
 
 def _computed(tokens: int):
     """Every request has this many computed tokens."""
 
     def edit(x: Inputs) -> None:
-        x.num_computed[x.idx] = tokens
+        x.num_computed_tokens[x.idx_mapping] = tokens
 
     return edit
 
 
 def _window_above_all_blocks(x: Inputs) -> None:
     """The window starts behind the blocks that are owned: all of those are below it, and no other is touched."""
-    x.num_blocks[:, x.idx] = 2
-    x.num_computed[x.idx] = 390
+    x.num_blocks[:, x.idx_mapping] = 2
+    x.num_computed_tokens[x.idx_mapping] = 390
 
 
 _TINY = {"block_size": 16, "max_model_len": 400, "context_len": {"uniform": [4, 400]}}

@@ -22,10 +22,10 @@ def fill(
     rows: int,
 ) -> None:
     """columns: [widest table] int32. rows: filled or cleared in each target."""
-    real = len(x.idx)
-    computed = x.num_computed[x.idx] if any(windows) else None
+    real = len(x.idx_mapping)
+    computed = x.num_computed_tokens[x.idx_mapping] if any(windows) else None
     for source, target, size, window in zip(sources, targets, sizes, windows, strict=True):
-        gathered = source.index_select(0, x.idx)
+        gathered = source.index_select(0, x.idx_mapping)
         if window:
             null = (computed - window).clamp(min=0) // size
             gathered = gathered.masked_fill_(columns[: source.shape[1]] < null[:, None], 0)

@@ -33,11 +33,11 @@ def evicted_blocks_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     defect="the window is taken from the optimistic count, before rejected tokens are given back (vLLM #47728)",
 )
 def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    optimistic = torch.empty_like(x.num_computed)
-    chain = set_up(point, replace(x, num_computed=optimistic), out)
+    optimistic = torch.empty_like(x.num_computed_tokens)
+    chain = set_up(point, replace(x, num_computed_tokens=optimistic), out)
 
     def launch() -> None:
-        torch.add(x.num_computed, point.max_decode_len, out=optimistic)
+        torch.add(x.num_computed_tokens, point.max_decode_len, out=optimistic)
         chain()
 
     return launch
@@ -45,7 +45,7 @@ def window_of_optimistic_count(point: Point, x: Inputs, out: Outputs) -> Callabl
 
 @variant("gather_block_tables", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)")
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
+    return set_up(point, replace(x, idx_mapping=torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)), out)
 
 
 @variant(

@@ -1,9 +1,9 @@
 """gather_block_tables: block tables by request slot -> tables in batch order, for all KV cache groups.
 
 An engine appends new blocks to a table by request slot; attention wants rows in batch order at a fixed address. For
-group g and row b of the B real requests, s = idx[b]:
+group g and row b of the B real requests, s = idx_mapping[b]:
 
-    null = max(num_computed[s] - reach[g], 0) // block_sizes[g]       where group g has a window (reach[g] > 0), else 0
+    null = max(num_computed_tokens[s] - reach[g], 0) // block_sizes[g]   in a group with a window (reach[g] > 0), else 0
     target[g][b, c] = 0                        c < min(null, num_blocks[g, s])       below the window: may be reused
     target[g][b, c] = source[g][s, c]          null <= c < num_blocks[g, s]
     target[g][b, :] = 0                        B <= b < max(batch_size, dirty)
@@ -62,9 +62,9 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot of every real row, distinct
+    idx_mapping: torch.Tensor  # [B] int64, request slot of every real row, distinct
     source: torch.Tensor  # flat int32, by slot: group g is [R, widths[g]] from starts[g] on
-    num_computed: torch.Tensor  # [R] int32, tokens computed before the step
+    num_computed_tokens: torch.Tensor  # [R] int32, tokens computed before the step
     starts: torch.Tensor  # [G] int64
     widths: torch.Tensor  # [G] int64, row strides of source and target
     block_sizes: torch.Tensor  # [G] int32
@@ -97,9 +97,9 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     step = slots.make_step(point, seed)
     owned, on_device = slots.num_blocks(point, step), point.memory == "device"
     return Inputs(
-        idx=step.idx[: slots.num_real(point)].clone(),
+        idx_mapping=step.idx_mapping[: slots.num_real(point)].clone(),
         source=slots.make_tables(point, step, seed),
-        num_computed=step.num_computed,
+        num_computed_tokens=step.num_computed_tokens,
         starts=torch.tensor(slots.table_starts(point)[:-1]),
         widths=torch.tensor(slots.group_widths(point)),
         block_sizes=int32(slots.group_block_sizes(point)),
@@ -121,7 +121,7 @@ def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
 def _null_columns(x: Inputs, g: int, s: int) -> int:
     """Columns below the window, of those that are owned."""
     reach, block = int(x.reach[g]), int(x.block_sizes[g])
-    null = max(int(x.num_computed[s]) - reach, 0) // block if reach > 0 else 0
+    null = max(int(x.num_computed_tokens[s]) - reach, 0) // block if reach > 0 else 0
     return min(null, int(x.num_blocks[g, s]))
 
 
@@ -130,25 +130,25 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     untouched, slack = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
     parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, slack)]
     for g, (source, table, kept, unread) in enumerate(zip(*parts, strict=True)):
-        for b, s in enumerate(x.idx.tolist()):
+        for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
             table[b, null:] = source[s, null:]
             kept[b], unread[b, owned:] = False, True
-        for b in range(len(x.idx), rows_to_write(point)):
+        for b in range(len(x.idx_mapping), rows_to_write(point)):
             kept[b] = False
     return {"target": Expected(value, untouched, slack)}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
-    """Owned entries read above the window and written all; whole rows cleared; idx, counts and two numbers a row."""
+    """Owned entries read above the window and written all; whole rows cleared; slot, counts and two numbers a row."""
     entries = 0
     for g, width in enumerate(slots.group_widths(point)):
-        for s in x.idx.tolist():
+        for s in x.idx_mapping.tolist():
             owned = int(x.num_blocks[g, s])
             entries += 2 * owned - _null_columns(x, g, s)
-        entries += (rows_to_write(point) - len(x.idx)) * width
+        entries += (rows_to_write(point) - len(x.idx_mapping)) * width
     counts = (point.num_groups if point.memory == "device" else 0) + int(point.window > 0)
-    return 4 * (entries + counts * len(x.idx)) + 8 * len(x.idx) + 24 * point.num_groups
+    return 4 * (entries + counts * len(x.idx_mapping)) + 8 * len(x.idx_mapping) + 24 * point.num_groups
 
 
 operator = Operator.of_module(

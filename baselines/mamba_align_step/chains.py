@@ -14,15 +14,15 @@ from harness.contract import COMPILER, Point, variant
 
 def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.Tensor, size: int) -> None:
     """none: [3] int32, no move. offsets: [1 + k] int64."""
-    rows, s, real = len(x.idx), x.idx.clamp(min=0), x.idx >= 0
+    rows, s, real = len(x.idx_mapping), x.idx_mapping.clamp(min=0), x.idx_mapping >= 0
     starts = x.query_start_loc[: rows + 1]
     old, count = x.columns_before[s], x.accepted_before[s]
-    new = (x.num_computed[s] + torch.diff(starts) - 1) // size
+    new = (x.num_computed_tokens[s] + torch.diff(starts) - 1) // size
     shift = (count - 1).clamp(min=0)
     crosses = real & (old >= 0) & (old != new)
     count = torch.where(crosses, 1, count)
 
-    row, live = rows_of_slots(x.idx, len(x.num_computed))
+    row, live = rows_of_slots(x.idx_mapping, len(x.num_computed_tokens))
     for target, values in (
         (out.source_columns, old),
         (out.source_offsets, shift),
@@ -42,12 +42,12 @@ def before_forward(x: Inputs, out: Outputs, none: torch.Tensor, offsets: torch.T
 
 def after_sampling(x: Inputs, out: Outputs, none: torch.Tensor, size: int) -> None:
     """none: [3] int32, no move."""
-    rows, s, real = len(x.idx), x.idx.clamp(min=0), x.idx >= 0
-    column, count, computed = x.columns_before[s], x.accepted_before[s], x.num_computed[s]
+    rows, s, real = len(x.idx_mapping), x.idx_mapping.clamp(min=0), x.idx_mapping >= 0
+    column, count, computed = x.columns_before[s], x.accepted_before[s], x.num_computed_tokens[s]
     running, aligned = computed - count + 1, computed // size * size
     to = aligned // size - 1
     frozen = real & (aligned >= running)
-    row, live = rows_of_slots(x.idx, len(x.num_computed))
+    row, live = rows_of_slots(x.idx_mapping, len(x.num_computed_tokens))
     counts = torch.where(frozen & (to == column), 1, count)
     out.accepted.copy_(torch.where(live, counts[row], out.accepted))
     copies = frozen & ((to != column) | (aligned > running))

@@ -23,7 +23,7 @@ def _only(phase: str) -> Callable[[Point], str | None]:
 )
 def offsets_after_reset(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The race made deterministic: read offsets come from the counts after the reset."""
-    chain, rows = op_chain(point, x, out), len(x.idx)
+    chain, rows = op_chain(point, x, out), len(x.idx_mapping)
 
     def launch() -> None:
         chain()
@@ -56,15 +56,15 @@ def fresh_slots_moved(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
 
 @variant("mamba_align_step", defect="the batch row is used where the request's slot is needed (vllm-ascend #13477)")
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return op_chain(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
+    return op_chain(point, replace(x, idx_mapping=torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)), out)
 
 
 @variant(
     "mamba_align_step", defect="a state is never moved to an earlier column (vLLM #53505)", skip=_only("before_forward")
 )
 def backward_move_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows = op_chain(point, x, out), len(x.idx)
-    none = torch.tensor([-1, -1, 0], dtype=torch.int32, device=x.idx.device)
+    chain, rows = op_chain(point, x, out), len(x.idx_mapping)
+    none = torch.tensor([-1, -1, 0], dtype=torch.int32, device=x.idx_mapping.device)
 
     def launch() -> None:
         chain()
@@ -80,12 +80,12 @@ def backward_move_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     skip=_only("after_sampling"),
 )
 def only_exact_ends_frozen(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, rows, size = op_chain(point, x, out), len(x.idx), point.mamba_block_size
-    none = torch.tensor([-1, -1, 0], dtype=torch.int32, device=x.idx.device)
+    chain, rows, size = op_chain(point, x, out), len(x.idx_mapping), point.mamba_block_size
+    none = torch.tensor([-1, -1, 0], dtype=torch.int32, device=x.idx_mapping.device)
 
     def launch() -> None:
         chain()
-        past = x.num_computed[x.idx.clamp(min=0)] % size > 0
+        past = x.num_computed_tokens[x.idx_mapping.clamp(min=0)] % size > 0
         out.moves[:rows].copy_(torch.where(past[:, None], none, out.moves[:rows]))
 
     return launch

@@ -1,24 +1,24 @@
 """mamba_align_step: columns, state slots and moves of recurrent states kept by request slot (cache mode align).
 
 Each request has one running state, in the block that holds its last scheduled token, and k scratch slots behind it. For
-row b, s = idx[b] (-1 = padding), BS the Mamba block size, q the row's query tokens:
+row b, s = idx_mapping[b] (-1 = padding), BS the Mamba block size, q the row's query tokens:
 
-    before_forward   old = columns_before[s];  new = ceil((num_computed[s] + q) / BS) - 1
+    before_forward   old = columns_before[s];  new = ceil((num_computed_tokens[s] + q) / BS) - 1
         source_columns[s] = old;  source_offsets[s] = max(accepted_before[s] - 1, 0);  columns[s] = new
         accepted[s] = 1 where old >= 0 and old != new, else accepted_before[s]
         moves[b] = (old, new, source_offsets[s]) where old >= 0 and old != new, else (-1, -1, 0)
         batch_accepted[b] = accepted[s] after that, 1 for padding
         state_slots[g, b, j] = table of group g, row of b: column max((seq_lens[b] - 1) // BS, 0) + j      0 <= j <= k
         mask[b] = s >= 0;  starts[b] = query_start_loc[b] up to and including the last row's end
-    after_sampling   a = accepted_before[s], of this step;  running = num_computed[s] - a + 1
-        aligned = num_computed[s] // BS * BS;  to = aligned / BS - 1;  from = columns_before[s]
+    after_sampling   a = accepted_before[s], of this step;  running = num_computed_tokens[s] - a + 1
+        aligned = num_computed_tokens[s] // BS * BS;  to = aligned / BS - 1;  from = columns_before[s]
         frozen where aligned >= running: a block's end was reached, and the state of just that many tokens is kept
         accepted[s] = 1 where frozen and to = from, else a
         moves[b] = (from, to, aligned - running) where frozen, but (-1, -1, 0) where that is a copy onto itself
 
 Padding rows have slot 0 in state_slots (their row of the batch-ordered table is cleared) and no move; nothing by slot
-is written for them. Other slots and rows from the batch on keep their contents. num_computed is before the step in the
-first phase and after it in the second.
+is written for them. Other slots and rows from the batch on keep their contents. num_computed_tokens is before the step
+in the first phase and after it in the second.
 
 Counts and columns are read from one array and written to another: all copies of a request read them while one block
 resets them (vLLM #50432), so vLLM copies a snapshot first. The copies themselves are mamba_state_copy.
@@ -51,8 +51,8 @@ RULES = slots.STEP_RULES
 class Inputs:
     """Tables are given twice, as in an engine: by slot and, gathered, by row."""
 
-    idx: torch.Tensor  # [B] int64, request slot; -1 = padding
-    num_computed: torch.Tensor  # [R] int32
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding
+    num_computed_tokens: torch.Tensor  # [R] int32
     columns_before: torch.Tensor  # [R] int32, column of the running state; -1 = none
     accepted_before: torch.Tensor  # [R] int32, accepted drafts + 1, >= 1
     query_start_loc: torch.Tensor | None = None  # [R + 1] int32; before_forward, as all that follow
@@ -97,7 +97,7 @@ def running_states(
 def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 5])
     real, capacity, k, size = slots.num_real(point), point.max_num_seqs, point.next_n - 1, point.mamba_block_size
-    idx, lens = step.idx.numpy()[:real], step.seq_lens.numpy()[:real].astype(np.int64)
+    idx_mapping, lens = step.idx_mapping.numpy()[:real], step.seq_lens.numpy()[:real].astype(np.int64)
     query = torch.diff(step.query_start_loc[: real + 1]).numpy().astype(np.int64)
     computed = lens - query
     accepted = 1 + (rng.random((real, k)) < point.acceptance).cumprod(axis=1).sum(axis=1)
@@ -107,10 +107,10 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         after = computed + accepted
         after[real - point.prefills : real] = lens[real - point.prefills : real]
         return Inputs(
-            idx=step.idx,
-            num_computed=slots.by_slot(idx, after, capacity),
-            columns_before=slots.by_slot(idx, (lens - 1) // size, capacity),
-            accepted_before=slots.by_slot(idx, accepted, capacity),
+            idx_mapping=step.idx_mapping,
+            num_computed_tokens=slots.by_slot(idx_mapping, after, capacity),
+            columns_before=slots.by_slot(idx_mapping, (lens - 1) // size, capacity),
+            accepted_before=slots.by_slot(idx_mapping, accepted, capacity),
         )
     accepted, columns = running_states(point, rng, computed, accepted)
 
@@ -118,15 +118,15 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     by_slot = torch.full((point.num_groups, capacity, width), slots.UNUSED, dtype=torch.int32)
     by_row = torch.zeros(point.num_groups, point.batch_size, width, dtype=torch.int32)
     ids = torch.from_numpy(rng.permutation(point.num_groups * real * (1 + k)).reshape(point.num_groups, real, 1 + k))
-    for b, s in enumerate(idx.tolist()):
+    for b, s in enumerate(idx_mapping.tolist()):
         first = (int(lens[b]) - 1) // size
         by_slot[:, s, first : first + 1 + k] = 1 + ids[:, b].int()
         by_row[:, b] = by_slot[:, s]
     return Inputs(
-        idx=step.idx,
-        num_computed=slots.by_slot(idx, computed, capacity),
-        columns_before=slots.by_slot(idx, columns, capacity),
-        accepted_before=slots.by_slot(idx, accepted, capacity),
+        idx_mapping=step.idx_mapping,
+        num_computed_tokens=slots.by_slot(idx_mapping, computed, capacity),
+        columns_before=slots.by_slot(idx_mapping, columns, capacity),
+        accepted_before=slots.by_slot(idx_mapping, accepted, capacity),
         query_start_loc=step.query_start_loc,
         seq_lens=step.seq_lens,
         slot_tables=by_slot,
@@ -173,7 +173,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         put("moves", b, int32(columns))
 
     size, before = point.mamba_block_size, point.phase == "before_forward"
-    for b, s in enumerate(x.idx.tolist()):
+    for b, s in enumerate(x.idx_mapping.tolist()):
         move(b, -1, -1, 0)
         if before:
             query = int(x.query_start_loc[b + 1] - x.query_start_loc[b])
@@ -187,7 +187,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                     put("state_slots", (g, b, j), x.batch_tables[g, b, first + j])
         if s < 0:
             continue
-        computed, old, count = int(x.num_computed[s]), int(x.columns_before[s]), int(x.accepted_before[s])
+        computed, old, count = int(x.num_computed_tokens[s]), int(x.columns_before[s]), int(x.accepted_before[s])
         if before:
             new = cdiv(computed + query, size) - 1
             crosses = old >= 0 and old != new
@@ -211,7 +211,7 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     """Per row slot, count, column and progress, and what is written of them; before the forward pass lengths,
     boundaries, mask and, in each group, 1 + k table entries read and written.
     """
-    rows = len(x.idx)
+    rows = len(x.idx_mapping)
     if point.phase == "after_sampling":
         return rows * (8 + 3 * 4 + 4 + 12)
     return rows * (8 + 5 * 4 + 5 * 4 + 12 + 1 + 4 + 8 * point.num_groups * point.next_n) + 8

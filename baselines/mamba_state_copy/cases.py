@@ -96,33 +96,33 @@ def stale_padding_rows(x: Inputs) -> None:
 @_synced
 def _slots_without_state(x: Inputs) -> None:
     """New requests: nothing moves, and their column becomes known."""
-    slots = x.idx[x.idx >= 0]
+    slots = x.idx_mapping[x.idx_mapping >= 0]
     x.state_columns[slots], x.num_accepted_tokens[slots] = -1, 1
 
 
 @_synced
 def _others_would_cross(x: Inputs) -> None:
     """Slots that no row has hold what would cross."""
-    other = torch.ones(len(x.num_computed), dtype=torch.bool)
-    other[x.idx[x.idx >= 0]] = False
-    x.num_computed[other], x.state_columns[other], x.num_accepted_tokens[other] = 2 * _BS, 0, 1
+    other = torch.ones(len(x.num_computed_tokens), dtype=torch.bool)
+    other[x.idx_mapping[x.idx_mapping >= 0]] = False
+    x.num_computed_tokens[other], x.state_columns[other], x.num_accepted_tokens[other] = 2 * _BS, 0, 1
 
 
 @_synced
 def _last_slot_crosses(x: Inputs) -> None:
     """The slot that -1 would wrap around to holds a state that a move would find."""
-    last, spare = len(x.num_computed) - 1, int(x.block_table.max())
-    if not bool((x.idx == last).any()):
-        x.num_computed[last], x.state_columns[last], x.num_accepted_tokens[last] = 2 * _BS, 0, 1
+    last, spare = len(x.num_computed_tokens) - 1, int(x.block_table.max())
+    if not bool((x.idx_mapping == last).any()):
+        x.num_computed_tokens[last], x.state_columns[last], x.num_accepted_tokens[last] = 2 * _BS, 0, 1
         x.block_table[:, last, :4] = spare - torch.arange(4)
 
 
 @_synced
 def _accepted_to_the_end_of_a_block(x: Inputs) -> None:
     """All tokens of the step were accepted, and it ends where its block ends: the shift is inside the running slot."""
-    slots = x.idx[x.idx >= 0]
-    tokens = torch.diff(x.query_start_loc)[x.idx >= 0]
-    x.num_computed[slots] = x.state_columns[slots] * _BS + _BS
+    slots = x.idx_mapping[x.idx_mapping >= 0]
+    tokens = torch.diff(x.query_start_loc)[x.idx_mapping >= 0]
+    x.num_computed_tokens[slots] = x.state_columns[slots] * _BS + _BS
     x.num_accepted_tokens[slots] = tokens
 
 

@@ -186,8 +186,8 @@ def _copy_states(
 
 def copies_by_slot(x: Inputs, out: Outputs, time: torch.Tensor, size: int, before: bool, ds: bool) -> None:
     """Each layer by the table of its group; counts by slot through the row that each slot has."""
-    slot, live = x.idx.clamp(min=0), x.idx >= 0
-    count, known, computed = x.num_accepted_tokens[slot], x.state_columns[slot], x.num_computed[slot]
+    slot, live = x.idx_mapping.clamp(min=0), x.idx_mapping >= 0
+    count, known, computed = x.num_accepted_tokens[slot], x.state_columns[slot], x.num_computed_tokens[slot]
     last = (computed + torch.diff(x.query_start_loc) - 1) // size
     if before:
         shift, target = count - 1, last
@@ -197,7 +197,7 @@ def copies_by_slot(x: Inputs, out: Outputs, time: torch.Tensor, size: int, befor
         shift = (target + 1) * size - running
         moves = live & (shift >= 0)
     _copy_states(x, out, x.block_table[:, slot], (known * moves, shift * moves, target * moves), moves, time, ds)
-    row, has = rows_of_slots(x.idx, len(out.num_accepted_tokens))
+    row, has = rows_of_slots(x.idx_mapping, len(out.num_accepted_tokens))
     settled = count.masked_fill(moves if before else moves & (known == target), 1)
     out.num_accepted_tokens.copy_(torch.where(has, settled[row], out.num_accepted_tokens))
     if before:

@@ -155,11 +155,11 @@ def _slots_only(point: Point) -> str | None:
 )
 def filtered_rows_copied(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """-1 wraps around to the last slot, as an index into a tensor does."""
-    wrapped = torch.empty_like(x.idx)
-    chain = masked_chain(point, replace(x, idx=wrapped), out)
+    wrapped = torch.empty_like(x.idx_mapping)
+    chain = masked_chain(point, replace(x, idx_mapping=wrapped), out)
 
     def launch() -> None:
-        wrapped.copy_(x.idx).masked_fill_(x.idx < 0, point.max_num_seqs - 1)
+        wrapped.copy_(x.idx_mapping).masked_fill_(x.idx_mapping < 0, point.max_num_seqs - 1)
         chain()
 
     return launch
@@ -176,11 +176,11 @@ def first_table_for_all(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
     skip=lambda p: _slots_only(p) or ("before the forward pass" if p.phase == "before_forward" else None),
 )
 def counts_before_the_step(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    earlier = torch.empty_like(x.num_computed)
-    chain = masked_chain(point, replace(x, num_computed=earlier), out)
+    earlier = torch.empty_like(x.num_computed_tokens)
+    chain = masked_chain(point, replace(x, num_computed_tokens=earlier), out)
 
     def launch() -> None:
-        torch.sub(x.num_computed, x.num_accepted_tokens, out=earlier).clamp_(min=0)
+        torch.sub(x.num_computed_tokens, x.num_accepted_tokens, out=earlier).clamp_(min=0)
         chain()
 
     return launch

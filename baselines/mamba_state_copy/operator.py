@@ -19,12 +19,12 @@ pool as both, so a convolution may be shifted inside its slot (memmove). Layouts
 channels) and DS (channels, time).
 
 That is vLLM's first model runner, in which counts and columns are by row. Its second one keeps them, and the tables of
-num_groups cache groups, by request slot (``state: slots``), and knows how many tokens are computed. s = idx[b], -1 for
-rows without a request, which leave everything as it is:
+num_groups cache groups, by request slot (``state: slots``), and knows how many tokens are computed. s = idx_mapping[b],
+-1 for rows without a request, which leave everything as it is; c = num_computed_tokens[s]:
 
-    before_forward  from = state_columns[s], -1 = none yet;  to = ceil((num_computed[s] + q) / BS) - 1;  shift = a - 1
-    after_sampling  num_computed counts the accepted tokens already:  running = num_computed[s] - a + 1
-                    aligned = num_computed[s] // BS * BS;  num_accepted becomes 1 where from and to are the same column
+    before_forward  from = state_columns[s], -1 = none yet;  to = ceil((c + q) / BS) - 1;  shift = a - 1
+    after_sampling  c counts the accepted tokens already:  running = c - a + 1
+                    aligned = c // BS * BS;  num_accepted becomes 1 where from and to are the same column
 
 Each group has an equal share of the layers, one after another. Other slots keep their contents.
 
@@ -125,8 +125,8 @@ class Inputs:
     state_columns_cpu: torch.Tensor = field(metadata=HOST)
     num_draft_tokens_cpu: torch.Tensor = field(metadata=HOST)
     block_table_cpu: torch.Tensor = field(metadata=HOST)
-    idx: torch.Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
-    num_computed: torch.Tensor | None = None  # [R] int32, before the step (before_forward) or after it
+    idx_mapping: torch.Tensor | None = None  # [B] int64, request slot; -1 = none. With state = slots, as the next
+    num_computed_tokens: torch.Tensor | None = None  # [R] int32, before the step (before_forward) or after it
 
     def sync_host_copies(self) -> None:
         """Copies the tensors of HOST_COPIES to the host again, after they were edited."""
@@ -278,7 +278,7 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
     """The same step, its requests in slots; requests without a state have a column of -1 in both runners' inputs."""
     step, rng = make_step(point, seed), np.random.default_rng([seed, 8])
     rows, capacity = point.batch_size, point.max_num_seqs
-    idx = rng.permutation(capacity)[:rows]
+    idx_mapping = rng.permutation(capacity)[:rows]
     tokens, accepted = torch.diff(step.query_start_loc), step.num_accepted
     computed = (
         step.seq_lens - tokens if point.phase == "before_forward" else step.seq_lens - step.num_drafts + accepted - 1
@@ -287,11 +287,11 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
     tables = torch.full((point.num_groups, capacity, width + point.table_padding), UNUSED_BLOCK_ID, dtype=torch.int32)
     tables[:, :, :width] = NULL_BLOCK_ID
     for g in range(point.num_groups):
-        tables[g, idx, :width] = make_table(point, step, seed + 1000 * g)
+        tables[g, idx_mapping, :width] = make_table(point, step, seed + 1000 * g)
 
     def placed(values: torch.Tensor) -> torch.Tensor:
         array = torch.full((capacity,), UNUSED_BLOCK_ID, dtype=torch.int32)
-        array[idx] = values
+        array[idx_mapping] = values
         return array
 
     conv_states, ssm_states = make_pools(point, seed)
@@ -305,8 +305,8 @@ def _inputs_by_slot(point: Point, seed: int) -> Inputs:
         conv_states=conv_states,
         ssm_states=ssm_states,
     )
-    slots = torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx, -1))
-    return replace(x, idx=slots, num_computed=placed(computed))
+    slots = torch.from_numpy(np.where(step.seq_lens.numpy() > 0, idx_mapping, -1))
+    return replace(x, idx_mapping=slots, num_computed_tokens=placed(computed))
 
 
 def make_inputs(point: Point, seed: int) -> Inputs:
@@ -367,10 +367,10 @@ def copied_columns(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | No
 
 
 def _copied_by_slot(point: Point, x: Inputs, b: int) -> tuple[int, int, int] | None:
-    size, s = point.mamba_block_size, int(x.idx[b])
+    size, s = point.mamba_block_size, int(x.idx_mapping[b])
     if s < 0:
         return None
-    source, accepted, computed = int(x.state_columns[s]), int(x.num_accepted_tokens[s]), int(x.num_computed[s])
+    source, accepted, computed = int(x.state_columns[s]), int(x.num_accepted_tokens[s]), int(x.num_computed_tokens[s])
     if point.phase == "before_forward":
         target = cdiv(computed + int(x.query_start_loc[b + 1] - x.query_start_loc[b]), size) - 1
         return (source, accepted - 1, target) if source >= 0 and source != target else None
@@ -382,7 +382,7 @@ def _last_column(point: Point, x: Inputs, b: int) -> int:
     """Of the tokens of this step."""
     length = int(x.seq_lens[b])
     if by_slot(point):
-        length = int(x.num_computed[x.idx[b]] + x.query_start_loc[b + 1] - x.query_start_loc[b])
+        length = int(x.num_computed_tokens[x.idx_mapping[b]] + x.query_start_loc[b + 1] - x.query_start_loc[b])
     return cdiv(length, point.mamba_block_size) - 1
 
 
@@ -394,7 +394,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     conv_in, conv_out, conv_out_kept = (time_first(point, pool) for pool in (x.conv_states, conv, conv_kept))
     accepted, state_columns, spare = [0] * capacity, [0] * capacity, torch.ones(capacity, dtype=torch.bool)
     for b in range(len(x.seq_lens)):
-        place = int(x.idx[b]) if by_slot(point) else b
+        place = int(x.idx_mapping[b]) if by_slot(point) else b
         if place < 0:
             continue
         spare[place] = False

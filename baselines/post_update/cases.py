@@ -20,20 +20,20 @@ _HISTORY = 64
 
 def _filtered(x: Inputs) -> None:
     """Rows between others belong to another pipeline rank."""
-    x.idx[1::2] = -1
+    x.idx_mapping[1::2] = -1
 
 
 def _all_filtered(x: Inputs) -> None:
-    x.idx.fill_(-1)
+    x.idx_mapping.fill_(-1)
 
 
 def _chunks(x: Inputs) -> None:
     """Every request is in the middle of its prompt."""
-    x.prompt_lens[x.idx] = x.seq_lens + 1
+    x.prompt_lens[x.idx_mapping] = x.seq_lens + 1
 
 
 def _last_chunks(x: Inputs) -> None:
-    x.prompt_lens[x.idx] = x.seq_lens
+    x.prompt_lens[x.idx_mapping] = x.seq_lens
 
 
 def _one_token_repeated(x: Inputs) -> None:
@@ -50,11 +50,11 @@ def _first_id(x: Inputs) -> None:
 
 def _history_ends(x: Inputs) -> None:
     """The step's tokens are the last ones that the history holds."""
-    x.total[x.idx] = _HISTORY - x.num_sampled
+    x.total[x.idx_mapping] = _HISTORY - x.num_sampled
 
 
 def _history_begins(x: Inputs) -> None:
-    x.total[x.idx] = 0
+    x.total[x.idx_mapping] = 0
 
 
 _SMALL = {"max_model_len": 900, "context_len": {"uniform": [8, 900]}, "history_len": _HISTORY, "vocab_size": 50}

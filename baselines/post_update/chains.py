@@ -14,16 +14,16 @@ from harness.contract import COMPILER, Point, variant
 
 def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
     """columns: [next_n] int64, 0 .. k. By slot, where a slot without a row keeps what it has."""
-    count = len(x.idx)
-    stops = (x.idx < 0) | (x.seq_lens < x.prompt_lens[x.idx.clamp(min=0)])
+    count = len(x.idx_mapping)
+    stops = (x.idx_mapping < 0) | (x.seq_lens < x.prompt_lens[x.idx_mapping.clamp(min=0)])
     sampled = torch.where(stops, 0, x.num_sampled)
     rejected = torch.where(stops, 0, torch.diff(x.cu_num_logits) - sampled)
     out.num_sampled[:count].copy_(sampled)
     out.num_rejected[:count].copy_(rejected)
 
-    row, live = rows_of_slots(x.idx, len(x.num_computed))
+    row, live = rows_of_slots(x.idx_mapping, len(x.num_computed_tokens))
     gained = torch.diff(x.query_start_loc[: count + 1]) - rejected
-    out.num_computed.copy_(torch.where(live, x.num_computed + gained[row], out.num_computed))
+    out.num_computed_tokens.copy_(torch.where(live, x.num_computed_tokens + gained[row], out.num_computed_tokens))
     ns, tokens = torch.where(live, sampled[row], 0), x.tokens[row]
     out.total.copy_(torch.where(live, x.total + ns, out.total))
     out.accepted.copy_(torch.where(live, ns.clamp(min=1), out.accepted))

@@ -21,7 +21,7 @@ def _corrected(
 
     def launch() -> None:
         chain()
-        row, live = rows_of_slots(x.idx, len(target))
+        row, live = rows_of_slots(x.idx_mapping, len(target))
         target.copy_(torch.where(live, wrong()[row], target))
 
     return launch
@@ -44,10 +44,10 @@ def penalties_twice(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]
 @variant("post_update", defect="progress counts rejected drafts (as the host believes, vLLM #30029)", skip=on_device)
 def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     def optimistic() -> torch.Tensor:
-        query = torch.diff(x.query_start_loc[: len(x.idx) + 1])
-        return x.num_computed[x.idx.clamp(min=0)] + query
+        query = torch.diff(x.query_start_loc[: len(x.idx_mapping) + 1])
+        return x.num_computed_tokens[x.idx_mapping.clamp(min=0)] + query
 
-    return _corrected(point, x, out, out.num_computed, optimistic)
+    return _corrected(point, x, out, out.num_computed_tokens, optimistic)
 
 
 @variant(
@@ -56,7 +56,7 @@ def progress_as_scheduled(point: Point, x: Inputs, out: Outputs) -> Callable[[],
     skip=on_device,
 )
 def accepted_below_one(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return _corrected(point, x, out, out.accepted, lambda: out.num_sampled[: len(x.idx)])
+    return _corrected(point, x, out, out.accepted, lambda: out.num_sampled[: len(x.idx_mapping)])
 
 
 @variant("post_update", defect="the last chunk of a prompt does not sample (comparison off by one)", skip=on_device)
@@ -73,11 +73,11 @@ def last_chunk_dropped(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
 
 @variant("post_update", defect="a filtered row is written to the last slot: -1 wraps around", skip=on_device)
 def filtered_rows_written(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    wrapped = torch.empty_like(x.idx)
-    chain = set_up(point, replace(x, idx=wrapped), out)
+    wrapped = torch.empty_like(x.idx_mapping)
+    chain = set_up(point, replace(x, idx_mapping=wrapped), out)
 
     def launch() -> None:
-        wrapped.copy_(torch.where(x.idx < 0, point.max_num_seqs - 1, x.idx))
+        wrapped.copy_(torch.where(x.idx_mapping < 0, point.max_num_seqs - 1, x.idx_mapping))
         chain()
 
     return launch

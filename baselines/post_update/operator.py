@@ -1,13 +1,14 @@
 """post_update: what a verified step leaves in the request slots, for the next step to start from.
 
-For row b, s = idx[b], n = cu_num_logits[b + 1] - cu_num_logits[b], q = query_start_loc[b + 1] - query_start_loc[b]:
+For row b, s = idx_mapping[b], n = cu_num_logits[b + 1] - cu_num_logits[b],
+q = query_start_loc[b + 1] - query_start_loc[b]:
 
     chunk:  seq_lens[b] < prompt_lens[s]         the prompt goes on, so what was sampled does not count
     ns = num_sampled[b], nr[b] = n - ns          tokens produced, drafts rejected; both 0 for a chunk
 
 and for s >= 0 (a row of slot -1 is filtered and leaves nothing behind, its ns and nr are read by nobody):
 
-    num_computed[s] += q - nr                    total[s] += ns
+    num_computed_tokens[s] += q - nr                    total[s] += ns
     last[s] = tokens[b, ns - 1]                  where ns > 0, else kept
     all_ids[s, total + i] = tokens[b, i]         i < ns, total before the step
     bins[s, tokens[b, i]] += 1                   i < ns, with penalties: a token that occurs twice counts twice
@@ -69,13 +70,13 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot; -1 = filtered
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = filtered
     cu_num_logits: torch.Tensor  # [B + 1] int32, starts of the rows' logits
     query_start_loc: torch.Tensor  # [R + 1] int32
     seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
     num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
     tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left; junk from num_sampled on
-    num_computed: torch.Tensor  # [R] int32
+    num_computed_tokens: torch.Tensor  # [R] int32
     total: torch.Tensor  # [R] int32, tokens of the history
     new_drafts: torch.Tensor | None  # [B, k] int64
     bins: torch.Tensor | None  # [R, vocab_size] int32
@@ -91,7 +92,7 @@ class Inputs:
 class Outputs:
     num_sampled: torch.Tensor  # [R] int32, by row
     num_rejected: torch.Tensor  # [R] int32, by row
-    num_computed: torch.Tensor  # [R] int32, by slot, as all that follow
+    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all that follow
     total: torch.Tensor  # [R] int32
     last: torch.Tensor  # [R] int64
     accepted: torch.Tensor  # [R] int32
@@ -121,21 +122,21 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     if point.vocab_size > 8:  # a few ids recur, as in text
         drawn = torch.where(torch.from_numpy(rng.random(drawn.shape) < 0.3), drawn % 3, drawn)
     tokens.copy_(torch.where(torch.arange(point.next_n) < torch.from_numpy(sampled)[:, None], drawn, slots.UNUSED))
-    idx = step.idx[:real].numpy()
+    idx_mapping = step.idx_mapping[:real].numpy()
     history = (rng.random(real) * (point.history_len - sampled[:real] + 1)).astype(np.int64)
     bins = None
     if point.penalties == "on":
         bins = torch.from_numpy(rng.integers(0, 9, (point.max_num_seqs, point.vocab_size), dtype=np.int32))
     on_device = point.memory == "device"
     return Inputs(
-        idx=step.idx,
+        idx_mapping=step.idx_mapping,
         cu_num_logits=int32(np.append(0, logits.cumsum())),
         query_start_loc=step.query_start_loc,
         seq_lens=step.seq_lens,
         num_sampled=int32(sampled),
         tokens=tokens,
-        num_computed=step.num_computed,
-        total=slots.by_slot(idx, history, point.max_num_seqs),
+        num_computed_tokens=step.num_computed_tokens,
+        total=slots.by_slot(idx_mapping, history, point.max_num_seqs),
         new_drafts=torch.from_numpy(rng.integers(0, point.vocab_size, (rows, k))) if _has_drafts(point) else None,
         bins=bins,
         prompt_lens_device=step.prompt_lens if on_device else None,
@@ -150,7 +151,7 @@ def make_outputs(point: Point) -> Outputs:
     return Outputs(
         num_sampled=counts[0],
         num_rejected=counts[1],
-        num_computed=counts[2],
+        num_computed_tokens=counts[2],
         total=counts[3],
         last=torch.empty(capacity, dtype=torch.int64),
         accepted=counts[4],
@@ -163,7 +164,9 @@ def make_outputs(point: Point) -> Outputs:
 
 def views(point: Point, out: Outputs) -> dict[str, torch.Tensor]:
     rows = {"num_sampled": out.num_sampled[: point.batch_size], "num_rejected": out.num_rejected[: point.batch_size]}
-    slots_of = {name: getattr(out, name) for name in ("num_computed", "total", "last", "accepted", "draft", "bins")}
+    slots_of = {
+        name: getattr(out, name) for name in ("num_computed_tokens", "total", "last", "accepted", "draft", "bins")
+    }
     return rows | {name: view for name, view in slots_of.items() if view is not None} | {"all_ids": out.all_ids}
 
 
@@ -178,7 +181,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     def put(name: str, place: object, content: object) -> None:
         value[name][place], kept[name][place] = content, False
 
-    for b, s in enumerate(x.idx.tolist()):
+    for b, s in enumerate(x.idx_mapping.tolist()):
         ns = nr = 0
         if s < 0:
             unread[b] = True
@@ -190,7 +193,11 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         if s < 0:
             continue
         total, tokens = int(x.total[s]), x.tokens[b].tolist()
-        put("num_computed", s, int(x.num_computed[s]) + int(x.query_start_loc[b + 1] - x.query_start_loc[b]) - nr)
+        put(
+            "num_computed_tokens",
+            s,
+            int(x.num_computed_tokens[s]) + int(x.query_start_loc[b + 1] - x.query_start_loc[b]) - nr,
+        )
         put("total", s, total + ns)
         put("accepted", s, max(ns, 1))
         if ns > 0:
@@ -209,12 +216,12 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     """Device memory: per row slot, boundaries, length, count and results; its tokens; per slot counts read and written;
     history, penalty counts and drafts as they occur.
     """
-    rows, tokens = len(x.idx), 0
-    for b, s in enumerate(x.idx.tolist()):
+    rows, tokens = len(x.idx_mapping), 0
+    for b, s in enumerate(x.idx_mapping.tolist()):
         if s >= 0 and x.seq_lens[b] >= x.prompt_lens[s]:
             tokens += int(x.num_sampled[b])
     on_device = point.memory == "device"
-    live = int((x.idx >= 0).sum())
+    live = int((x.idx_mapping >= 0).sum())
     per_row = rows * (8 + 4 * 5) + 8 + live * (4 * 2 + 4 * 3 + 8 + (4 if on_device else 0))
     per_token = 8 + (4 if on_device else 0) + (8 if x.bins is not None else 0)
     return per_row + tokens * per_token + (16 * live * (point.next_n - 1) if x.new_drafts is not None else 0)

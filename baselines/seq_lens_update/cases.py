@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _rotate(x: Inputs, by: int) -> None:
     """Every request was ``by`` rows further down in the previous step, cyclically."""
     rows = len(x.prev_pos)
-    for tensor in (x.prev_num_computed[:rows], x.valid[:rows], x.prev_drafts):
+    for tensor in (x.prev_num_computed_tokens[:rows], x.valid[:rows], x.prev_drafts):
         tensor.copy_(tensor.roll(by))
     x.prev_pos.copy_((torch.arange(rows) + by) % rows)
 
@@ -26,7 +26,7 @@ def _rotate(x: Inputs, by: int) -> None:
 def _new_between_swapped(x: Inputs) -> None:
     """prev_pos [1, -1, 0]: two requests changed places around a new one; the third old row is finished."""
     x.prev_pos.copy_(torch.tensor([1, -1, 0]))
-    for tensor in (x.prev_num_computed[:3], x.valid[:3], x.prev_drafts):
+    for tensor in (x.prev_num_computed_tokens[:3], x.valid[:3], x.prev_drafts):
         tensor.copy_(tensor[[2, 0, 1]])
 
 
@@ -40,22 +40,22 @@ def _stale_rows_of_the_finished(x: Inputs) -> None:
     """Rows of finished requests hold drafts and huge counts, which must not be read."""
     finished = torch.ones(len(x.prev_drafts), dtype=torch.bool)
     finished[x.prev_pos[x.prev_pos >= 0].long()] = False
-    x.prev_num_computed[: len(finished)][finished] = 0x7FFFFF00
+    x.prev_num_computed_tokens[: len(finished)][finished] = 0x7FFFFF00
     x.valid[: len(finished)][finished] = 0x7FFFFF00
 
 
 def _reversed_slots(x: Inputs) -> None:
     """Row 0 has the last slot."""
-    before, valid, old = x.prev_num_computed.clone(), x.valid.clone(), x.prev_pos.long()
+    before, valid, old = x.prev_num_computed_tokens.clone(), x.valid.clone(), x.prev_pos.long()
     slots = len(before) - 1 - torch.arange(len(old))
-    x.prev_num_computed[slots], x.valid[slots] = before[old], valid[old]
+    x.prev_num_computed_tokens[slots], x.valid[slots] = before[old], valid[old]
     x.prev_pos.copy_(slots)
 
 
 def _left_by_former_owners(x: Inputs) -> None:
     """Slots of new requests hold counts and drafts that were legal for someone else."""
     new = x.prev_pos[x.prev_drafts == 0].long()
-    x.prev_num_computed[new], x.valid[new] = 77, 2
+    x.prev_num_computed_tokens[new], x.valid[new] = 77, 2
 
 
 def _no_drafts_by_slot(x: Inputs) -> None:

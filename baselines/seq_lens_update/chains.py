@@ -14,13 +14,13 @@ from harness.contract import COMPILER, Point, variant
 def write_bound(x: Inputs, out: Outputs) -> None:
     """The host's part: one add, one fill."""
     rows = len(x.num_scheduled)
-    torch.add(x.num_computed_cpu, x.num_scheduled, out=out.seq_lens_cpu_upper_bound[:rows])
+    torch.add(x.num_computed_tokens_cpu, x.num_scheduled, out=out.seq_lens_cpu_upper_bound[:rows])
     out.seq_lens_cpu_upper_bound[rows:].fill_(0)
 
 
 def correct_counts(
     prev_pos: torch.Tensor,
-    num_computed_cpu: torch.Tensor,
+    num_computed_tokens_cpu: torch.Tensor,
     prev_drafts: torch.Tensor,
     before: torch.Tensor,
     valid: torch.Tensor,
@@ -31,14 +31,14 @@ def correct_counts(
     source = prev_pos.clamp(min=0).long()
     old, produced, drafts = before[source], valid[source], prev_drafts[source]
     corrected = (prev_pos >= 0) & (drafts > 0)
-    computed.copy_(torch.where(corrected, old + produced, num_computed_cpu))
+    computed.copy_(torch.where(corrected, old + produced, num_computed_tokens_cpu))
     accepted.copy_(torch.where(corrected, produced, accepted))
 
 
 def write_lengths(x: Inputs, out: Outputs, arange: torch.Tensor, computed: torch.Tensor | None = None) -> None:
-    """seq_lens with its tail, and positions, from counts by row: num_computed unless given."""
+    """seq_lens with its tail, and positions, from counts by row: num_computed_tokens unless given."""
     rows, tokens = len(x.num_scheduled), x.num_tokens
-    computed = out.num_computed[:rows] if computed is None else computed
+    computed = out.num_computed_tokens[:rows] if computed is None else computed
     scheduled = torch.diff(x.query_start_loc)
     torch.add(computed, scheduled, out=out.seq_lens[:rows])
     out.seq_lens[rows:].fill_(0)
@@ -48,7 +48,9 @@ def write_lengths(x: Inputs, out: Outputs, arange: torch.Tensor, computed: torch
 
 def update_on_device(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
     rows = len(x.num_scheduled)
-    correct_counts(*uploaded, x.prev_num_computed, x.valid, out.num_computed[:rows], out.num_accepted[:rows])
+    correct_counts(
+        *uploaded, x.prev_num_computed_tokens, x.valid, out.num_computed_tokens[:rows], out.num_accepted[:rows]
+    )
     write_lengths(x, out, arange)
 
 
@@ -56,8 +58,8 @@ def update_by_slot(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange
     """11 launches for the counts: gathers and scatters by slot in place of a permutation."""
     slots, believed, drafts = uploaded[0].long(), uploaded[1], uploaded[2][: len(x.num_scheduled)]
     produced, corrected = x.valid[slots], drafts > 0
-    computed = torch.where(corrected, x.prev_num_computed[slots] + produced, believed)
-    out.num_computed[slots] = computed
+    computed = torch.where(corrected, x.prev_num_computed_tokens[slots] + produced, believed)
+    out.num_computed_tokens[slots] = computed
     out.num_accepted[slots] = torch.where(corrected, produced, out.num_accepted[slots])
     write_lengths(x, out, arange, computed)
 
@@ -68,7 +70,7 @@ def on_device_of(point: Point) -> Callable[..., None]:
 
 def _uploads(x: Inputs, out: Outputs) -> tuple[list[torch.Tensor], Callable[[], None]]:
     """Device copies of the three host arrays, and a closure that sends them in three copies."""
-    host, device = (x.prev_pos, x.num_computed_cpu, x.prev_drafts), out.seq_lens.device
+    host, device = (x.prev_pos, x.num_computed_tokens_cpu, x.prev_drafts), out.seq_lens.device
     # At least one entry: row 0 is gathered even if the previous step had no request.
     buffers = [torch.zeros(max(len(source), 1), dtype=torch.int32, device=device) for source in host]
     targets = [buffer[: len(source)] for buffer, source in zip(buffers, host, strict=True)]

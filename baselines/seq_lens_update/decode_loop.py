@@ -17,7 +17,7 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
 
 def inputs(point: Point, state: EngineState) -> Inputs:
     return Inputs(
-        prev_num_computed=state.num_computed[1 - state.parity],
+        prev_num_computed_tokens=state.num_computed_tokens[1 - state.parity],
         valid=state.valid,
         query_start_loc=state.query_start_loc[: point.batch_size + 1],
         to_device=state.to_device[state.parity],
@@ -28,7 +28,7 @@ def inputs(point: Point, state: EngineState) -> Inputs:
 
 def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
     return Outputs(
-        num_computed=state.num_computed[state.parity],
+        num_computed_tokens=state.num_computed_tokens[state.parity],
         num_accepted=state.num_accepted,
         seq_lens=state.seq_lens,
         positions=state.positions,

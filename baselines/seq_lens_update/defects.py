@@ -20,14 +20,20 @@ def permuted_in_place(point: Point, x: Inputs, out: Outputs) -> Callable[[], Non
     """The race made deterministic: rows are written in order, so a row whose source is above it reads a new count."""
 
     def row_by_row(x: Inputs, out: Outputs, uploaded: list[torch.Tensor], arange: torch.Tensor) -> None:
-        prev_pos, num_computed_cpu, prev_drafts = uploaded
-        counts, rows = x.prev_num_computed.clone(), len(x.num_scheduled)
+        prev_pos, num_computed_tokens_cpu, prev_drafts = uploaded
+        counts, rows = x.prev_num_computed_tokens.clone(), len(x.num_scheduled)
         for b in range(rows):
             row = slice(b, b + 1)
             correct_counts(
-                prev_pos[row], num_computed_cpu[row], prev_drafts, counts, x.valid, counts[row], out.num_accepted[row]
+                prev_pos[row],
+                num_computed_tokens_cpu[row],
+                prev_drafts,
+                counts,
+                x.valid,
+                counts[row],
+                out.num_accepted[row],
             )
-        out.num_computed[:rows].copy_(counts[:rows])
+        out.num_computed_tokens[:rows].copy_(counts[:rows])
         write_lengths(x, out, arange)
 
     return set_up(point, x, out, row_by_row)

@@ -4,11 +4,11 @@ Asynchronous scheduling prepares a step before the CPU knows how many drafts of 
 counts all of them as accepted, and the device corrects that. For request b, which had row p = prev_pos[b] in the
 previous step (-1 = none), let b be corrected where p >= 0 and prev_drafts[p] > 0:
 
-    num_computed[b] = prev_num_computed[p] + valid[p]        where corrected, else num_computed_cpu[b]
-    num_accepted[b] = valid[p]                               where corrected, else unchanged
-    seq_lens[b]     = num_computed[b] + num_scheduled[b]
-    positions[t]    = num_computed[b] + t - query_start_loc[b]       for the tokens t of request b
-    seq_lens_cpu_upper_bound[b] = num_computed_cpu[b] + num_scheduled[b]                on the host
+    num_computed_tokens[b] = prev_num_computed_tokens[p] + valid[p]     where corrected, else num_computed_tokens_cpu[b]
+    num_accepted[b] = valid[p]                                                 where corrected, else unchanged
+    seq_lens[b]     = num_computed_tokens[b] + num_scheduled[b]
+    positions[t]    = num_computed_tokens[b] + t - query_start_loc[b]       for the tokens t of request b
+    seq_lens_cpu_upper_bound[b] = num_computed_tokens_cpu[b] + num_scheduled[b]                on the host
 
 Both lengths are 0 in rows from B on, because a graph captured at a larger batch reads them. Everything else
 keeps its contents.
@@ -18,14 +18,16 @@ where there were none. It may size buffers, bound loops and choose kernels; per-
 change, consumers copied seq_lens back and every step waited for the GPU.
 
 Double buffering: requests change rows between steps, so counts written in place could overwrite a row that another
-block has still to read (the defect permuted_in_place). prev_num_computed is the previous step's num_computed and
-read-only; the two buffers swap every step. Captured consumers read seq_lens, whose address never changes.
+block has still to read (the defect permuted_in_place). prev_num_computed_tokens is the previous step's
+num_computed_tokens and read-only; the two buffers swap every step. Captured consumers read seq_lens, whose address
+never changes.
 
-That is vLLM's first model runner. Its second one keeps counts by request slot (``state: slots``): idx[b] is the slot of
-request b, and prev_num_computed, valid, num_computed and num_accepted are by slot, prev_drafts by row of this step:
+That is vLLM's first model runner. Its second one keeps counts by request slot (``state: slots``): s = idx_mapping[b] is
+the slot of request b; prev_num_computed_tokens, valid, num_computed_tokens and num_accepted are by slot, prev_drafts by
+row of this step:
 
-    num_computed[s] = prev_num_computed[s] + valid[s]     where prev_drafts[b] > 0, else num_computed_cpu[b]; s = idx[b]
-    num_accepted[s] = valid[s]                            where prev_drafts[b] > 0, else unchanged
+    num_computed_tokens[s] = prev_num_computed_tokens[s] + valid[s], or num_computed_tokens_cpu[b] without drafts before
+    num_accepted[s] = valid[s]                                 where prev_drafts[b] > 0, else unchanged
 
 No row moves, so an engine may pass one array as old and new counts. A new request has no drafts; its slot may hold what
 an earlier one left there. Other slots keep their contents.
@@ -148,10 +150,12 @@ def redundant(point: Point) -> str | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    prev_num_computed: torch.Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
+    prev_num_computed_tokens: torch.Tensor  # [max_num_seqs] int32, by rows of the previous step, or by slot
     valid: torch.Tensor  # [max_num_seqs] int32, accepted drafts + 1, likewise; >= 1 if there were drafts
     query_start_loc: torch.Tensor  # [B + 1] int32, exclusive prefix sum of num_scheduled
-    to_device: torch.Tensor = field(metadata=HOST)  # [2 B + P] int32: prev_pos or idx, num_computed_cpu, prev_drafts
+    to_device: torch.Tensor = field(
+        metadata=HOST
+    )  # [2 B + P] int32: prev_pos or idx_mapping, num_computed_tokens_cpu, prev_drafts
     num_scheduled: torch.Tensor = field(metadata=HOST)  # [B] int32, query tokens of this step
     num_tokens: int  # A, their sum
 
@@ -161,7 +165,7 @@ class Inputs:
         return self.to_device[: len(self.num_scheduled)]
 
     @property
-    def num_computed_cpu(self) -> torch.Tensor:
+    def num_computed_tokens_cpu(self) -> torch.Tensor:
         """[B] view: computed tokens, all drafts of the previous step counted as accepted."""
         return self.to_device[len(self.num_scheduled) : 2 * len(self.num_scheduled)]
 
@@ -173,7 +177,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outputs:
-    num_computed: torch.Tensor  # [max_num_seqs] int32
+    num_computed_tokens: torch.Tensor  # [max_num_seqs] int32
     num_accepted: torch.Tensor  # [max_num_seqs] int32
     seq_lens: torch.Tensor  # [max_num_seqs] int32
     positions: torch.Tensor  # [max_num_batched_tokens] int64
@@ -230,7 +234,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
             array[slots[:rows]] = moved
         prev_pos, drafts = slots[:rows], drafts_of
     return Inputs(
-        prev_num_computed=int32(before),
+        prev_num_computed_tokens=int32(before),
         valid=int32(valid),
         query_start_loc=int32(np.append(0, scheduled.cumsum())),
         to_device=int32(np.concatenate([prev_pos, believed, drafts])),
@@ -251,7 +255,7 @@ def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
     rows, tokens = point.batch_size, num_tokens(point)
     counted = point.max_num_seqs if by_slot(point) else rows
     return {
-        "num_computed": out.num_computed[:counted],
+        "num_computed_tokens": out.num_computed_tokens[:counted],
         "num_accepted": out.num_accepted[:counted],
         "seq_lens": out.seq_lens[:rows],
         "positions": out.positions[:tokens],
@@ -261,8 +265,8 @@ def views(point: Point, out: Outputs) -> Mapping[str, torch.Tensor]:
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     capacity, tokens, rows = point.max_num_seqs, point.max_num_batched_tokens, point.batch_size
-    before, valid, drafts = x.prev_num_computed.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
-    prev_pos, believed, scheduled = x.prev_pos.tolist(), x.num_computed_cpu.tolist(), x.num_scheduled.tolist()
+    before, valid, drafts = x.prev_num_computed_tokens.tolist(), x.valid.tolist(), x.prev_drafts.tolist()
+    prev_pos, believed, scheduled = x.prev_pos.tolist(), x.num_computed_tokens_cpu.tolist(), x.num_scheduled.tolist()
     computed, accepted, lens, bound = ([0] * capacity for _ in range(4))
     positions, kept, other, t = [0] * tokens, [True] * capacity, [True] * capacity, 0
     for b in range(rows):
@@ -276,7 +280,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             positions[t] = count + j
             t += 1
     return {
-        "num_computed": Expected(int32(computed), untouched=torch.tensor(other)),
+        "num_computed_tokens": Expected(int32(computed), untouched=torch.tensor(other)),
         "num_accepted": Expected(int32(accepted), untouched=torch.tensor(kept)),
         "seq_lens": Expected(int32(lens)),
         "positions": Expected(torch.tensor(positions), untouched=torch.arange(tokens) >= t),

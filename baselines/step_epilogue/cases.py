@@ -22,23 +22,23 @@ def _prompt_lens(x: Inputs) -> torch.Tensor:
 
 def _chunks(x: Inputs) -> None:
     """Every request is in the middle of its prompt: nothing counts, and the drafter goes on with the prompt."""
-    real = x.idx >= 0
-    _prompt_lens(x)[x.idx[real]] = x.seq_lens[real] + 1
+    real = x.idx_mapping >= 0
+    _prompt_lens(x)[x.idx_mapping[real]] = x.seq_lens[real] + 1
 
 
 def _last_chunks(x: Inputs) -> None:
-    real = x.idx >= 0
-    _prompt_lens(x)[x.idx[real]] = x.seq_lens[real]
+    real = x.idx_mapping >= 0
+    _prompt_lens(x)[x.idx_mapping[real]] = x.seq_lens[real]
 
 
 def _block_ends(x: Inputs) -> None:
     """Row by row the newest token is one further behind a block of 16: frozen before, at and behind its end."""
-    real = x.idx >= 0
-    idx = x.idx[real]
-    query = torch.diff(x.query_start_loc[: len(idx) + 1])
+    real = x.idx_mapping >= 0
+    idx_mapping = x.idx_mapping[real]
+    query = torch.diff(x.query_start_loc[: len(idx_mapping) + 1])
     rejected = torch.diff(x.cu_num_logits)[real] - x.num_sampled[real]
-    x.num_computed[idx] = (30 + torch.arange(len(idx)) - query + rejected).int()
-    x.columns_before[idx] = torch.arange(len(idx), dtype=torch.int32) % 3
+    x.num_computed_tokens[idx_mapping] = (30 + torch.arange(len(idx_mapping)) - query + rejected).int()
+    x.columns_before[idx_mapping] = torch.arange(len(idx_mapping), dtype=torch.int32) % 3
 
 
 _SMALL = {

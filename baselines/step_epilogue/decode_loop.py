@@ -23,13 +23,13 @@ def axes(shape: EngineShape) -> Mapping[str, Any]:
 def inputs(point: Point, state: EngineState) -> Inputs:
     own, now, rows = state.slots, state.parity, state.shape.batch_size
     return Inputs(
-        idx=own.idx,
+        idx_mapping=own.idx_mapping,
         cu_num_logits=own.cu_num_logits,
         query_start_loc=own.query_start_loc,
         seq_lens=state.seq_lens[:rows],
         num_sampled=state.valid[:rows],
         tokens=own.tokens,
-        num_computed=state.num_computed[now],
+        num_computed_tokens=state.num_computed_tokens[now],
         total=own.total[now],
         bins=None,
         next_prefill=own.next_prefill[0],
@@ -48,7 +48,7 @@ def left_behind(state: EngineState) -> dict[str, Any]:
     return {
         "num_sampled": own.num_sampled,
         "num_rejected": own.num_rejected,
-        "num_computed": state.num_computed[following],
+        "num_computed_tokens": state.num_computed_tokens[following],
         "total": own.total[following],
         "last": own.last,
         "accepted": own.accepted[following],

@@ -58,7 +58,9 @@ def rejected_tokens_kept(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     skip=_with_states,
 )
 def states_before_update(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    early = with_inputs(mamba_align_step.op_chain, lambda inputs: replace(inputs, num_computed=x.num_computed))
+    early = with_inputs(
+        mamba_align_step.op_chain, lambda inputs: replace(inputs, num_computed_tokens=x.num_computed_tokens)
+    )
     return PARTS.sequence(*CHAINS[:2], early)(point, x, out)
 
 

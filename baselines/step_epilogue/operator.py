@@ -67,13 +67,13 @@ def states_point(point: Point) -> Point:
 
 
 update_part = Part(post_update, update_point)
-#: Over the counts and last tokens that post_update has written. Of its rows idx, starts, length, counts and last token
-#: are known.
+#: Over the counts and last tokens that post_update has written. Slot, start, length, counts and last token of a row are
+#: known.
 drafter_part = Part(
     draft_inputs,
     drafter_point,
     reads={
-        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
         "seq_lens": lambda point, x, out: x.seq_lens[: slots.num_real(point)],
         "num_rejected": lambda point, x, out: out.num_rejected[: slots.num_real(point)],
         "num_sampled": lambda point, x, out: out.num_sampled[: slots.num_real(point)],
@@ -86,7 +86,7 @@ states_part = Part(
     states_point,
     with_states,
     reads={
-        "num_computed": lambda point, x, out: out.num_computed,
+        "num_computed_tokens": lambda point, x, out: out.num_computed_tokens,
         "accepted_before": lambda point, x, out: out.accepted,
         "query_start_loc": lambda point, x, out: None,
         "seq_lens": lambda point, x, out: None,
@@ -100,13 +100,13 @@ Outputs = PARTS.Outputs
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
     cu_num_logits: torch.Tensor  # [B + 1] int32
     query_start_loc: torch.Tensor  # [R + 1] int32
     seq_lens: torch.Tensor  # [B] int32, after the step, rejected drafts included
     num_sampled: torch.Tensor  # [B] int32, tokens the sampler produced
     tokens: torch.Tensor  # [B, next_n] int64, strided rows, packed left
-    num_computed: torch.Tensor  # [R] int32, by slot, as all state
+    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
     total: torch.Tensor  # [R] int32
     bins: torch.Tensor | None  # [R, vocab_size] int32
     next_prefill: torch.Tensor  # [R] int32
@@ -133,7 +133,7 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     return Inputs(
         **shared,
         next_prefill=token(capacity),
-        columns_before=slots.by_slot(x.idx[:real].numpy(), columns, capacity) if with_states(point) else None,
+        columns_before=slots.by_slot(x.idx_mapping[:real].numpy(), columns, capacity) if with_states(point) else None,
         target_ids=ids,
         target_pos=pos,
         num_tokens=tokens,

@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 
 def _lengths(x: Inputs) -> torch.Tensor:
     """Length of every row after the step."""
-    return x.num_computed[x.idx] + torch.diff(x.query_start_loc[: len(x.idx) + 1])
+    return x.num_computed_tokens[x.idx_mapping] + torch.diff(x.query_start_loc[: len(x.idx_mapping) + 1])
 
 
 def _prompt_ends(ahead: int):
     """Every prompt ends this many tokens after the step; before its end where negative."""
 
     def edit(x: Inputs) -> None:
-        x.prompt_lens[x.idx] = (_lengths(x) + ahead).clamp(min=1)
+        x.prompt_lens[x.idx_mapping] = (_lengths(x) + ahead).clamp(min=1)
 
     return edit
 
 
 def _prompts_end_anywhere(x: Inputs) -> None:
     """Row by row one token later, from four tokens before the step's end to some after it."""
-    x.prompt_lens[x.idx] = (_lengths(x) - 4 + torch.arange(len(x.idx), dtype=torch.int32)).clamp(min=1)
+    x.prompt_lens[x.idx_mapping] = (_lengths(x) - 4 + torch.arange(len(x.idx_mapping), dtype=torch.int32)).clamp(min=1)
 
 
 def _placeholders(x: Inputs) -> None:
     """One prompt token with drafts that nobody proposed: a padded first step."""
     _prompt_ends(-3)(x)
-    x.draft[x.idx] = -1
+    x.draft[x.idx_mapping] = -1
 
 
 def _from_the_start(x: Inputs) -> None:
-    x.num_computed[x.idx] = 0
-    x.prompt_lens[x.idx] = _lengths(x)
+    x.num_computed_tokens[x.idx_mapping] = 0
+    x.prompt_lens[x.idx_mapping] = _lengths(x)
 
 
 def _long_decodes(x: Inputs) -> None:
     """The rows of 20 tokens are no prompts any more: one logit row each, and only that token is written."""
-    x.prompt_lens[x.idx] = x.num_computed[x.idx].clamp(min=0)
+    x.prompt_lens[x.idx_mapping] = x.num_computed_tokens[x.idx_mapping].clamp(min=0)
 
 
 _SMALL = {

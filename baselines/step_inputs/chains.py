@@ -15,8 +15,8 @@ def fill(
     x: Inputs, out: Outputs, tokens: torch.Tensor, logits: torch.Tensor, ahead: torch.Tensor, new: int, prompts: bool
 ) -> None:
     """tokens, logits: int64, 0 .. A - 1 and 0 .. N - 1. ahead: [look_ahead, 1] int64. prompts: some rows may be."""
-    rows, count, slots = len(x.idx), len(tokens), x.idx
-    starts, ends, computed = x.query_start_loc[:rows], x.query_start_loc[1 : rows + 1], x.num_computed[slots]
+    rows, count, slots = len(x.idx_mapping), len(tokens), x.idx_mapping
+    starts, ends, computed = x.query_start_loc[:rows], x.query_start_loc[1 : rows + 1], x.num_computed_tokens[slots]
     lens, num_logits, prompt = computed + ends - starts, torch.diff(x.cu_num_logits), x.prompt_lens[slots]
     out.seq_lens[:rows].copy_(lens)
     out.seq_lens[rows:].zero_()

@@ -29,7 +29,7 @@ def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 
 @variant("step_inputs", defect="rows past the batch keep the lengths of a larger step (xllm #1939)", skip=on_device)
 def stale_tail(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.idx) :]
+    chain, tail = op_chain(point, x, out), out.seq_lens[len(x.idx_mapping) :]
 
     def launch() -> None:
         before = tail.clone()
@@ -58,4 +58,4 @@ def prompt_overwritten(point: Point, x: Inputs, out: Outputs) -> Callable[[], No
     skip=on_device,
 )
 def row_for_slot(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    return set_up(point, replace(x, idx=torch.arange(len(x.idx), device=x.idx.device)), out)
+    return set_up(point, replace(x, idx_mapping=torch.arange(len(x.idx_mapping), device=x.idx_mapping.device)), out)

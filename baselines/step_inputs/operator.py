@@ -1,14 +1,14 @@
 """step_inputs: what the target's forward pass reads, from the state that requests keep in their slots.
 
-For row b < B, s = idx[b], q query tokens from query_start_loc[b] on, L = num_computed[s] + q, n logit rows from
-cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P = prompt_lens[s]:
+For row b < B, s = idx_mapping[b], q query tokens from query_start_loc[b] on, L = num_computed_tokens[s] + q, n logit
+rows from cu_num_logits[b] on (n <= q), d = n - new_tokens of them for drafts, P = prompt_lens[s]:
 
-    seq_lens[b] = L, 0 from row B on            positions[query_start_loc[b] + j] = num_computed[s] + j
+    seq_lens[b] = L, 0 from row B on            positions[query_start_loc[b] + j] = num_computed_tokens[s] + j
     input_ids of the row, in this order, later ones over earlier ones:
-        num_computed[s] < P                     all tokens: all_ids[s, num_computed[s] + j]
+        num_computed_tokens[s] < P                     all tokens: all_ids[s, num_computed_tokens[s] + j]
         L > P, L - n >= P and new_tokens = 1    the first of the last n: last[s]
         L > P                                   the last d: draft[s, 0 .. d - 1]
-    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0     rows with num_computed[s] < P, l < look_ahead
+    next_prefill[l, s] = all_ids[s, L + l] where L + l < P, else 0     rows with L - q < P, l < look_ahead
     logit row r = cu_num_logits[b] + i, of token t = query_start_loc[b + 1] - n + i:
         logits_indices[r] = t      expanded_idx[r] = s      expanded_pos[r] = i      logit_positions[r] = positions[t]
         drafted[r] = -1 where i > 0 and positions[t] - i < P, else input_ids[t]
@@ -81,10 +81,10 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot
+    idx_mapping: torch.Tensor  # [B] int64, request slot
     query_start_loc: torch.Tensor  # [R + 1] int32
     cu_num_logits: torch.Tensor  # [B + 1] int32
-    num_computed: torch.Tensor  # [R] int32
+    num_computed_tokens: torch.Tensor  # [R] int32
     last: torch.Tensor  # [R] int64
     draft: torch.Tensor  # [R, k] int64
     prompt_lens_device: torch.Tensor | None  # [R] int32
@@ -127,9 +127,9 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     step, rng = slots.make_step(point, seed), np.random.default_rng([seed, 4])
     rows, capacity = point.batch_size, point.max_num_seqs
     query = torch.diff(step.query_start_loc[: rows + 1]).numpy().astype(np.int64)
-    idx = step.idx.numpy()
-    computed = step.num_computed.numpy().astype(np.int64)[idx]
-    prompts = step.prompt_lens.numpy().astype(np.int64)[idx]
+    idx_mapping = step.idx_mapping.numpy()
+    computed = step.num_computed_tokens.numpy().astype(np.int64)[idx_mapping]
+    prompts = step.prompt_lens.numpy().astype(np.int64)[idx_mapping]
     # Chunks lie within the history; the other rows have left their prompt.
     chunk = np.arange(rows) >= rows - point.prefills
     most = point.history_len - point.look_ahead - query
@@ -137,13 +137,13 @@ def make_inputs(point: Point, seed: int) -> Inputs:
     computed = np.where(chunk, np.minimum(computed, most), computed)
     prompts = np.where(chunk, np.minimum(computed + rest, point.history_len), np.minimum(prompts, computed))
     token = lambda *shape: torch.from_numpy(rng.integers(0, VOCAB_SIZE, shape))  # noqa: E731
-    lens, history = slots.by_slot(idx, prompts, capacity), token(capacity, point.history_len).int()
+    lens, history = slots.by_slot(idx_mapping, prompts, capacity), token(capacity, point.history_len).int()
     counts, on_device = _logit_counts(point, query), point.memory == "device"
     return Inputs(
-        idx=step.idx,
+        idx_mapping=step.idx_mapping,
         query_start_loc=step.query_start_loc,
         cu_num_logits=int32(np.append(0, counts.cumsum())),
-        num_computed=slots.by_slot(idx, computed, capacity),
+        num_computed_tokens=slots.by_slot(idx_mapping, computed, capacity),
         last=token(capacity),
         draft=token(capacity, point.next_n - 1),
         prompt_lens_device=lens if on_device else None,
@@ -193,10 +193,10 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
         value[name][place], kept[name][place] = content, False
 
     new, starts, cu = point.new_tokens, x.query_start_loc.tolist(), x.cu_num_logits.tolist()
-    put("seq_lens", slice(len(x.idx), None), 0)
-    for b, s in enumerate(x.idx.tolist()):
+    put("seq_lens", slice(len(x.idx_mapping), None), 0)
+    for b, s in enumerate(x.idx_mapping.tolist()):
         start, end, n = starts[b], starts[b + 1], cu[b + 1] - cu[b]
-        computed, prompt = int(x.num_computed[s]), int(x.prompt_lens[s])
+        computed, prompt = int(x.num_computed_tokens[s]), int(x.prompt_lens[s])
         length = computed + end - start
         put("seq_lens", b, length)
         for j in range(end - start):
@@ -227,11 +227,11 @@ def bytes_moved(point: Point, x: Inputs) -> int:
     """Per row slot, boundaries, count, prompt length, last token and drafts; per token position and id, and its prompt
     token; per logit row five outputs; the lengths of all rows.
     """
-    rows, on_device = len(x.idx), point.memory == "device"
+    rows, on_device = len(x.idx_mapping), point.memory == "device"
     tokens, logits = int(x.query_start_loc[rows]), int(x.cu_num_logits[rows])
     prompt_tokens = 0
-    for b, s in enumerate(x.idx.tolist()):
-        if x.num_computed[s] < x.prompt_lens[s]:
+    for b, s in enumerate(x.idx_mapping.tolist()):
+        if x.num_computed_tokens[s] < x.prompt_lens[s]:
             prompt_tokens += int(x.query_start_loc[b + 1] - x.query_start_loc[b])
     per_row = 8 + 4 + 4 + 4 + 8 + (4 if on_device else 0)
     read = rows * per_row + 8 + 8 * max(logits - rows, 0) + (4 * prompt_tokens if on_device else 0)

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 def _prompts_end_anywhere(x: Inputs) -> None:
     """Row by row one token later, from four tokens before the step's end to some after it."""
-    idx = x.idx[x.idx >= 0]
-    lens = x.num_computed[idx] + torch.diff(x.query_start_loc[: len(idx) + 1])
+    idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
+    lens = x.num_computed_tokens[idx_mapping] + torch.diff(x.query_start_loc[: len(idx_mapping) + 1])
     prompts = x.prompt_lens_host if x.prompt_lens_device is None else x.prompt_lens_device
-    prompts[idx] = (lens - 4 + torch.arange(len(idx), dtype=torch.int32)).clamp(min=1)
+    prompts[idx_mapping] = (lens - 4 + torch.arange(len(idx_mapping), dtype=torch.int32)).clamp(min=1)
 
 
 def _reused_slots(x: Inputs) -> None:
     """New requests took over the slots: no running state, count of 1."""
-    idx = x.idx[x.idx >= 0]
-    x.columns_before[idx] = -1
-    x.accepted_before[idx] = 1
+    idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
+    x.columns_before[idx_mapping] = -1
+    x.accepted_before[idx_mapping] = 1
 
 
 def _one_long_row(x: Inputs) -> None:
     """The longest request among short ones: the schedules cut it."""
-    idx = x.idx[x.idx >= 0]
-    longest = idx[x.num_computed[idx].argmax()]
-    others = idx[idx != longest]
-    x.num_computed[others] = x.num_computed[others].clamp(max=40)
-    x.prompt_lens_device[idx] = x.prompt_lens_device[idx].clamp(max=4)
+    idx_mapping = x.idx_mapping[x.idx_mapping >= 0]
+    longest = idx_mapping[x.num_computed_tokens[idx_mapping].argmax()]
+    others = idx_mapping[idx_mapping != longest]
+    x.num_computed_tokens[others] = x.num_computed_tokens[others].clamp(max=40)
+    x.prompt_lens_device[idx_mapping] = x.prompt_lens_device[idx_mapping].clamp(max=4)
 
 
 _SMALL = {

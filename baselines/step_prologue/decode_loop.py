@@ -51,11 +51,11 @@ def step_axes(shape: EngineShape) -> dict[str, Any]:
 def inputs(point: Point, state: EngineState) -> Inputs:
     own, now = state.slots, state.parity
     return Inputs(
-        idx=own.idx,
+        idx_mapping=own.idx_mapping,
         query_start_loc=own.query_start_loc,
         query_start_loc_cpu=state.query_start_loc_cpu,
         cu_num_logits=own.cu_num_logits,
-        num_computed=state.num_computed[now],
+        num_computed_tokens=state.num_computed_tokens[now],
         last=own.last,
         draft=own.draft,
         prompt_lens_device=own.prompt_lens,
@@ -133,7 +133,7 @@ def mapped(of_groups: Any) -> dict[str, Consumed]:
 
 def consumed(point: Point, state: EngineState, out: Outputs) -> Mapping[str, Consumed]:
     rows = state.shape.batch_size
-    found = by_token(state, out) | gathered(point, state, out.block_tables) | mapped(out.slots)
+    found = by_token(state, out) | gathered(point, state, out.block_tables) | mapped(out.slot_mappings)
     if state.shape.state_groups:
         found |= {name: Consumed(getattr(out, name)[:rows]) for name in OF_STATES}
         found |= {f"state_slots_{g}": Consumed(one[:rows]) for g, one in enumerate(out.state_slots)}
@@ -179,5 +179,5 @@ COMPUTE_SLOT_MAPPINGS = PARTS.binding(
     slots_part,
     needs=("positions",),
     builds=mappings,
-    consumed=lambda point, state, out: mapped(out.slots),
+    consumed=lambda point, state, out: mapped(out.slot_mappings),
 )

@@ -58,11 +58,11 @@ def boundaries_of_setup(point: Point, x: Inputs, out: Outputs) -> Callable[[], N
 )
 def slots_of_the_first_group(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     chain = op_chain(point, x, out)
-    others = out.slots[1 : point.num_groups - point.state_groups]
+    others = out.slot_mappings[1 : point.num_groups - point.state_groups]
 
     def launch() -> None:
         chain()
-        others.copy_(out.slots[:1].expand_as(others))
+        others.copy_(out.slot_mappings[:1].expand_as(others))
 
     return launch
 
@@ -79,7 +79,7 @@ def padding_rows_own_slot_0(point: Point, x: Inputs, out: Outputs) -> Callable[[
 
     def launch() -> None:
         chain()
-        padding = (x.idx < 0)[None, :, None]
+        padding = (x.idx_mapping < 0)[None, :, None]
         out.state_slots[:, :rows].copy_(torch.where(padding, states, out.state_slots[:, :rows]))
 
     return launch
@@ -95,9 +95,9 @@ def scheduler_block_size(point: Point, x: Inputs, out: Outputs) -> Callable[[], 
 
     def launch() -> None:
         chain()
-        s = x.idx.clamp(min=0)
-        length = x.num_computed[s] + torch.diff(x.query_start_loc[: rows + 1])
+        s = x.idx_mapping.clamp(min=0)
+        length = x.num_computed_tokens[s] + torch.diff(x.query_start_loc[: rows + 1])
         column = (length - 1).clamp(min=0) // point.block_size
-        out.columns[s] = torch.where(x.idx >= 0, column, out.columns[s]).int()
+        out.columns[s] = torch.where(x.idx_mapping >= 0, column, out.columns[s]).int()
 
     return launch

@@ -7,10 +7,11 @@
     decode_step               the indexer's lengths and tables, and the attention's tiles  where indexer is not none
 
 Each part is the operator of that name; lengths and tables in batch order that one part writes are inputs of the next.
-All of it is a function of slot, query start and slot state of a row, so no part has to wait for another:
+All of it is a function of a row's slot s = idx_mapping[b], its query start and the state of that slot, so no part has
+to wait for another:
 
-    length of row b = num_computed[s] + query_start_loc[b + 1] - query_start_loc[b], 0 where s = idx[b] < 0
-    position of its token j = num_computed[s] + j
+    length of row b = num_computed_tokens[s] + query_start_loc[b + 1] - query_start_loc[b], 0 where s < 0
+    position of its token j = num_computed_tokens[s] + j
     row b of a table in batch order = row s of the table by slot
 
 The last ``state_groups`` groups hold recurrent states: their blocks have mamba_block_size tokens, their tables k
@@ -127,11 +128,11 @@ RULES = (
 
 @dataclass(frozen=True)
 class Inputs:
-    idx: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
+    idx_mapping: torch.Tensor  # [B] int64, request slot; -1 = padding, behind all others
     query_start_loc: torch.Tensor  # [R + 1] int32
     query_start_loc_cpu: torch.Tensor = field(metadata=HOST)  # [B + 1] int32
     cu_num_logits: torch.Tensor  # [B + 1] int32
-    num_computed: torch.Tensor  # [R] int32, by slot, as all state
+    num_computed_tokens: torch.Tensor  # [R] int32, by slot, as all state
     last: torch.Tensor  # [R] int64
     draft: torch.Tensor  # [R, k] int64
     prompt_lens_device: torch.Tensor | None  # [R] int32
@@ -163,7 +164,7 @@ inputs_part = Part(
     step_inputs,
     inputs_point,
     reads={
-        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
         "cu_num_logits": lambda point, x, out: x.cu_num_logits[: slots.num_real(point) + 1],
     },
 )
@@ -171,11 +172,11 @@ tables_part = Part(
     gather_block_tables,
     lambda point: _at(gather_block_tables.operator, point),
     reads={
-        "idx": lambda point, x, out: x.idx[: slots.num_real(point)],
+        "idx_mapping": lambda point, x, out: x.idx_mapping[: slots.num_real(point)],
         "source": lambda point, x, out: x.tables,
     },
     writes={"target": "block_tables"},
-    shared=lambda point, x: 8 * slots.num_real(point),  # idx
+    shared=lambda point, x: 8 * slots.num_real(point),  # idx_mapping
 )
 #: Over the positions that step_inputs has written.
 slots_part = Part(
@@ -193,7 +194,7 @@ states_part = Part(
         "slot_tables": lambda point, x, out: _state_tables(point, x.tables),
         "batch_tables": lambda point, x, out: _state_tables(point, out.block_tables)[:, : point.batch_size],
     },
-    shared=lambda point, x: 8 * point.batch_size,  # idx
+    shared=lambda point, x: 8 * point.batch_size,  # idx_mapping
 )
 #: Over the lengths and the first group's table in batch order.
 indexer_part = Part(
@@ -216,13 +217,15 @@ Outputs = PARTS.Outputs
 def make_inputs(point: Point, seed: int) -> Inputs:
     rows, real, capacity = point.batch_size, slots.num_real(point), point.max_num_seqs
     x = step_inputs.make_inputs(inputs_point(point), seed)
-    idx = torch.full((rows,), -1)
-    idx[:real] = x.idx
-    of_rows = x.idx.numpy()
-    computed = x.num_computed.numpy().astype(np.int64)[of_rows]
+    idx_mapping = torch.full((rows,), -1)
+    idx_mapping[:real] = x.idx_mapping
+    of_rows = x.idx_mapping.numpy()
+    computed = x.num_computed_tokens.numpy().astype(np.int64)[of_rows]
     lens = torch.zeros(rows, dtype=torch.int32)
     lens[:real] = int32(computed) + torch.diff(x.query_start_loc[: real + 1])
-    step = replace(slots.make_step(point, seed), idx=idx, num_computed=x.num_computed, seq_lens=lens)
+    step = replace(
+        slots.make_step(point, seed), idx_mapping=idx_mapping, num_computed_tokens=x.num_computed_tokens, seq_lens=lens
+    )
     accepted = columns = None
     if point.state_groups:
         rng = np.random.default_rng([seed, 6])
@@ -230,11 +233,11 @@ def make_inputs(point: Point, seed: int) -> Inputs:
         accepted, columns = mamba_align_step.running_states(point, rng, computed, 1 + drafts)
     owned, on_device = slots.num_blocks(point, step), point.memory == "device"
     return Inputs(
-        idx=idx,
+        idx_mapping=idx_mapping,
         query_start_loc=x.query_start_loc,
         query_start_loc_cpu=x.query_start_loc[: rows + 1].clone(),
         cu_num_logits=torch.cat([x.cu_num_logits, x.cu_num_logits[-1:].expand(rows - real)]),
-        num_computed=x.num_computed,
+        num_computed_tokens=x.num_computed_tokens,
         last=x.last,
         draft=x.draft,
         prompt_lens_device=x.prompt_lens_device,
@@ -263,7 +266,7 @@ reference, bytes_moved = PARTS.reference, PARTS.bytes_moved
 operator = Operator.of_module(
     __name__,
     summary="all metadata before the forward pass, from the request slots: inputs, tables, slots, states, indexer",
-    indices={"slots": ("g", "t")},
+    indices={"slot_mappings": ("g", "t")},
     baseline="op_chain",
     edge_cases=EDGE_CASES,
     sequences=SEQUENCES,

@@ -103,7 +103,7 @@ class SlotState:
     operator in each step, and read by a later one.
     """
 
-    idx: Tensor  # [B] int64, slot of each row; -1 for padding
+    idx_mapping: Tensor  # [B] int64, slot of each row; -1 for padding
     query_start_loc: Tensor  # [R + 1]
     cu_num_logits: Tensor  # [B + 1]
     tables: Tensor  # flat
@@ -137,13 +137,13 @@ class EngineState:
     Pairs are used in turns, by the parity of the step. ``tables`` holds what the operators of a stack have built so far
     in the order of a step: name -> Consumed, so that a later operator finds the output of an earlier one.
 
-    With ``slots``, counts (num_computed) are by slot, requests have no previous row, and block_table is the first
-    group's table that an operator gathers in batch order.
+    With ``slots``, num_computed_tokens is by slot, requests have no previous row, and block_table is the first group's
+    table that an operator gathers in batch order.
     """
 
     shape: EngineShape
     seq_lens: Tensor  # [max_num_seqs], rows from R on are 0
-    num_computed: tuple[Tensor, Tensor]  # [max_num_seqs], before the step
+    num_computed_tokens: tuple[Tensor, Tensor]  # [max_num_seqs], before the step
     num_accepted: Tensor  # [max_num_seqs] accepted drafts + 1 of the previous step; 1 for a new request
     positions: Tensor  # [max_num_batched_tokens] int64
     valid: Tensor  # [max_num_seqs] accepted drafts + 1, written by the sampler at the end of a step

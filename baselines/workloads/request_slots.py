@@ -142,9 +142,9 @@ def redundant(point: Point) -> str | None:
 class Step:
     """CPU tensors of B rows and R slots."""
 
-    idx: torch.Tensor  # [B] int64, request slot of each row, distinct; -1 in padding rows
+    idx_mapping: torch.Tensor  # [B] int64, request slot of each row, distinct; -1 in padding rows
     query_start_loc: torch.Tensor  # [R + 1] int32, query starts; the tail repeats the number of tokens
-    num_computed: torch.Tensor  # [R] int32 by slot, tokens computed before the step
+    num_computed_tokens: torch.Tensor  # [R] int32 by slot, tokens computed before the step
     prompt_lens: torch.Tensor  # [R] int32 by slot, tokens of the prompt
     seq_lens: torch.Tensor  # [B] int32, tokens after the step: computed + query; 0 in padding rows
 
@@ -200,33 +200,33 @@ def make_step(point: Point, seed: int) -> Step:
     more = rng.integers(0, 2, real) * rng.integers(1, 2 * chunk + 1, real)
     prompts[decodes:] = np.minimum(lens + more, point.max_model_len)[decodes:]
 
-    idx = np.full(rows, -1)
-    idx[:real] = rng.permutation(slots)[:real]
+    idx_mapping = np.full(rows, -1)
+    idx_mapping[:real] = rng.permutation(slots)[:real]
     starts = np.zeros(slots + 1, dtype=np.int64)
     starts[1 : real + 1] = query.cumsum()
     starts[real + 1 :] = starts[real]
     return Step(
-        idx=torch.from_numpy(idx),
+        idx_mapping=torch.from_numpy(idx_mapping),
         query_start_loc=int32(starts),
-        num_computed=by_slot(idx[:real], lens - query, slots),
-        prompt_lens=by_slot(idx[:real], prompts, slots),
+        num_computed_tokens=by_slot(idx_mapping[:real], lens - query, slots),
+        prompt_lens=by_slot(idx_mapping[:real], prompts, slots),
         seq_lens=int32(np.append(lens, np.zeros(rows - real))),
     )
 
 
-def by_slot(idx: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> torch.Tensor:
-    """int32 [slots]: ``values`` at the slots ``idx``, ``unused`` elsewhere."""
+def by_slot(idx_mapping: np.ndarray, values: np.ndarray, slots: int, unused: int = UNUSED) -> torch.Tensor:
+    """int32 [slots]: ``values`` at the slots ``idx_mapping``, ``unused`` elsewhere."""
     array = np.full(slots, unused, dtype=np.int64)
-    array[idx] = values
+    array[idx_mapping] = values
     return int32(array)
 
 
-def rows_of_slots(idx: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rows_of_slots(idx_mapping: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(row of each slot, 0 where it has none; whether it has one), both [slots]. Row -1 goes to a scratch entry behind
     the last slot, so no mask has to be read back.
     """
-    rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx.device)
-    rows[idx] = torch.arange(len(idx), device=idx.device)
+    rows = torch.full((slots + 1,), -1, dtype=torch.int64, device=idx_mapping.device)
+    rows[idx_mapping] = torch.arange(len(idx_mapping), device=idx_mapping.device)
     return rows[:slots].clamp(min=0), rows[:slots] >= 0
 
 
@@ -274,9 +274,11 @@ def group_tables(point: Point, flat: torch.Tensor) -> list[torch.Tensor]:
 def num_blocks(point: Point, step: Step) -> torch.Tensor:
     """[G, R] int32: blocks that each slot owns in each group; UNUSED in slots that the batch does not use."""
     real = num_real(point)
-    idx, lens = step.idx[:real].numpy(), step.seq_lens[:real].numpy().astype(np.int64)
+    idx_mapping, lens = step.idx_mapping[:real].numpy(), step.seq_lens[:real].numpy().astype(np.int64)
     columns = zip(group_block_sizes(point), _scratch_columns(point), strict=True)
-    return torch.stack([by_slot(idx, -(-lens // size) + scratch, point.max_num_seqs) for size, scratch in columns])
+    return torch.stack(
+        [by_slot(idx_mapping, -(-lens // size) + scratch, point.max_num_seqs) for size, scratch in columns]
+    )
 
 
 def make_tables(point: Point, step: Step, seed: int) -> torch.Tensor:
@@ -287,10 +289,10 @@ def make_tables(point: Point, step: Step, seed: int) -> torch.Tensor:
     rng, real = np.random.default_rng([seed, 1]), num_real(point)
     owned = num_blocks(point, step)
     for g, table in enumerate(group_tables(point, flat)):
-        idx = step.idx[:real].numpy()
-        counts = owned[g].numpy()[idx]
+        idx_mapping = step.idx_mapping[:real].numpy()
+        counts = owned[g].numpy()[idx_mapping]
         ids = rng.permutation(np.arange(1, int(counts.sum()) + 1, dtype=np.int32))
         rows = np.full((real, table.shape[1]), UNUSED, dtype=np.int32)
         rows[np.arange(table.shape[1]) < counts[:, None]] = ids
-        table.numpy()[idx] = rows
+        table.numpy()[idx_mapping] = rows
     return flat

@@ -82,7 +82,7 @@ class CudaDevice:
                 -(-shape.num_requests // 128),
                 128,
                 state.requests,
-                state.num_computed[parity],
+                state.num_computed_tokens[parity],
                 state.valid,
                 shape.num_requests,
                 shape.num_drafts,
@@ -90,7 +90,7 @@ class CudaDevice:
                 lengths,
                 len(acceptance.lengths),
                 seed,
-                *((slots.idx, slots.tokens, slots.draft) if slots else [ctypes.c_uint64(0)] * 3),
+                *((slots.idx_mapping, slots.tokens, slots.draft) if slots else [ctypes.c_uint64(0)] * 3),
             )
             for parity in (0, 1)
         ]
@@ -102,8 +102,8 @@ class CudaDevice:
                 128,
                 state.fresh.view(torch.uint8),
                 state.requests,
-                slots.idx,
-                state.num_computed[parity],
+                slots.idx_mapping,
+                state.num_computed_tokens[parity],
                 slots.last,
                 slots.draft,
                 shape.num_requests,
@@ -236,7 +236,7 @@ class CpuDevice:
         self._begins, self._ends, self._step = [0.0] * steps, [0.0] * steps, 0
         state = engine.state
         self._requests, self._valid = state.requests.numpy(), state.valid.numpy()
-        self._computed = [tensor.numpy() for tensor in state.num_computed]
+        self._computed = [tensor.numpy() for tensor in state.num_computed_tokens]
 
     def write(self, parity: int, entries: int) -> None:
         staged, words = self._engine.staging[parity][0].numpy()[1 : 1 + 2 * entries], self._engine.layout.words
@@ -273,7 +273,7 @@ class CpuDevice:
     def accept(self, parity: int) -> None:
         shape, acceptance, rows = self._workload.shape, self._workload.acceptance, self._workload.shape.num_requests
         state = self._engine.state
-        lines = state.slots.idx[:rows].numpy() if state.slots else slice(rows)
+        lines = state.slots.idx_mapping[:rows].numpy() if state.slots else slice(rows)
         requests, computed = self._requests[:rows], self._computed[parity][lines]
         if acceptance.lengths:
             drawn = draw(self._workload.seed, requests, computed) % np.uint64(len(acceptance.lengths))

@@ -116,10 +116,10 @@ def _place_rows(engine: Engine, step: Step, parity: int) -> None:
 def _place_slots(engine: Engine, step: Step, parity: int, seed: int) -> None:
     state, slots = engine.state, engine.state.slots
     state.requests[: len(step.requests)] = torch.tensor(step.requests, dtype=torch.int32)
-    slots.idx[: len(step.slots)] = torch.tensor(step.slots)
+    slots.idx_mapping[: len(step.slots)] = torch.tensor(step.slots)
     for row in step.admitted:
         slot, prompt = step.slots[row], step.computed[row]
-        slots.prompt_lens[slot] = state.num_computed[parity][slot] = prompt
+        slots.prompt_lens[slot] = state.num_computed_tokens[parity][slot] = prompt
         slots.total[parity][slot], slots.columns[parity][slot], slots.accepted[parity][slot] = 0, -1, 1
     if step.admitted:
         start_requests(state, step.admitted, parity, seed)

@@ -99,15 +99,15 @@ __device__ __forceinline__ u64 token(u64 seed, u64 request, u64 position) {
 }
 
 // valid[r]: tokens that row r gets: 1 + its leading accepted drafts, or one of the measured accept lengths. With slots
-// (idx), their ids go to tokens [rows, drafts + 1], and the next drafts to draft [slots, drafts].
+// (idx_mapping), their ids go to tokens [rows, drafts + 1], and the next drafts to draft [slots, drafts].
 extern "C" __global__ void accept(const int* __restrict__ requests, const int* __restrict__ computed,
                                   int* __restrict__ valid, int rows, int drafts, const u64* __restrict__ thresholds,
                                   const int* __restrict__ lengths, int num_lengths, u64 seed,
-                                  const long long* __restrict__ idx, u64* __restrict__ tokens,
+                                  const long long* __restrict__ idx_mapping, u64* __restrict__ tokens,
                                   u64* __restrict__ draft) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
-    const long long slot = idx ? idx[row] : row;
+    const long long slot = idx_mapping ? idx_mapping[row] : row;
     const u64 request = (u64)requests[row], position = (u64)computed[slot];
     int count = 1;
     if (num_lengths)
@@ -115,19 +115,19 @@ extern "C" __global__ void accept(const int* __restrict__ requests, const int* _
     else
         while (count <= drafts && draw(seed, request, position + count - 1) < thresholds[count - 1]) ++count;
     valid[row] = count;
-    if (!idx) return;
+    if (!idx_mapping) return;
     for (int i = 0; i < count; ++i) tokens[row * (drafts + 1) + i] = token(seed, request, position + 1 + i);
     for (int i = 0; i < drafts; ++i) draft[slot * drafts + i] = token(seed, request, position + count + 1 + i);
 }
 
 // What the prefill of a new request left in its slot: the newest token, and drafts.
 extern "C" __global__ void start_requests(const unsigned char* __restrict__ fresh, const int* __restrict__ requests,
-                                          const long long* __restrict__ idx, const int* __restrict__ computed,
+                                          const long long* __restrict__ idx_mapping, const int* __restrict__ computed,
                                           u64* __restrict__ last, u64* __restrict__ draft, int rows, int drafts,
                                           u64 seed) {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows || !fresh[row]) return;
-    const long long slot = idx[row];
+    const long long slot = idx_mapping[row];
     const u64 request = (u64)requests[row], position = (u64)computed[slot];
     last[slot] = token(seed, request, position);
     for (int i = 0; i < drafts; ++i) draft[slot * drafts + i] = token(seed, request, position + 1 + i);

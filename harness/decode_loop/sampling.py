@@ -17,8 +17,8 @@ from harness.decode_loop.hashing import token
 def new_tokens(state: EngineState, parity: int, seed: int) -> None:
     """After a step in which row b produced valid[b] tokens: these, and the next drafts of its slot."""
     rows, k = state.shape.num_requests, state.shape.num_drafts
-    slots, requests = state.slots.idx[:rows], state.requests[:rows].numpy()
-    computed, counts = state.num_computed[parity][slots].numpy().astype(np.int64), state.valid[:rows].numpy()
+    slots, requests = state.slots.idx_mapping[:rows], state.requests[:rows].numpy()
+    computed, counts = state.num_computed_tokens[parity][slots].numpy().astype(np.int64), state.valid[:rows].numpy()
     tokens = torch.from_numpy(token(seed, requests[:, None], computed[:, None] + 1 + np.arange(k + 1)))
     produced = torch.from_numpy(np.arange(k + 1) < counts[:, None])
     state.slots.tokens[:rows] = torch.where(produced, tokens, state.slots.tokens[:rows])
@@ -27,8 +27,8 @@ def new_tokens(state: EngineState, parity: int, seed: int) -> None:
 
 def start_requests(state: EngineState, rows: Sequence[int], parity: int, seed: int) -> None:
     """What their prefill left in the slots of new requests: the newest token, and drafts."""
-    slots, requests = state.slots.idx[list(rows)], state.requests[list(rows)].numpy()
-    computed = state.num_computed[parity][slots].numpy().astype(np.int64)
+    slots, requests = state.slots.idx_mapping[list(rows)], state.requests[list(rows)].numpy()
+    computed = state.num_computed_tokens[parity][slots].numpy().astype(np.int64)
     state.slots.last[slots] = torch.from_numpy(token(seed, requests, computed))
     state.slots.draft[slots] = _drafts(state, requests, computed, seed)
 

@@ -39,7 +39,7 @@ class ArenaLayout:
         if shape.by_slot:
             widths = (shape.block_columns, *[shape.state_columns] * shape.state_groups)
             sizes |= {
-                "idx": (shape.batch_size, 2),  # int64
+                "idx_mapping": (shape.batch_size, 2),  # int64
                 "tables": (capacity * sum(widths),),
                 "num_blocks": (len(widths), capacity),
                 "prompt_lens": (capacity,),
@@ -65,7 +65,7 @@ class ArenaLayout:
 
 
 #: What a step leaves in the slots for the next one, and the host writes for a new request.
-COUNTS = ("num_computed", "total", "columns", "accepted")
+COUNTS = ("num_computed_tokens", "total", "columns", "accepted")
 
 
 class CountError(Exception):
@@ -164,7 +164,7 @@ class Scheduler:
     def _fill_slot(self, entries: list[int], row: int, parity: int) -> None:
         """State of a new request: its prompt is computed, nothing is produced, no state is running."""
         slot, starts, prompt = self._slots[row], self._arena.starts, int(self._known[row])
-        entries += (starts["idx"] + 2 * row, slot, starts["prompt_lens"] + slot, prompt)
+        entries += (starts["idx_mapping"] + 2 * row, slot, starts["prompt_lens"] + slot, prompt)
         for name, value in zip(COUNTS, (prompt, 0, -1, 1), strict=True):
             entries += (starts[f"{name} {parity}"] + slot, value)
 

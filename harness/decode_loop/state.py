@@ -67,7 +67,7 @@ def make_engine(workload: Workload, device: str) -> Engine:
     state = EngineState(
         shape=shape,
         seq_lens=ints(shape.max_num_seqs),
-        num_computed=tuple(part(f"num_computed {parity}", shape.max_num_seqs) for parity in (0, 1)),
+        num_computed_tokens=tuple(part(f"num_computed_tokens {parity}", shape.max_num_seqs) for parity in (0, 1)),
         num_accepted=part("num_accepted", shape.max_num_seqs),
         positions=ints(shape.max_num_batched_tokens, kind=torch.int64),
         valid=ints(shape.max_num_seqs),
@@ -102,11 +102,11 @@ def _slot_state(shape: EngineShape, layout: ArenaLayout, part: Callable[..., Ten
     states = [False, *[True] * shape.state_groups]
     sizes = [shape.block_size, *[shape.mamba_block_size] * shape.state_groups]
     starts = torch.arange(capacity + 1, dtype=torch.int32, device=device).clamp(max=shape.num_requests) * shape.next_n
-    idx = part("idx").view(torch.int64).view(rows)
-    idx[shape.num_requests :] = -1
+    idx_mapping = part("idx_mapping").view(torch.int64).view(rows)
+    idx_mapping[shape.num_requests :] = -1
     table_starts = [start - layout.starts["tables"] for start in layout.table_starts(capacity)]
     return SlotState(
-        idx=idx,
+        idx_mapping=idx_mapping,
         query_start_loc=starts,
         cu_num_logits=starts[: rows + 1].clone(),
         tables=part("tables"),
@@ -140,7 +140,7 @@ class Snapshot:
 
     tensors: Mapping[str, Tensor]
     by_slot: Mapping[str, Tensor]
-    num_computed: tuple[Tensor, Tensor]
+    num_computed_tokens: tuple[Tensor, Tensor]
     arena: Tensor
 
 
@@ -148,14 +148,16 @@ def snapshot(engine: Engine) -> Snapshot:
     state = engine.state
     tensors = {name: getattr(state, name).clone() for name in CHANGING}
     by_slot = {name: getattr(state.slots, name).clone() for name in CHANGING_BY_SLOT} if state.slots else {}
-    return Snapshot(tensors, by_slot, tuple(tensor.clone() for tensor in state.num_computed), engine.arena.clone())
+    return Snapshot(
+        tensors, by_slot, tuple(tensor.clone() for tensor in state.num_computed_tokens), engine.arena.clone()
+    )
 
 
 def restore(engine: Engine, before: Snapshot) -> None:
     engine.arena.copy_(before.arena)
     for name, content in before.tensors.items():
         getattr(engine.state, name).copy_(content)
-    for target, content in zip(engine.state.num_computed, before.num_computed, strict=True):
+    for target, content in zip(engine.state.num_computed_tokens, before.num_computed_tokens, strict=True):
         target.copy_(content)
     for name, content in before.by_slot.items():
         getattr(engine.state.slots, name).copy_(content)
@@ -167,10 +169,10 @@ def carry_over(engine: Engine) -> None:
     """After a block with an odd number of steps: the next one begins with parity 0 again."""
     state = engine.state
     if state.slots is None:  # a step reads the counts of the other parity
-        state.num_computed[1].copy_(state.num_computed[0])
+        state.num_computed_tokens[1].copy_(state.num_computed_tokens[0])
         return
     for name in COUNTS:
-        before, after = getattr(state if name == "num_computed" else state.slots, name)
+        before, after = getattr(state if name == "num_computed_tokens" else state.slots, name)
         before.copy_(after)
 
 

@@ -17,7 +17,7 @@ CHUNK = 1024
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
 def compute_slot_mappings_rows_kernel(
-    idx,
+    idx_mapping,
     query_start_loc,
     positions,
     tables,
@@ -43,7 +43,7 @@ def compute_slot_mappings_rows_kernel(
             tl.store(target + t + lanes, tl.full((CHUNK,), -1, tl.int64), mask=t + lanes < capacity)
     else:
         end = tl.load(query_start_loc + b + 1)
-        s = tl.load(idx + b)
+        s = tl.load(idx_mapping + b)
         known = tl.where(tl.load(enabled + g) != 0, s, -1)
         table = tables + tl.load(starts + g) + s * tl.load(widths + g)
         block_size, is_sharded = tl.load(block_sizes + g), tl.load(sharded + g) != 0
@@ -59,11 +59,11 @@ def compute_slot_mappings_rows_kernel(
 @variant("compute_slot_mappings")
 def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: one launch, grid (groups, rows + 1); the last program of a group fills the tail alone."""
-    grid = (point.num_groups, len(x.idx) + 1)
+    grid = (point.num_groups, len(x.idx_mapping) + 1)
 
     def launch() -> None:
         compute_slot_mappings_rows_kernel[grid](
-            x.idx,
+            x.idx_mapping,
             x.query_start_loc,
             x.positions,
             x.tables,
@@ -72,9 +72,9 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             x.block_sizes,
             x.enabled.view(torch.uint8),
             x.sharded.view(torch.uint8),
-            out.slots,
-            len(x.idx),
-            out.slots.shape[1],
+            out.slot_mappings,
+            len(x.idx_mapping),
+            out.slot_mappings.shape[1],
             RANKS=point.cp_size,
             RANK=rank_of(point),
             INTERLEAVE=point.cp_interleave,

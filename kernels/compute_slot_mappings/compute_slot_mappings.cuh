@@ -8,7 +8,7 @@
 namespace compute_slot_mappings {
 
 struct Inputs {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* query_start_loc;
     const long long* positions;
     const int* tables;
@@ -21,7 +21,7 @@ struct Inputs {
 };
 
 struct Outputs {
-    long long* slots;
+    long long* slot_mappings;
 };
 
 // tokens_per_row: of a steady decode. cp_size, cp_rank, cp_interleave: ranks of context parallelism, this one, and
@@ -52,10 +52,12 @@ struct Written {
 };
 // Counted from each row's first one by slot.
 struct Counted {
-    const int* num_computed;
+    const int* num_computed_tokens;
 
     __device__ __forceinline__ int early(int, int) const { return 0; }
-    __device__ __forceinline__ int at(int, int, int j, long long s, int) const { return __ldg(num_computed + s) + j; }
+    __device__ __forceinline__ int at(int, int, int j, long long s, int) const {
+        return __ldg(num_computed_tokens + s) + j;
+    }
 };
 
 // thread: index in the `threads` of a group's part. strip, strips: long rows are shared by as many warps, 32 tokens in
@@ -64,7 +66,7 @@ template <bool RANKS, class Positions>
 __device__ __forceinline__ void map_rows(
     int g, int thread, int threads, int strip, int strips, const Positions positions, const Inputs& x,
     const Outputs& out, const Sizes& n) {
-    long long* target = out.slots + (long long)g * n.max_num_batched_tokens;
+    long long* target = out.slot_mappings + (long long)g * n.max_num_batched_tokens;
     const int b = thread >> 5, lane = thread & 31, rows = n.num_reqs_padded;
     const int tail = load_in_order(x.query_start_loc + rows), block_size = load_in_order(x.block_sizes + g);
     const int early = positions.early(min(b, rows), lane);
@@ -75,7 +77,7 @@ __device__ __forceinline__ void map_rows(
     if (b < rows) {
         start = load_in_order(x.query_start_loc + b);
         end = load_in_order(x.query_start_loc + b + 1);
-        s = load_in_order(x.idx + b);
+        s = load_in_order(x.idx_mapping + b);
     }
     const bool known = on && s >= 0;
     const int* table = x.tables + table_start + s * width;

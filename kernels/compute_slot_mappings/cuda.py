@@ -20,7 +20,7 @@ THREADS = 128
 @variant("compute_slot_mappings", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row and group."""
-    blocks = max(cdiv(len(x.idx), THREADS // 32), cdiv(out.slots.shape[1], 4 * THREADS))
+    blocks = max(cdiv(len(x.idx_mapping), THREADS // 32), cdiv(out.slot_mappings.shape[1], 4 * THREADS))
     kernel = "compute_slot_mappings_kernel" if point.cp_size == 1 else "compute_slot_mappings_ranks_kernel"
     grid = (blocks, point.num_groups, warps_per_row(point))
     return launcher(SOURCE, kernel, grid, THREADS, bundle(x), bundle(out), sizes(point, x))

@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
 def sizes(point: Point, x: Inputs) -> Sizes:
     context_parallel = point.cp_size, rank_of(point), point.cp_interleave
-    return Sizes(len(x.idx), point.max_num_batched_tokens, point.max_decode_len, *context_parallel)
+    return Sizes(len(x.idx_mapping), point.max_num_batched_tokens, point.max_decode_len, *context_parallel)
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def map_rows(
     x,
     out,
     n,
-    num_computed,
+    num_computed_tokens,
     RANKS: tl.constexpr,
     RANK: tl.constexpr,
     INTERLEAVE: tl.constexpr,
@@ -78,22 +78,22 @@ def map_rows(
     """ROWS rows of the batch in group g, and TAIL entries behind the last token. Long rows are shared by ``strips``
     programs, LANES tokens in turn.
 
-    num_computed: position of each row's first token by slot, from where the row counts; None: x.positions are read.
+    num_computed_tokens: by slot, the position of each row's first token; None: x.positions are read.
     """
-    target = out.slots + g.to(tl.int64) * n.max_num_batched_tokens
+    target = out.slot_mappings + g.to(tl.int64) * n.max_num_batched_tokens
     past = tl.load(x.query_start_loc + n.num_reqs_padded) + program * TAIL + tl.arange(0, TAIL)
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < n.num_reqs_padded
-    s = tl.load(x.idx + b, mask=inside, other=-1)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
     table = x.tables + tl.load(x.starts + g) + s * tl.load(x.widths + g)
     block_size, is_sharded = tl.load(x.block_sizes + g), tl.load(x.sharded + g) != 0
-    if num_computed is not None:
-        computed = tl.load(num_computed + s, mask=s >= 0, other=0)
+    if num_computed_tokens is not None:
+        computed = tl.load(num_computed_tokens + s, mask=s >= 0, other=0)
     lanes = tl.arange(0, LANES)
-    if num_computed is None:
+    if num_computed_tokens is None:
         # The first tokens if every row has as many, as in a steady decode: with the rows' starts, not behind them.
         guess = tl.where(strip == 0, b[:, None] * n.tokens_per_row + lanes[None, :], n.max_num_batched_tokens)
         guessed = tl.load(x.positions + guess, mask=guess < n.max_num_batched_tokens, other=0).to(tl.int32)
@@ -101,7 +101,7 @@ def map_rows(
         j = first + lanes[None, :]
         t = start[:, None] + j
         real = j < query[:, None]
-        if num_computed is not None:
+        if num_computed_tokens is not None:
             position = computed[:, None] + j
         else:
             position = tl.load(x.positions + t, mask=real & (t != guess), other=0).to(tl.int32)
@@ -134,7 +134,7 @@ def compute_slot_mappings_kernel(
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch: four rows and a strip of the tail per program and group."""
     lanes, strips = row_tiling(point)
-    grid = (max(cdiv(len(x.idx), ROWS), cdiv(out.slots.shape[1], TAIL)), point.num_groups, strips)
+    grid = (max(cdiv(len(x.idx_mapping), ROWS), cdiv(out.slot_mappings.shape[1], TAIL)), point.num_groups, strips)
     context_parallel = {"RANKS": point.cp_size, "RANK": rank_of(point), "INTERLEAVE": point.cp_interleave}
     tile = {"ROWS": ROWS, "LANES": lanes, "TAIL": TAIL}
     arguments = bundle(x), bundle(out), sizes(point, x)

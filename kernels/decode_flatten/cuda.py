@@ -53,11 +53,13 @@ def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launcher(SOURCE, kernel, request_grid(x, out, THREADS * width), THREADS, *arguments)
 
 
-def by_slot(point: Point, x: Inputs, out: Outputs, idx: torch.Tensor, num_computed: torch.Tensor) -> Callable[[], None]:
+def by_slot(
+    point: Point, x: Inputs, out: Outputs, idx_mapping: torch.Tensor, num_computed_tokens: torch.Tensor
+) -> Callable[[], None]:
     """The same without x.seq_lens, from lengths before the step, [R] int32 by slot, and x.block_table, [R, W], by slot.
-    idx: [B] int64, the slot of each request; -1 = none.
+    idx_mapping: [B] int64, the slot of each request; -1 = none.
     """
     width = access_width(x, out)
-    arguments = bundle(replace(x, seq_lens=num_computed)), bundle(out), cuda_sizes(point, x, out), idx
+    arguments = bundle(replace(x, seq_lens=num_computed_tokens)), bundle(out), cuda_sizes(point, x, out), idx_mapping
     grid = request_grid(x, out, THREADS * width)
     return launcher(SOURCE, f"decode_flatten_slots_kernel_vec{width}", grid, THREADS, *arguments)

@@ -25,9 +25,9 @@ KERNEL decode_flatten_index_kernel_vec4(ARGUMENTS) { flatten<4>(blockIdx.x, bloc
 KERNEL decode_flatten_index_kernel_vec1(ARGUMENTS) { flatten<1>(blockIdx.x, blockIdx.y, gridDim.y, x, out, n); }
 
 // The same with lengths before the step and tables by slot, as a step that has not gathered them yet.
-KERNEL decode_flatten_slots_kernel_vec4(ARGUMENTS, const long long* idx) {
-    flatten<4, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx);
+KERNEL decode_flatten_slots_kernel_vec4(ARGUMENTS, const long long* idx_mapping) {
+    flatten<4, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx_mapping);
 }
-KERNEL decode_flatten_slots_kernel_vec1(ARGUMENTS, const long long* idx) {
-    flatten<1, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx);
+KERNEL decode_flatten_slots_kernel_vec1(ARGUMENTS, const long long* idx_mapping) {
+    flatten<1, true>(blockIdx.x, blockIdx.y, gridDim.y, x, without_indices(out), n, idx_mapping);
 }

@@ -68,14 +68,15 @@ struct Arguments {
     Sizes n;
 };
 
-// BY_SLOT: idx holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the lengths
-// before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
+// BY_SLOT: idx_mapping holds the slot of each request (-1: none), x.block_table is by slot, and x.seq_lens are the
+// lengths before the step, by slot. strip, strips: blockIdx.y and gridDim.y of the grid above.
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
-    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n, const long long* idx = nullptr) {
+    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n,
+    const long long* idx_mapping = nullptr) {
     using Entries = typename Access<VECTOR>::Type;
     if (b < n.num_reqs) {
-        const long long owner = BY_SLOT ? max(__ldg(idx + b), 0ll) : b;
+        const long long owner = BY_SLOT ? max(__ldg(idx_mapping + b), 0ll) : b;
         const int* row = x.block_table + owner * n.source_stride;
         int column = (strip * THREADS + threadIdx.x) * VECTOR;
         Entries entries;

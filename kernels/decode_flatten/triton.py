@@ -152,25 +152,25 @@ def flatten_rows(
     table_stride,
     BLOCK_SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
-    idx=None,
+    idx_mapping=None,
 ):
     """One strip of a request's table row for all its tokens; past the last request, a part of the tail to clear.
 
-    idx: None, or the slot of each request (-1: none), where ``x.block_table`` is by slot and ``x.seq_lens`` the lengths
-    before the step, by slot.
+    idx_mapping: None, or the slot of each request (-1: none), where ``x.block_table`` is by slot and ``x.seq_lens`` the
+    lengths before the step, by slot.
     """
     lanes = tl.arange(0, COLUMNS)
     if request < n.num_reqs:
         owner = request.to(tl.int64)
-        if idx is not None:
-            owner = tl.maximum(tl.load(idx + request), 0)
+        if idx_mapping is not None:
+            owner = tl.maximum(tl.load(idx_mapping + request), 0)
         row = x.block_table + owner * source_stride
         # Load the first strip before the lengths are known: one memory latency instead of two. Later ones are rare.
         entries = tl.load(row + lanes, mask=lanes < n.columns - strip * n.columns, other=0)
         start = tl.load(x.query_start_loc + request)
         decode_len = tl.load(x.query_start_loc + request + 1) - start
         seq_len = tl.load(x.seq_lens + owner)
-        if idx is not None:
+        if idx_mapping is not None:
             seq_len += decode_len
         rows = tl.minimum(decode_len, n.num_tokens - start)
         first = out.block_table + start.to(tl.int64) * table_stride

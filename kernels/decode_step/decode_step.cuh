@@ -66,9 +66,10 @@ __device__ __forceinline__ void native_entry(
 
 template <int VECTOR, bool BY_SLOT = false>
 __device__ __forceinline__ void flatten(
-    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n, const long long* idx = nullptr) {
+    int b, int strip, int strips, const Inputs& x, const Outputs& out, const Sizes& n,
+    const long long* idx_mapping = nullptr) {
     const decode_flatten::Outputs rows{out.lens, out.decode_lens, out.block_table, nullptr, nullptr};
-    decode_flatten::flatten<VECTOR, BY_SLOT>(b, strip, strips, x, rows, n.flatten, idx);
+    decode_flatten::flatten<VECTOR, BY_SLOT>(b, strip, strips, x, rows, n.flatten, idx_mapping);
 }
 
 }  // namespace decode_step

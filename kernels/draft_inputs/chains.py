@@ -21,7 +21,7 @@ def draft_inputs_first_rows_kernel(
     num_rejected,
     target_ids,
     target_pos,
-    idx,
+    idx_mapping,
     num_sampled,
     last,
     next_prefill,
@@ -47,7 +47,7 @@ def draft_inputs_first_rows_kernel(
             tl.store(starts + i, tl.zeros((CHUNK,), tl.int32) + start, mask=i <= max_num_seqs)
     else:
         kept = tl.load(query_start_loc + b + 1) - start - tl.load(num_rejected + b)
-        s = tl.load(idx + b)
+        s = tl.load(idx_mapping + b)
         end = start + kept - 1
         for first in range(0, kept, CHUNK):
             j = first + lanes
@@ -146,7 +146,7 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 x.num_rejected,
                 x.target_ids,
                 x.target_pos,
-                x.idx,
+                x.idx_mapping,
                 x.num_sampled,
                 x.last,
                 x.next_prefill,

@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) draft_inputs_first_kernel(
         const int start = load(x.query_start_loc + b), end = load(x.query_start_loc + b + 1);
         const int kept = end - start - load(x.num_rejected + b), sampled = load(x.num_sampled + b);
         const int length = load(x.seq_lens + b);
-        const long long s = load(x.idx + b);
+        const long long s = load(x.idx_mapping + b);
         const Shifted first = load_shifted(start, blockIdx.y * 32 + lane, kept, x);
         const int newest = (int)load(x.last + s), prompt_token = load(x.next_prefill + s);
         const int token = sampled > 0 ? newest : prompt_token;

@@ -13,7 +13,7 @@ struct Inputs {
     const long long* step;
     const int* target_ids;
     const long long* target_pos;
-    const long long* idx;
+    const long long* idx_mapping;
     const int* num_sampled;
     const long long* last;
     const int* next_prefill;

@@ -96,7 +96,7 @@ def draft_inputs_first_kernel(x, out, n, ROWS: tl.constexpr, LANES: tl.constexpr
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     kept = query - tl.load(x.num_rejected + b, mask=inside, other=0)
-    s = tl.load(x.idx + b, mask=inside, other=0)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=0)
     newest = tl.load(x.last + s, mask=inside, other=0).to(tl.int32)
     prompt = tl.load(x.next_prefill + s, mask=inside, other=0)
     token = tl.where(tl.load(x.num_sampled + b, mask=inside, other=0) > 0, newest, prompt)

@@ -24,7 +24,7 @@ static_assert(THREADS == paged_mqa_schedule::THREADS);
 namespace draft_passes {
 
 struct Inputs {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* seq_lens;
     const int* num_rejected;
     const int* tables;
@@ -40,7 +40,7 @@ struct Outputs {
     long long* pos;
     int* lens;
     long long* src;
-    long long* slots;
+    long long* slot_mappings;
     int* starts;
     int* schedule;
 };
@@ -79,13 +79,13 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
     int kept = 0, length = 0;
     long long slot = -1;
     if (live) {
-        const long long s = load_in_order(x.idx + b);
+        const long long s = load_in_order(x.idx_mapping + b);
         kept = load_in_order(x.seq_lens + b) - load_in_order(x.num_rejected + b);
         length = min(kept, n.max_model_len - further) + further;
         const int position = length - 1;
         if (on) slot = __ldg(x.tables + table_start + s * width + position / size) * size + position % size;
     }
-    out.slots[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
+    out.slot_mappings[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
     if (g > 0) return;
     out.lens[of_pass] = length;
     if (live) {

@@ -83,13 +83,13 @@ def draft_passes_kernel(x, out, n, scratch, ENTRIES: tl.constexpr, GATHERED: tl.
         kept = kept_tokens(x, row, inside)
         length = tl.minimum(kept, n.max_model_len - further) + further
         position = length - 1
-        s = tl.load(x.idx + row, mask=inside, other=-1)
+        s = tl.load(x.idx_mapping + row, mask=inside, other=-1)
         known = tl.where(tl.load(x.enabled + g) != 0, s, -1) >= 0
         table = x.tables + tl.load(x.table_starts + g) + s * tl.load(x.widths + g)
         slot = slots_of(position, known, table, tl.load(x.block_sizes + g), False, 1, 0, 1)
         in_range, begin = row < n.max_num_seqs, i * n.max_num_seqs
         of_group = (i * tl.num_programs(2) + g).to(tl.int64) * n.max_num_seqs
-        tl.store(out.slots + of_group + row, slot, mask=in_range)
+        tl.store(out.slot_mappings + of_group + row, slot, mask=in_range)
         if g == 0:
             tl.store(out.src + begin + row, kept.to(tl.int64) + i + 1, mask=inside)
             tl.store(out.pos + begin + row, position.to(tl.int64), mask=inside)

@@ -16,9 +16,9 @@ CHUNK = 1024
 
 @triton.jit(do_not_specialize=["real", "max_num_seqs"])
 def gather_block_tables_rows_kernel(
-    idx,
+    idx_mapping,
     source,
-    num_computed,
+    num_computed_tokens,
     starts,
     widths,
     block_sizes,
@@ -36,9 +36,9 @@ def gather_block_tables_rows_kernel(
         for cleared in range(0, width, CHUNK):
             tl.store(row + cleared + lanes, tl.zeros((CHUNK,), tl.int32), mask=cleared + lanes < width)
     else:
-        s = tl.load(idx + b)
+        s = tl.load(idx_mapping + b)
         owned = tl.load(num_blocks + g * max_num_seqs + s)
-        null = null_columns(tl.load(num_computed + s), tl.load(reach + g), tl.load(block_sizes + g))
+        null = null_columns(tl.load(num_computed_tokens + s), tl.load(reach + g), tl.load(block_sizes + g))
         for first in range(0, owned, CHUNK):
             columns = first + lanes
             inside = columns < owned
@@ -53,16 +53,16 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def launch() -> None:
         gather_block_tables_rows_kernel[grid](
-            x.idx,
+            x.idx_mapping,
             x.source,
-            x.num_computed,
+            x.num_computed_tokens,
             x.starts,
             x.widths,
             x.block_sizes,
             x.reach,
             x.num_blocks,
             out.target,
-            len(x.idx),
+            len(x.idx_mapping),
             point.max_num_seqs,
             CHUNK=CHUNK,
         )

@@ -13,9 +13,9 @@ namespace gather_block_tables {
 constexpr int EARLY = 128;
 
 struct Inputs {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* source;
-    const int* num_computed;
+    const int* num_computed_tokens;
     const long long* starts;
     const long long* widths;
     const int* block_sizes;
@@ -48,12 +48,12 @@ __device__ __forceinline__ void gather(
     bool early = false;
     int4 loaded = make_int4(0, 0, 0, 0);
     if (b < n.num_reqs) {
-        const long long s = load(x.idx + b);
+        const long long s = load(x.idx_mapping + b);
         const int window = load(x.reach + g), block_size = load(x.block_sizes + g);
         from = x.source + start + s * width;
         early = VECTOR == 4 && column < EARLY && first < (int)width;
         if (early) loaded = load(reinterpret_cast<const int4*>(from + first));
-        const int computed = load(x.num_computed + s);
+        const int computed = load(x.num_computed_tokens + s);
         end = load(x.num_blocks + (long long)g * n.max_num_seqs + s);
         if (window > 0) null = max(computed - window, 0) / block_size;
     } else {

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
-    return Sizes(len(x.idx), point.max_num_seqs)
+    return Sizes(len(x.idx_mapping), point.max_num_seqs)
 
 
 @triton.jit
@@ -45,9 +45,9 @@ def gather_row(b, strip, strips, g, x, out, n, COLUMNS: tl.constexpr):
     start, width = tl.load(x.starts + g), tl.load(x.widths + g)
     row = out.target + start + b * width
     if b < n.num_reqs:
-        s = tl.load(x.idx + b)
+        s = tl.load(x.idx_mapping + b)
         owned = tl.load(x.num_blocks + g * n.max_num_seqs + s)
-        null = null_columns(tl.load(x.num_computed + s), tl.load(x.reach + g), tl.load(x.block_sizes + g))
+        null = null_columns(tl.load(x.num_computed_tokens + s), tl.load(x.reach + g), tl.load(x.block_sizes + g))
         source_row = x.source + start + s * width
         begin = strip * COLUMNS
         if strip == 0:

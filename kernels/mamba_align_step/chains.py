@@ -20,8 +20,8 @@ BLOCK = 256
 
 @triton.jit(do_not_specialize=["num_reqs_padded", "block_size"])
 def columns_kernel(
-    idx,
-    num_computed,
+    idx_mapping,
+    num_computed_tokens,
     columns_before,
     accepted_before,
     query_start_loc,
@@ -34,13 +34,13 @@ def columns_kernel(
     BLOCK: tl.constexpr,
 ):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     start = tl.load(query_start_loc + b, mask=live, other=0)
     query = tl.load(query_start_loc + b + 1, mask=live, other=0) - start
     old = tl.load(columns_before + s, mask=live, other=-1)
     count = tl.load(accepted_before + s, mask=live, other=1)
-    new = column_of(tl.load(num_computed + s, mask=live, other=0), query, block_size)
+    new = column_of(tl.load(num_computed_tokens + s, mask=live, other=0), query, block_size)
     tl.store(source_columns + s, old, mask=live)
     tl.store(source_offsets + s, tl.maximum(count - 1, 0), mask=live)
     tl.store(columns + s, new, mask=live)
@@ -48,9 +48,9 @@ def columns_kernel(
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def moves_kernel(idx, columns, source_columns, source_offsets, moves, num_reqs_padded, BLOCK: tl.constexpr):
+def moves_kernel(idx_mapping, columns, source_columns, source_offsets, moves, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     old = tl.load(source_columns + s, mask=live, other=-1)
     new = tl.load(columns + s, mask=live, other=-1)
@@ -59,9 +59,9 @@ def moves_kernel(idx, columns, source_columns, source_offsets, moves, num_reqs_p
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def gather_counts_kernel(idx, accepted, batch_accepted, num_reqs_padded, BLOCK: tl.constexpr):
+def gather_counts_kernel(idx_mapping, accepted, batch_accepted, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     tl.store(batch_accepted + b, tl.load(accepted + s, mask=s >= 0, other=1), mask=b < num_reqs_padded)
 
 
@@ -86,22 +86,30 @@ def state_slots_kernel(
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def mask_kernel(idx, mask, num_reqs_padded, BLOCK: tl.constexpr):
+def mask_kernel(idx_mapping, mask, num_reqs_padded, BLOCK: tl.constexpr):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     tl.store(mask + b, (s >= 0).to(tl.uint8), mask=b < num_reqs_padded)
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded", "block_size"])
 def freeze_kernel(
-    idx, num_computed, columns_before, snapshot, accepted, moves, num_reqs_padded, block_size, BLOCK: tl.constexpr
+    idx_mapping,
+    num_computed_tokens,
+    columns_before,
+    snapshot,
+    accepted,
+    moves,
+    num_reqs_padded,
+    block_size,
+    BLOCK: tl.constexpr,
 ):
     b = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     live = s >= 0
     column = tl.load(columns_before + s, mask=live, other=0)
     count = tl.load(snapshot + s, mask=live, other=1)
-    frozen, to, shift = freeze(tl.load(num_computed + s, mask=live, other=0), column, count, block_size)
+    frozen, to, shift = freeze(tl.load(num_computed_tokens + s, mask=live, other=0), column, count, block_size)
     tl.store(accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
     store_move(moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), b < num_reqs_padded)
 
@@ -109,7 +117,7 @@ def freeze_kernel(
 @variant("mamba_align_step")
 def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way, without the copies of states: six launches before the forward pass, two after sampling."""
-    rows, size = len(x.idx), point.mamba_block_size
+    rows, size = len(x.idx_mapping), point.mamba_block_size
     grid = (cdiv(rows, BLOCK),)
     if point.phase == "after_sampling":
         snapshot = torch.empty_like(x.accepted_before)
@@ -117,7 +125,15 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         def launch() -> None:
             snapshot.copy_(x.accepted_before)
             freeze_kernel[grid](
-                x.idx, x.num_computed, x.columns_before, snapshot, out.accepted, out.moves, rows, size, BLOCK=BLOCK
+                x.idx_mapping,
+                x.num_computed_tokens,
+                x.columns_before,
+                snapshot,
+                out.accepted,
+                out.moves,
+                rows,
+                size,
+                BLOCK=BLOCK,
             )
 
         return launch
@@ -126,8 +142,8 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
     def launch() -> None:
         columns_kernel[grid](
-            x.idx,
-            x.num_computed,
+            x.idx_mapping,
+            x.num_computed_tokens,
             x.columns_before,
             x.accepted_before,
             x.query_start_loc,
@@ -139,8 +155,10 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             size,
             BLOCK=BLOCK,
         )
-        moves_kernel[grid](x.idx, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK)
-        gather_counts_kernel[grid](x.idx, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
+        moves_kernel[grid](
+            x.idx_mapping, out.columns, out.source_columns, out.source_offsets, out.moves, rows, BLOCK=BLOCK
+        )
+        gather_counts_kernel[grid](x.idx_mapping, out.accepted, out.batch_accepted, rows, BLOCK=BLOCK)
         state_slots_kernel[(rows, point.num_groups)](
             x.seq_lens,
             x.batch_tables,
@@ -153,7 +171,7 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             SLOTS=slots,
             num_warps=1,
         )
-        mask_kernel[grid](x.idx, mask, rows, BLOCK=BLOCK)
+        mask_kernel[grid](x.idx_mapping, mask, rows, BLOCK=BLOCK)
         starts.copy_(source)
 
     return launch

@@ -21,7 +21,7 @@ LANES = 8
 @variant("mamba_align_step", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, eight threads per row before the forward pass and one after sampling."""
-    rows, arguments = len(x.idx), (bundle(x), bundle(out), sizes(point, x))
+    rows, arguments = len(x.idx_mapping), (bundle(x), bundle(out), sizes(point, x))
     if point.phase == "after_sampling":
         return launcher(SOURCE, "mamba_align_step_after_kernel", cdiv(rows, THREADS), THREADS, *arguments)
     return launcher(SOURCE, "mamba_align_step_before_kernel", cdiv(rows, THREADS // LANES), THREADS, *arguments)

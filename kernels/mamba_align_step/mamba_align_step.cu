@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_align_step_after_ker
     const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b >= n.num_reqs_padded) return;
-    const long long s = load(x.idx + b), slot = max(s, 0ll);
-    const int computed = load(x.num_computed + slot), column = load(x.columns_before + slot);
+    const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
+    const int computed = load(x.num_computed_tokens + slot), column = load(x.columns_before + slot);
     const int count = load(x.accepted_before + slot);
     if (s < 0) {
         store_move(out.moves, b, false, 0, 0, 0);

@@ -10,8 +10,8 @@ namespace mamba_align_step {
 constexpr int LANES = 8;
 
 struct Inputs {
-    const long long* idx;
-    const int* num_computed;
+    const long long* idx_mapping;
+    const int* num_computed_tokens;
     const int* columns_before;
     const int* accepted_before;
     const int* query_start_loc;
@@ -53,9 +53,9 @@ __device__ __forceinline__ void store_move(int* moves, int b, bool moved, int fr
 __device__ __forceinline__ void before_forward(int thread, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int b = thread / LANES, lane = thread % LANES, entries = n.num_groups * n.slots_per_row;
     if (b >= n.num_reqs_padded) return;
-    const long long s = load(x.idx + b), slot = max(s, 0ll);
+    const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
     const int start = load(x.query_start_loc + b), end = load(x.query_start_loc + b + 1);
-    const int computed = load(x.num_computed + slot), column = load(x.columns_before + slot);
+    const int computed = load(x.num_computed_tokens + slot), column = load(x.columns_before + slot);
     const int before = load(x.accepted_before + slot);
     const bool live = s >= 0;
     const int new_column = live ? (computed + end - start - 1) / n.block_size : 0, old = live ? column : -1;

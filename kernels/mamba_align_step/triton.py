@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
 
 def sizes(point: Point, x: Inputs) -> Sizes:
     groups, block_size = point.num_groups, point.mamba_block_size
-    return Sizes(len(x.idx), point.max_num_seqs, table_columns(point), point.next_n, groups, block_size)
+    return Sizes(len(x.idx_mapping), point.max_num_seqs, table_columns(point), point.next_n, groups, block_size)
 
 
 @triton.jit
@@ -57,13 +57,13 @@ def before_rows(program, x, out, n, ROWS: tl.constexpr, SLOTS: tl.constexpr):
     """ROWS rows of the batch before the forward pass."""
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < n.num_reqs_padded
-    s = tl.load(x.idx + b, mask=inside, other=-1)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     live = s >= 0
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     old = tl.load(x.columns_before + s, mask=live, other=-1)
     count = tl.load(x.accepted_before + s, mask=live, other=1)
-    new = column_of(tl.load(x.num_computed + s, mask=live, other=0), query, n.block_size)
+    new = column_of(tl.load(x.num_computed_tokens + s, mask=live, other=0), query, n.block_size)
     shift = tl.maximum(count - 1, 0)
     crosses = live & (old >= 0) & (old != new)
     count = tl.where(crosses, 1, count)
@@ -104,11 +104,11 @@ def freeze(computed, column, count, block_size):
 def mamba_align_step_after_kernel(x, out, n, ROWS: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = b < n.num_reqs_padded
-    s = tl.load(x.idx + b, mask=inside, other=-1)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     live = s >= 0
     column = tl.load(x.columns_before + s, mask=live, other=0)
     count = tl.load(x.accepted_before + s, mask=live, other=1)
-    computed = tl.load(x.num_computed + s, mask=live, other=0)
+    computed = tl.load(x.num_computed_tokens + s, mask=live, other=0)
     frozen, to, shift = freeze(computed, column, count, n.block_size)
     tl.store(out.accepted + s, tl.where(frozen & (to == column), 1, count), mask=live)
     store_move(out.moves, b, column, to, shift, live & frozen & ((to != column) | (shift > 0)), inside)
@@ -129,7 +129,7 @@ def tiling(point: Point, entries: int) -> Tile:
 @variant("mamba_align_step")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch per phase, where the engine takes six before the forward pass and two after sampling."""
-    rows, arguments = len(x.idx), (bundle(x), bundle(out), sizes(point, x))
+    rows, arguments = len(x.idx_mapping), (bundle(x), bundle(out), sizes(point, x))
     if point.phase == "after_sampling":
         return fixed_launch(mamba_align_step_after_kernel, (cdiv(rows, ROWS),), *arguments, ROWS=ROWS, num_warps=2)
     tile = tiling(point, TILE)

@@ -10,7 +10,7 @@
 // before it overwrites. All blocks read num_accepted_tokens and state_columns, the last one, which rarely has a piece,
 // writes those of the next step, and no barrier orders the two: each must be a separate array.
 //
-// BY_SLOT: counts, columns and tables are by request slot, idx[b] (-1: none), and the layers share num_layers /
+// BY_SLOT: counts, columns and tables are by request slot, idx_mapping[b] (-1: none), and the layers share num_layers /
 // layers_per_group tables. The list then holds columns, and a piece looks up the slots of its group.
 //
 // Divisions by block_size, pieces and num_layers are (n * multiplier) >> shift, exact for 0 <= n < 2^30. Strides are in
@@ -60,8 +60,8 @@ struct Inputs {
     const int* block_table;
     const short* conv_states;
     const int* ssm_states;
-    const long long* idx;
-    const int* num_computed;
+    const long long* idx_mapping;
+    const int* num_computed_tokens;
 };
 
 struct Outputs {
@@ -98,9 +98,9 @@ __device__ __forceinline__ void copy(const Inputs x, const Outputs out, const Si
         const int b = tile + threadIdx.x;
         const int row = min(b, n.num_reqs - 1);
         const int start = __ldg(x.query_start_loc + row), end = __ldg(x.query_start_loc + row + 1);
-        const int slot = BY_SLOT ? (int)__ldg(x.idx + row) : row, owner = max(slot, 0);
+        const int slot = BY_SLOT ? (int)__ldg(x.idx_mapping + row) : row, owner = max(slot, 0);
         const int seq_len =
-            BY_SLOT ? __ldg(x.num_computed + owner) + (n.after ? 0 : end - start) : __ldg(x.seq_lens + row);
+            BY_SLOT ? __ldg(x.num_computed_tokens + owner) + (n.after ? 0 : end - start) : __ldg(x.seq_lens + row);
         const int count = __ldg(x.num_accepted_tokens + owner), known = __ldg(x.state_columns + owner);
         const int num_drafts = BY_SLOT ? 0 : __ldg(x.num_draft_tokens + row);
         const bool request = b < n.num_reqs && slot >= 0;

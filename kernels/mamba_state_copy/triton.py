@@ -89,9 +89,9 @@ def mamba_state_copy_kernel(
         start = tl.load(x.query_start_loc + b, mask=request, other=0)
         end = tl.load(x.query_start_loc + b + 1, mask=request, other=0)
         if BY_SLOT:
-            owner = tl.load(x.idx + b, mask=request, other=-1)
+            owner = tl.load(x.idx_mapping + b, mask=request, other=-1)
             request = owner >= 0
-            seq_len = tl.load(x.num_computed + owner, mask=request, other=0)
+            seq_len = tl.load(x.num_computed_tokens + owner, mask=request, other=0)
             seq_len += 0 if AFTER else end - start
         else:
             owner = b.to(tl.int64)

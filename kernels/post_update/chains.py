@@ -19,7 +19,7 @@ ROWS = 256
 class Rows(NamedTuple):
     """Of Inputs, what counts_of reads."""
 
-    idx: Any
+    idx_mapping: Any
     cu_num_logits: Any
     seq_lens: Any
     num_sampled: Any
@@ -40,18 +40,26 @@ class TokenSizes(NamedTuple):
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
 def count_kernel(
-    idx, cu_num_logits, seq_lens, sampled, prompt_lens, num_sampled, num_rejected, num_reqs_padded, ROWS: tl.constexpr
+    idx_mapping,
+    cu_num_logits,
+    seq_lens,
+    sampled,
+    prompt_lens,
+    num_sampled,
+    num_rejected,
+    num_reqs_padded,
+    ROWS: tl.constexpr,
 ):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = b < num_reqs_padded
-    _, _, ns, nr = counts_of(b, inside, Rows(idx, cu_num_logits, seq_lens, sampled, prompt_lens))
+    _, _, ns, nr = counts_of(b, inside, Rows(idx_mapping, cu_num_logits, seq_lens, sampled, prompt_lens))
     tl.store(num_sampled + b, ns, mask=inside)
     tl.store(num_rejected + b, nr, mask=inside)
 
 
 @triton.jit(do_not_specialize=["tokens_stride", "k", "history_len", "vocab_size"])
 def update_slot_kernel(
-    idx,
+    idx_mapping,
     query_start_loc,
     tokens,
     computed_before,
@@ -60,7 +68,7 @@ def update_slot_kernel(
     bins_before,
     num_sampled,
     num_rejected,
-    num_computed,
+    num_computed_tokens,
     total,
     last,
     draft,
@@ -73,7 +81,7 @@ def update_slot_kernel(
     LANES: tl.constexpr,
 ):
     b = tl.program_id(0)
-    s = tl.load(idx + b)
+    s = tl.load(idx_mapping + b)
     if s >= 0:
         ns, nr = tl.load(num_sampled + b), tl.load(num_rejected + b)
         old, row_tokens = tl.load(total_before + s), tokens + b.to(tl.int64) * tokens_stride
@@ -85,16 +93,16 @@ def update_slot_kernel(
         write_tokens(s, ns, old, token, row_tokens, before, after, n, lanes, ns)
         tl.store(total + s, old + ns)
         query = tl.load(query_start_loc + b + 1) - tl.load(query_start_loc + b)
-        tl.store(num_computed + s, tl.load(computed_before + s) + query - nr)
+        tl.store(num_computed_tokens + s, tl.load(computed_before + s) + query - nr)
         if new_drafts is not None:
             drafts = tl.load(new_drafts + b.to(tl.int64) * k + lanes, mask=lanes < k, other=0)
             tl.store(draft + s * k + lanes, drafts, mask=lanes < k)
 
 
 @triton.jit(do_not_specialize=["num_reqs_padded"])
-def scatter_accepted_kernel(idx, num_sampled, accepted, num_reqs_padded, ROWS: tl.constexpr):
+def scatter_accepted_kernel(idx_mapping, num_sampled, accepted, num_reqs_padded, ROWS: tl.constexpr):
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    s = tl.load(idx + b, mask=b < num_reqs_padded, other=-1)
+    s = tl.load(idx_mapping + b, mask=b < num_reqs_padded, other=-1)
     ns = tl.load(num_sampled + b, mask=b < num_reqs_padded, other=0)
     tl.store(accepted + s, tl.maximum(ns, 1), mask=s >= 0)
 
@@ -102,12 +110,12 @@ def scatter_accepted_kernel(idx, num_sampled, accepted, num_reqs_padded, ROWS: t
 @variant("post_update")
 def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: three launches, the second with a program of one warp per row."""
-    count, grid = len(x.idx), (cdiv(len(x.idx), ROWS),)
+    count, grid = len(x.idx_mapping), (cdiv(len(x.idx_mapping), ROWS),)
     lanes, k = triton.next_power_of_2(point.next_n), point.next_n - 1
 
     def launch() -> None:
         count_kernel[grid](
-            x.idx,
+            x.idx_mapping,
             x.cu_num_logits,
             x.seq_lens,
             x.num_sampled,
@@ -118,16 +126,16 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             ROWS=ROWS,
         )
         update_slot_kernel[(count,)](
-            x.idx,
+            x.idx_mapping,
             x.query_start_loc,
             x.tokens,
-            x.num_computed,
+            x.num_computed_tokens,
             x.total,
             x.new_drafts,
             x.bins,
             out.num_sampled,
             out.num_rejected,
-            out.num_computed,
+            out.num_computed_tokens,
             out.total,
             out.last,
             out.draft,
@@ -140,6 +148,6 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             LANES=lanes,
             num_warps=1,
         )
-        scatter_accepted_kernel[grid](x.idx, out.num_sampled, out.accepted, count, ROWS=ROWS)
+        scatter_accepted_kernel[grid](x.idx_mapping, out.num_sampled, out.accepted, count, ROWS=ROWS)
 
     return launch

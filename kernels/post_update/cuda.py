@@ -19,5 +19,5 @@ THREADS = 128
 @variant("post_update", requires=GPU, sources=SOURCE)
 def cuda_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The same in CUDA C++, a warp per row."""
-    blocks = cdiv(len(x.idx), THREADS // 32)
+    blocks = cdiv(len(x.idx_mapping), THREADS // 32)
     return launcher(SOURCE, "post_update_kernel", blocks, THREADS, bundle(x), bundle(out), sizes(point, x))

@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) post_update_kernel(
     const __grid_constant__ Inputs x, const __grid_constant__ Outputs out, const __grid_constant__ Sizes n) {
     const int b = (blockIdx.x * THREADS + threadIdx.x) >> 5, lane = threadIdx.x & 31;
     if (b >= n.num_reqs_padded) return;
-    const long long s = load(x.idx + b);
+    const long long s = load(x.idx_mapping + b);
     const int query = load(x.query_start_loc + b + 1) - load(x.query_start_loc + b), length = load(x.seq_lens + b);
     const Row row = update(b, lane, s, query, length, x, out, n);
     if (lane == 0 && row.s >= 0) out.accepted[row.s] = max(row.ns, 1);

@@ -11,13 +11,13 @@
 namespace post_update {
 
 struct Inputs {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* cu_num_logits;
     const int* query_start_loc;
     const int* seq_lens;
     const int* num_sampled;
     const long long* tokens;
-    const int* num_computed;
+    const int* num_computed_tokens;
     const int* total;
     const long long* new_drafts;
     const int* bins;
@@ -27,7 +27,7 @@ struct Inputs {
 struct Outputs {
     int* num_sampled;
     int* num_rejected;
-    int* num_computed;
+    int* num_computed_tokens;
     int* total;
     long long* last;
     int* accepted;
@@ -62,7 +62,8 @@ __device__ __forceinline__ Row update(
     const long long early = load(row + max(min(lane, produced - 1), 0));
     long long drafted = 0;
     if (x.new_drafts && lane < n.k) drafted = load(x.new_drafts + (long long)b * n.k + lane);
-    const int prompt = load(x.prompt_lens + slot), total = load(x.total + slot), computed = load(x.num_computed + slot);
+    const int prompt = load(x.prompt_lens + slot), total = load(x.total + slot);
+    const int computed = load(x.num_computed_tokens + slot);
     const bool samples = s >= 0 && length >= prompt;
     const int ns = samples ? produced : 0, nr = samples ? logits - produced : 0;
     __syncwarp();  // every lane has read before lane 0 writes: an array may be input and output
@@ -70,7 +71,7 @@ __device__ __forceinline__ Row update(
         out.num_sampled[b] = ns;
         out.num_rejected[b] = nr;
         if (s >= 0) {
-            out.num_computed[s] = computed + query - nr;
+            out.num_computed_tokens[s] = computed + query - nr;
             out.total[s] = total + ns;
         }
     }

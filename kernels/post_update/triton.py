@@ -34,13 +34,13 @@ class Sizes(NamedTuple):
 
 
 def sizes(point: Point, x: Inputs) -> Sizes:
-    return Sizes(len(x.idx), x.tokens.stride(0), point.next_n - 1, point.history_len, point.vocab_size)
+    return Sizes(len(x.idx_mapping), x.tokens.stride(0), point.next_n - 1, point.history_len, point.vocab_size)
 
 
 @triton.jit
 def counts_of(b, inside, x):
     """(slot, tokens sampled, tokens that count, drafts rejected) of rows; slot -1 outside."""
-    s = tl.load(x.idx + b, mask=inside, other=-1)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     sampled = tl.load(x.num_sampled + b, mask=inside, other=0)
     prompt = tl.load(x.prompt_lens + s, mask=s >= 0, other=0)
     length = tl.load(x.seq_lens + b, mask=s >= 0, other=-1)
@@ -78,7 +78,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     live = s >= 0
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
-    computed = tl.load(x.num_computed + s, mask=live, other=0)
+    computed = tl.load(x.num_computed_tokens + s, mask=live, other=0)
     total = tl.load(x.total + s, mask=live, other=0)
     lanes = tl.arange(0, LANES)[None, :]
     # Before it is known whether they count: one memory latency less.
@@ -91,7 +91,7 @@ def update_rows(b, inside, x, out, n, LANES: tl.constexpr):
     tl.debug_barrier()  # one array may be input and output, and several threads may have loaded the same element
     tl.store(out.num_sampled + b, ns, mask=inside)
     tl.store(out.num_rejected + b, nr, mask=inside)
-    tl.store(out.num_computed + s, computed + query - nr, mask=live)
+    tl.store(out.num_computed_tokens + s, computed + query - nr, mask=live)
     tl.store(out.total + s, total + ns, mask=live)
     tl.store(out.last + s, newest, mask=ns > 0)
     write_tokens(s[:, None], ns[:, None], total[:, None], token, row_tokens, x, out, n, lanes, tl.max(ns, 0))
@@ -112,6 +112,6 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch where the engine takes three."""
     lanes = triton.next_power_of_2(point.next_n)
     rows = max(TILE // lanes, 1)
-    grid = (cdiv(len(x.idx), rows),)
+    grid = (cdiv(len(x.idx_mapping), rows),)
     arguments = bundle(x), bundle(out), sizes(point, x)
     return fixed_launch(post_update_kernel, grid, *arguments, ROWS=rows, LANES=lanes, num_warps=1)

@@ -1,9 +1,9 @@
 // seq_lens_update in one launch: counts corrected by what the previous step accepted, lengths, their tail, positions.
 //
 // A warp per request: its lanes read the same words and write one position each. host is [2 * num_reqs + num_previous]:
-// prev_pos, num_computed_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows between
-// steps; prev_num_computed and num_computed are two buffers, so blocks need no order. Rows [num_reqs, max_num_seqs) of
-// seq_lens are zeroed by the first threads of the grid, one each, before they load anything.
+// prev_pos, num_computed_tokens_cpu, prev_drafts, in device memory or in mapped pinned memory. Requests change rows
+// between steps; prev_num_computed_tokens and num_computed_tokens are two buffers, so blocks need no order. Rows
+// [num_reqs, max_num_seqs) of seq_lens are zeroed by the first threads of the grid, one each, before any load.
 //
 // Grid: max(ceil(num_reqs / 8), ceil((max_num_seqs - num_reqs) / THREADS)) blocks of THREADS.
 //
@@ -24,14 +24,14 @@ constexpr int THREADS = 256;
 namespace seq_lens_update {
 
 struct Inputs {
-    const int* prev_num_computed;
+    const int* prev_num_computed_tokens;
     const int* valid;
     const int* query_start_loc;
     int num_tokens;
 };
 
 struct Outputs {
-    int* num_computed;
+    int* num_computed_tokens;
     int* num_accepted;
     int* seq_lens;
     long long* positions;
@@ -47,7 +47,7 @@ struct Sizes {
 using namespace seq_lens_update;
 
 // host: x.to_device, in pinned memory or copied. BY_SLOT: its first rows are slots, by which counts are, and drafts are
-// by row; x.prev_num_computed and out.num_computed may then be one array.
+// by row; x.prev_num_computed_tokens and out.num_computed_tokens may then be one array.
 template <bool BY_SLOT>
 __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out, const Sizes& n, const int* host) {
     const int thread = blockIdx.x * THREADS + threadIdx.x, rows = n.num_reqs;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out,
     int computed = expected;
     if (p >= 0) {
         const int drafts = __ldg(host + 2 * rows + (BY_SLOT ? b : p)), produced = __ldg(x.valid + p);
-        const int before = BY_SLOT ? x.prev_num_computed[p] : __ldg(x.prev_num_computed + p);
+        const int before = BY_SLOT ? x.prev_num_computed_tokens[p] : __ldg(x.prev_num_computed_tokens + p);
         if (drafts > 0) {
             computed = before + produced;
             if (lane == 0) out.num_accepted[own] = produced;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void update_rows(const Inputs& x, const Outputs& out,
     }
     if (BY_SLOT) __syncwarp();  // all lanes have read the count of before
     if (lane == 0) {
-        out.num_computed[own] = computed;
+        out.num_computed_tokens[own] = computed;
         out.seq_lens[b] = computed + scheduled;
     }
 #pragma unroll 1

@@ -7,8 +7,8 @@
 Most requests of a running batch keep their row. triton_fused loads what belongs to row b together with the former row
 of b, and uses it if that is b: one trip over the bus instead of two and one to memory in sequence.
 
-prev_num_computed and num_computed are two buffers, so requests may change rows and blocks need no order. By slot they
-may be one, because a slot is read and written by one request alone.
+prev_num_computed_tokens and num_computed_tokens are two buffers, so requests may change rows and blocks need no order.
+By slot they may be one, because a slot is read and written by one request alone.
 
 On an H200 the copy is most of the distance from the copy bound: cuda_mapped takes about a third of the time of
 cuda_fused at B >= 128. How much of the remaining time the mapped reads take was not measured.
@@ -57,7 +57,7 @@ def mapped(x: Inputs, out: Outputs) -> torch.Tensor:
 def bound_writer(x: Inputs, out: Outputs) -> Callable[[], None]:
     """Writes seq_lens_cpu_upper_bound with numpy, which takes a sixth of torch's time for arrays this small."""
     rows = len(x.num_scheduled)
-    computed, scheduled = x.num_computed_cpu.numpy(), x.num_scheduled.numpy()
+    computed, scheduled = x.num_computed_tokens_cpu.numpy(), x.num_scheduled.numpy()
     bound, tail = out.seq_lens_cpu_upper_bound[:rows].numpy(), out.seq_lens_cpu_upper_bound[rows:].numpy()
 
     def write() -> None:
@@ -98,22 +98,22 @@ def seq_lens_update_kernel(x, out, n, host, BY_SLOT: tl.constexpr, ROWS: tl.cons
     if BY_SLOT:
         own = p
         drafts = tl.load(host + 2 * n.num_reqs + b, mask=inside, other=0)
-        old = tl.load(x.prev_num_computed + p, mask=p >= 0, other=0)
+        old = tl.load(x.prev_num_computed_tokens + p, mask=p >= 0, other=0)
         produced = tl.load(x.valid + p, mask=p >= 0, other=0)
     else:
         # Most requests of a running batch keep their row: what belongs to row b is loaded together with p.
         stayed, moved = p == b, (p >= 0) & (p != b)
         drafts = tl.load(host + 2 * n.num_reqs + b, mask=inside & (b < n.num_previous), other=0)
-        old = tl.load(x.prev_num_computed + b, mask=inside, other=0)
+        old = tl.load(x.prev_num_computed_tokens + b, mask=inside, other=0)
         produced = tl.load(x.valid + b, mask=inside, other=0)
         drafts = tl.where(stayed, drafts, tl.load(host + 2 * n.num_reqs + p, mask=moved, other=0))
-        old = tl.where(stayed, old, tl.load(x.prev_num_computed + p, mask=moved, other=0))
+        old = tl.where(stayed, old, tl.load(x.prev_num_computed_tokens + p, mask=moved, other=0))
         produced = tl.where(stayed, produced, tl.load(x.valid + p, mask=moved, other=0))
     corrected = drafts > 0
     computed = tl.where(corrected, old + produced, expected)
     if BY_SLOT:
         tl.debug_barrier()  # all threads have read the counts of before, which may be the same array
-    tl.store(out.num_computed + own, computed, mask=inside)
+    tl.store(out.num_computed_tokens + own, computed, mask=inside)
     tl.store(out.num_accepted + own, produced, mask=corrected)
     tl.store(out.seq_lens + b, computed + scheduled, mask=inside)
     lanes = tl.arange(0, LANES)

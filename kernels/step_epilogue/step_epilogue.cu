@@ -35,7 +35,7 @@ __device__ __forceinline__ void epilogue(
     const int num_reqs = drafter.n.num_reqs, last_end = load(x.query_start_loc + num_reqs);
     if (b < update.n.num_reqs_padded) {
         const int start = load(x.query_start_loc + b), query = load(x.query_start_loc + b + 1) - start;
-        const long long s = load(x.idx + b), slot = max(s, 0ll);
+        const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
         if (blockIdx.y > 0) {
             if (b >= num_reqs || (int)blockIdx.y * 32 >= query) return;
             const draft_inputs::Shifted first =

@@ -64,7 +64,7 @@ def step_epilogue_kernel(
         return
     last_end = tl.load(x.query_start_loc + drafter.n.num_reqs)
     length = tl.load(x.seq_lens + b, mask=inside, other=0)
-    slot = tl.load(x.idx + b, mask=is_real, other=0)
+    slot = tl.load(x.idx_mapping + b, mask=is_real, other=0)
     prompt_token = tl.load(drafter.x.next_prefill + slot, mask=is_real, other=0)
     s, ns, nr, computed, newest = update_rows(b, inside, x, update.out, update.n, SAMPLED)
     count = tl.maximum(ns, 1)

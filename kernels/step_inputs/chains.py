@@ -17,19 +17,19 @@ CHUNK = 1024
 
 
 @triton.jit
-def expand_kernel(idx, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr):
+def expand_kernel(idx_mapping, cu_num_logits, expanded_idx, expanded_pos, LANES: tl.constexpr):
     b, i = tl.program_id(0), tl.arange(0, LANES)
     start = tl.load(cu_num_logits + b)
     inside = i < tl.load(cu_num_logits + b + 1) - start
-    tl.store(expanded_idx + start + i, tl.zeros((LANES,), tl.int64) + tl.load(idx + b), mask=inside)
+    tl.store(expanded_idx + start + i, tl.zeros((LANES,), tl.int64) + tl.load(idx_mapping + b), mask=inside)
     tl.store(expanded_pos + start + i, i, mask=inside)
 
 
 @triton.jit(do_not_specialize=["capacity", "history_len", "look_ahead"])
 def prompt_tokens_kernel(
-    idx,
+    idx_mapping,
     query_start_loc,
-    num_computed,
+    num_computed_tokens,
     prompt_lens,
     all_ids,
     input_ids,
@@ -40,8 +40,8 @@ def prompt_tokens_kernel(
     CHUNK: tl.constexpr,
 ):
     b = tl.program_id(0)
-    s = tl.load(idx + b)
-    computed, prompt = tl.load(num_computed + s), tl.load(prompt_lens + s)
+    s = tl.load(idx_mapping + b)
+    computed, prompt = tl.load(num_computed_tokens + s), tl.load(prompt_lens + s)
     if computed < prompt:
         start = tl.load(query_start_loc + b)
         query = tl.load(query_start_loc + b + 1) - start
@@ -55,13 +55,15 @@ def prompt_tokens_kernel(
 
 
 @triton.jit(do_not_specialize=["rows", "capacity"])
-def positions_kernel(idx, query_start_loc, num_computed, seq_lens, positions, rows, capacity, CHUNK: tl.constexpr):
+def positions_kernel(
+    idx_mapping, query_start_loc, num_computed_tokens, seq_lens, positions, rows, capacity, CHUNK: tl.constexpr
+):
     b, lanes = tl.program_id(0), tl.arange(0, CHUNK)
     if b == rows:
         for past in range(rows, capacity, CHUNK):
             tl.store(seq_lens + past + lanes, tl.zeros((CHUNK,), tl.int32), mask=past + lanes < capacity)
     else:
-        computed, start = tl.load(num_computed + tl.load(idx + b)), tl.load(query_start_loc + b)
+        computed, start = tl.load(num_computed_tokens + tl.load(idx_mapping + b)), tl.load(query_start_loc + b)
         query = tl.load(query_start_loc + b + 1) - start
         tl.store(seq_lens + b, computed + query)
         for first in range(0, query, CHUNK):
@@ -71,7 +73,7 @@ def positions_kernel(idx, query_start_loc, num_computed, seq_lens, positions, ro
 
 @triton.jit(do_not_specialize=["k"])
 def combine_kernel(
-    idx,
+    idx_mapping,
     query_start_loc,
     cu_num_logits,
     seq_lens,
@@ -85,7 +87,7 @@ def combine_kernel(
     LANES: tl.constexpr,
 ):
     b, i = tl.program_id(0), tl.arange(0, LANES)
-    s, end, first_logit = tl.load(idx + b), tl.load(query_start_loc + b + 1), tl.load(cu_num_logits + b)
+    s, end, first_logit = tl.load(idx_mapping + b), tl.load(query_start_loc + b + 1), tl.load(cu_num_logits + b)
     n = tl.load(cu_num_logits + b + 1) - first_logit
     t = end - n + i
     tl.store(logits_indices + first_logit + i, t.to(tl.int64), mask=i < n)
@@ -125,17 +127,17 @@ def gather_drafted_kernel(
 @variant("step_inputs")
 def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The engine's way: five launches, four where the host knows of no row in its prompt."""
-    rows, capacity, k = len(x.idx), point.max_num_seqs, point.next_n - 1
+    rows, capacity, k = len(x.idx_mapping), point.max_num_seqs, point.next_n - 1
     lanes = triton.next_power_of_2(point.next_n)
     gather_grid, prompts = (max(cdiv(x.num_logits, CHUNK), 1),), point.prompt_rows == "some"
 
     def launch() -> None:
-        expand_kernel[(rows,)](x.idx, x.cu_num_logits, out.expanded_idx, out.expanded_pos, LANES=lanes)
+        expand_kernel[(rows,)](x.idx_mapping, x.cu_num_logits, out.expanded_idx, out.expanded_pos, LANES=lanes)
         if prompts:
             prompt_tokens_kernel[(rows,)](
-                x.idx,
+                x.idx_mapping,
                 x.query_start_loc,
-                x.num_computed,
+                x.num_computed_tokens,
                 x.prompt_lens,
                 x.all_ids,
                 out.input_ids,
@@ -146,10 +148,17 @@ def unfused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
                 CHUNK=CHUNK,
             )
         positions_kernel[(rows + 1,)](
-            x.idx, x.query_start_loc, x.num_computed, out.seq_lens, out.positions, rows, capacity, CHUNK=CHUNK
+            x.idx_mapping,
+            x.query_start_loc,
+            x.num_computed_tokens,
+            out.seq_lens,
+            out.positions,
+            rows,
+            capacity,
+            CHUNK=CHUNK,
         )
         combine_kernel[(rows,)](
-            x.idx,
+            x.idx_mapping,
             x.query_start_loc,
             x.cu_num_logits,
             out.seq_lens,

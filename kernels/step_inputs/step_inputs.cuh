@@ -13,10 +13,10 @@
 namespace step_inputs {
 
 struct Inputs {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* query_start_loc;
     const int* cu_num_logits;
-    const int* num_computed;
+    const int* num_computed_tokens;
     const long long* last;
     const long long* draft;
     const int* prompt_lens;
@@ -53,14 +53,14 @@ __device__ __forceinline__ void prepare(
 
     const int b = thread >> 5, lane = thread & 31;
     if (b >= n.num_reqs) return;
-    const long long s = load(x.idx + b);
+    const long long s = load(x.idx_mapping + b);
     const int start = load(x.query_start_loc + b), query = load(x.query_start_loc + b + 1) - start;
     const int first_logit = load(x.cu_num_logits + b), logits = load(x.cu_num_logits + b + 1) - first_logit;
     if (strip > 0 && strip * 32 >= query) return;  // before prompt_lens, which may be read over the bus
     const int ahead_of_lane = strip * 32 + lane - (query - logits);
     const bool drafted_lane = ahead_of_lane >= n.new_tokens && ahead_of_lane < logits;
     const long long proposed = load(drafted_lane ? x.draft + s * n.k + ahead_of_lane - n.new_tokens : x.last + s);
-    const int computed = load(x.num_computed + s), prompt = load(x.prompt_lens + s), length = computed + query;
+    const int computed = load(x.num_computed_tokens + s), prompt = load(x.prompt_lens + s), length = computed + query;
     const bool in_prompt = computed < prompt, past = length > prompt;
     const bool anchored = past && n.new_tokens == 1 && length - logits >= prompt;
     const int* history = x.all_ids + s * n.history_len;

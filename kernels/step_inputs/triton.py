@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
 
 def sizes(point: Point, x: Inputs) -> Sizes:
     tokens = point.next_n - 1, point.history_len, point.look_ahead, point.new_tokens
-    return Sizes(len(x.idx), point.max_num_seqs, *tokens)
+    return Sizes(len(x.idx_mapping), point.max_num_seqs, *tokens)
 
 
 @triton.jit
@@ -62,14 +62,14 @@ def prepare_rows(
 
     b = program * ROWS + tl.arange(0, ROWS)
     inside = b < n.num_reqs
-    s = tl.load(x.idx + b, mask=inside, other=0)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=0)
     start = tl.load(x.query_start_loc + b, mask=inside, other=0)
     query = tl.load(x.query_start_loc + b + 1, mask=inside, other=0) - start
     first_logit = tl.load(x.cu_num_logits + b, mask=inside, other=0)
     logits = tl.load(x.cu_num_logits + b + 1, mask=inside, other=0) - first_logit
     # Later strips skip shorter rows: prompt_lens may be read over the bus.
     here = inside & (query > tl.where(strip == 0, -1, strip * LANES))
-    computed = tl.load(x.num_computed + s, mask=here, other=0)
+    computed = tl.load(x.num_computed_tokens + s, mask=here, other=0)
     prompt = tl.load(x.prompt_lens + s, mask=here, other=0)
     newest = tl.load(x.last + s, mask=inside, other=0).to(tl.int32)
     length = computed + query
@@ -121,7 +121,7 @@ def step_inputs_kernel(x, out, n, NEW: tl.constexpr, ROWS: tl.constexpr, LANES: 
 @variant("step_inputs")
 def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch where the engine takes four or five."""
-    rows, capacity = len(x.idx), point.max_num_seqs
+    rows, capacity = len(x.idx_mapping), point.max_num_seqs
     lanes, strips = row_tiling(point)
     grid = (max(cdiv(rows, ROWS), cdiv(capacity - rows, TAIL)), strips)
     tile = {"NEW": point.new_tokens, "ROWS": ROWS, "LANES": lanes, "TAIL": TAIL}

@@ -96,7 +96,7 @@ def cuda_sequence(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         tables_by_slot = replace(inputs, block_table=group_tables(point, x.tables)[0])
 
         def flatten(*_: object) -> Callable[[], None]:
-            return flatten_cuda.by_slot(step, tables_by_slot, outputs, x.idx, x.num_computed)
+            return flatten_cuda.by_slot(step, tables_by_slot, outputs, x.idx_mapping, x.num_computed_tokens)
 
         others = [part.cuda_fused for part in step_chains.CUDA_PARTS[1:]]
         return step_chains.sequence(step, inputs, outputs, flatten, *others)

@@ -44,14 +44,14 @@ struct Programs {
 
 // Lengths after the step in batch order, from the counts by slot; 0 for padding.
 struct BySlot {
-    const long long* idx;
+    const long long* idx_mapping;
     const int* query_start_loc;
-    const int* num_computed;
+    const int* num_computed_tokens;
 
     __device__ __forceinline__ int operator[](int b) const {
-        const long long s = __ldg(idx + b);
+        const long long s = __ldg(idx_mapping + b);
         const int query = __ldg(query_start_loc + b + 1) - __ldg(query_start_loc + b);
-        return s >= 0 ? __ldg(num_computed + s) + query : 0;
+        return s >= 0 ? __ldg(num_computed_tokens + s) + query : 0;
     }
 };
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ void prologue(
     const step_inputs::Arguments& inputs, const gather_block_tables::Arguments& tables,
     const compute_slot_mappings::Arguments& slots, const Programs& programs, const mamba_align_step::Arguments& states,
     const decode_step::Arguments& indexer) {
-    const BySlot lengths{slots.x.idx, slots.x.query_start_loc, inputs.x.num_computed};
+    const BySlot lengths{slots.x.idx_mapping, slots.x.query_start_loc, inputs.x.num_computed_tokens};
     const int row_strips = programs.row_strips;
     int block = blockIdx.x;
     if (PATH != NONE) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void prologue(
     blocks = programs.num_slot_blocks;
     if (block < blocks * row_strips * programs.num_groups) {
         const int thread = block % blocks * THREADS + threadIdx.x, strip = block / blocks % row_strips;
-        const compute_slot_mappings::Counted positions{inputs.x.num_computed};
+        const compute_slot_mappings::Counted positions{inputs.x.num_computed_tokens};
         compute_slot_mappings::map_rows<false>(
             block / (blocks * row_strips), thread, blocks * THREADS, strip, row_strips, positions, slots.x, slots.out,
             slots.n);
@@ -123,7 +123,7 @@ __device__ __forceinline__ void prologue(
             const int strips = programs.flatten_strips;
             if (PATH == FLATTEN) {
                 decode_step::flatten<VECTOR, true>(
-                    block / strips, block % strips, strips, indexer.x, indexer.out, indexer.n, slots.x.idx);
+                    block / strips, block % strips, strips, indexer.x, indexer.out, indexer.n, slots.x.idx_mapping);
             } else {
                 const int i = block * THREADS + threadIdx.x;
                 decode_step::native_entry(i, lengths, lengths.query_start_loc, indexer.out, indexer.n);

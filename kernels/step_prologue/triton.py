@@ -86,27 +86,27 @@ class Programs(NamedTuple):
 
 
 @triton.jit
-def gather_lengths(x, num_computed, lengths, rows, GATHERED: tl.constexpr):
+def gather_lengths(x, num_computed_tokens, lengths, rows, GATHERED: tl.constexpr):
     """Lengths after the step of all rows, 0 for padding; the program may read them when this returns."""
     for first in range(0, rows, GATHERED):
         b = first + tl.arange(0, GATHERED)
-        s = tl.load(x.idx + b, mask=b < rows, other=-1)
+        s = tl.load(x.idx_mapping + b, mask=b < rows, other=-1)
         end = tl.load(x.query_start_loc + b + 1, mask=s >= 0, other=0)
         query = end - tl.load(x.query_start_loc + b, mask=s >= 0, other=0)
-        tl.store(lengths + b, tl.load(num_computed + s, mask=s >= 0, other=0) + query, mask=b < rows)
+        tl.store(lengths + b, tl.load(num_computed_tokens + s, mask=s >= 0, other=0) + query, mask=b < rows)
     tl.debug_barrier()
 
 
 @triton.jit
-def native_rows(program, x, num_computed, out, rows, width, ENTRIES: tl.constexpr):
+def native_rows(program, x, num_computed_tokens, out, rows, width, ENTRIES: tl.constexpr):
     """ENTRIES of the (B, L) lengths, and rows per request."""
     i = program * ENTRIES + tl.arange(0, ENTRIES)
     inside = i < rows * width
     b, j = i // width, i % width
-    s = tl.load(x.idx + b, mask=inside, other=-1)
+    s = tl.load(x.idx_mapping + b, mask=inside, other=-1)
     end = tl.load(x.query_start_loc + b + 1, mask=inside, other=0)
     query = end - tl.load(x.query_start_loc + b, mask=inside, other=0)
-    length = tl.load(num_computed + s, mask=s >= 0, other=0) + query
+    length = tl.load(num_computed_tokens + s, mask=s >= 0, other=0) + query
     tl.store(out.lens + i, context_len(length, width, j, 1), mask=inside)
     tl.store(out.decode_lens + b, query, mask=inside & (j == 0))
 
@@ -139,13 +139,13 @@ def step_prologue_kernel(
     slot. scratch: [num_schedulers, B] lengths. STATES, SCHEDULE, TILES: tiles of the parts.
     """
     # The longest chains of dependent instructions come first: schedules, then inputs, then copies.
-    x, num_computed, rows = slots.x, inputs.x.num_computed, slots.n.num_reqs_padded
+    x, num_computed_tokens, rows = slots.x, inputs.x.num_computed_tokens, slots.n.num_reqs_padded
     row_strips = programs.row_strips
     program = tl.program_id(0)
     if PATH != "none":  # noqa: SIM102  (known when it is compiled)
         if program < programs.num_schedulers:
             lengths, starts = scratch + program * rows, x.query_start_loc
-            gather_lengths(x, num_computed, lengths, rows, GATHERED)
+            gather_lengths(x, num_computed_tokens, lengths, rows, GATHERED)
             build_schedule(program, lengths, starts, indexer.out, indexer.n, PATH == "flatten", SCHEDULE, TILES)
     program -= programs.num_schedulers
     blocks = programs.num_input_blocks
@@ -156,7 +156,7 @@ def step_prologue_kernel(
     blocks = programs.num_slot_blocks
     if (program >= 0) & (program < blocks * row_strips * programs.num_groups):
         block, strip, g = program % blocks, program // blocks % row_strips, program // (blocks * row_strips)
-        map_rows(block, g, strip, row_strips, x, slots.out, slots.n, num_computed, 1, 0, 1, ROWS, LANES, TAIL)
+        map_rows(block, g, strip, row_strips, x, slots.out, slots.n, num_computed_tokens, 1, 0, 1, ROWS, LANES, TAIL)
     program -= blocks * row_strips * programs.num_groups
     if states is not None:
         if (program >= 0) & (program < programs.num_state_blocks):
@@ -176,12 +176,12 @@ def step_prologue_kernel(
                 expanded_stride,
                 BLOCK_SIZE,
                 COLUMNS,
-                x.idx,
+                x.idx_mapping,
             )
         program -= programs.num_length_blocks
     if PATH == "native":
         if (program >= 0) & (program < programs.num_length_blocks):
-            native_rows(program, x, num_computed, indexer.out, rows, indexer.n.width, ENTRIES)
+            native_rows(program, x, num_computed_tokens, indexer.out, rows, indexer.n.width, ENTRIES)
         program -= programs.num_length_blocks
     if program >= 0:
         blocks, strips = programs.num_table_blocks, programs.table_strips
@@ -202,7 +202,7 @@ def parts(point: Point, x: Inputs, out: Outputs) -> list[Arguments]:
 
 def by_slot(point: Point, x: Inputs, step: Any) -> Any:
     """Inputs of the indexer with counts and the first group's table by slot, from which rows are made."""
-    return replace(step, seq_lens=x.num_computed, block_table=group_tables(point, x.tables)[0])
+    return replace(step, seq_lens=x.num_computed_tokens, block_table=group_tables(point, x.tables)[0])
 
 
 @variant("step_prologue", sizes=STRIP_SIZES)

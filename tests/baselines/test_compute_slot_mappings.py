@@ -18,12 +18,12 @@ def example(positions, row, **axes):
     size = {"batch_size": 1, "max_num_seqs": 2, "max_decode_len": len(positions), "max_num_batched_tokens": 8}
     point = legal_point(operator, size | axes)
     x = operator.make_inputs(point, 0)
-    x.idx.fill_(1)
+    x.idx_mapping.fill_(1)
     x.query_start_loc.copy_(int32(0, len(positions), len(positions)))
     x.positions[: len(positions)] = torch.tensor(positions)
     width = int(x.widths[0])
     x.tables[width : width + len(row)] = int32(*row)
-    return operator.reference(point, x)["slots"].value[0].tolist()
+    return operator.reference(point, x)["slot_mappings"].value[0].tolist()
 
 
 def test_worked_example():
@@ -46,7 +46,7 @@ def test_every_token_belongs_to_one_rank(interleave):
     for rank in ("first", "last"):
         point = legal_point(operator, axes | {"cp_rank": rank})
         x = operator.make_inputs(point, 3)
-        mapped.append(operator.reference(point, x)["slots"].value[:, : x.num_tokens] >= 0)
+        mapped.append(operator.reference(point, x)["slot_mappings"].value[:, : x.num_tokens] >= 0)
     assert bool((mapped[0][0] ^ mapped[1][0]).all())
     assert bool((mapped[0][1] & mapped[1][1]).all())
 
@@ -85,7 +85,7 @@ def test_no_two_tokens_share_a_slot(axes, seed):
     """Block ids are distinct, so slots are; those of a rank are packed into its share of the blocks."""
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
-    for group in operator.reference(point, x)["slots"].value:
+    for group in operator.reference(point, x)["slot_mappings"].value:
         real = group[group >= 0].tolist()
         assert len(set(real)) == len(real)
         assert bool((group[x.num_tokens :] == -1).all())

@@ -21,7 +21,7 @@ def test_worked_example_of_the_first_pass():
     axes = {"batch_size": 2, "prefills": 1, "prefill_len": 2, "max_num_seqs": 3, "max_num_batched_tokens": 8}
     point = legal_point(operator, axes)
     x = operator.make_inputs(point, 0)
-    set_contents(x, idx=[2, 0], seq_lens=[104, 42], num_rejected=[1, 0], num_sampled=[3, 0])
+    set_contents(x, idx_mapping=[2, 0], seq_lens=[104, 42], num_rejected=[1, 0], num_sampled=[3, 0])
     set_contents(x, last=[50, 51, 52], next_prefill=[60, 61, 62], target_ids=[10, 11, 12, 13, 20, 21, 0, 0])
     set_contents(x, target_pos=[100, 101, 102, 103, 40, 41, 0, 0])
     expected = operator.reference(point, x)

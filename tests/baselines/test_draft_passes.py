@@ -14,7 +14,7 @@ def test_worked_example():
     axes = {"batch_size": 2, "max_num_seqs": 3, "next_n": 5, "block_size": 4, "max_model_len": 12, "context_len": 8}
     point = legal_point(operator, axes)
     x = operator.make_inputs(point, 0)
-    x.idx.copy_(torch.tensor([2, 0]))
+    x.idx_mapping.copy_(torch.tensor([2, 0]))
     x.seq_lens.copy_(torch.tensor([8, 11]))
     x.num_rejected.copy_(torch.tensor([2, 0]))
     x.tables.copy_(torch.arange(9))
@@ -22,7 +22,7 @@ def test_worked_example():
     assert got["pos"][:, :2].tolist() == [[6, 11], [7, 11], [8, 11]]
     assert got["lens"].tolist() == [[7, 12, 0], [8, 12, 0], [9, 12, 0]]
     assert got["src"][:, :2].tolist() == [[7, 12], [8, 13], [9, 14]]
-    assert got["slots"][:, 0].tolist() == [[30, 11, -1], [31, 11, -1], [32, 11, -1]]
+    assert got["slot_mappings"][:, 0].tolist() == [[30, 11, -1], [31, 11, -1], [32, 11, -1]]
     assert got["starts"].tolist() == [0, 1, 2, 2]
 
 

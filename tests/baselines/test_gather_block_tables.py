@@ -14,8 +14,8 @@ def test_worked_example():
     axes = {"batch_size": 2, "padding": 0.5, "dirty": 4, "max_num_seqs": 5, "block_size": 16, "max_model_len": 128}
     point = legal_point(operator, axes | {"window": 31, "context_len": 90})
     x = operator.make_inputs(point, 0)
-    x.idx.fill_(3)
-    x.num_computed[3] = 70
+    x.idx_mapping.fill_(3)
+    x.num_computed_tokens[3] = 70
     x.num_blocks[0, 3] = 6
     group_tables(point, x.source)[0][3] = torch.tensor([11, 12, 13, 14, 15, 16, 17, 18])
     expected = operator.reference(point, x)["target"]

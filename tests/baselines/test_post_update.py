@@ -17,10 +17,10 @@ def test_worked_example():
     point = legal_point(operator, axes | {"history_len": 8, "max_model_len": 100, "context_len": 50})
     x = operator.make_inputs(point, 0)
     for name, values in {
-        "idx": [2, 0],
+        "idx_mapping": [2, 0],
         "seq_lens": [54, 32],
         "num_sampled": [2, 1],
-        "num_computed": [20, -1, 50, -1],
+        "num_computed_tokens": [20, -1, 50, -1],
         "prompt_lens_device": [40, -1, 10, -1],
         "total": [0, -1, 5, -1],
     }.items():
@@ -30,8 +30,8 @@ def test_worked_example():
     expected = operator.reference(point, x)
     assert expected["num_sampled"].value.tolist() == [2, 0, 0, 0]
     assert expected["num_rejected"].value.tolist() == [2, 0, 0, 0]
-    assert expected["num_computed"].value.tolist() == [32, 0, 52, 0]
-    assert expected["num_computed"].untouched.tolist() == [False, True, False, True]
+    assert expected["num_computed_tokens"].value.tolist() == [32, 0, 52, 0]
+    assert expected["num_computed_tokens"].untouched.tolist() == [False, True, False, True]
     assert expected["total"].value[2] == 7
     assert expected["last"].value[2] == 7
     assert expected["last"].untouched.tolist() == [True, True, False, True]
@@ -46,7 +46,7 @@ def test_worked_example():
 def test_one_array_as_input_and_output(variant):
     """As in an engine: state is updated in place."""
     axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
-    state = {name: name for name in ("num_computed", "total", "bins")}
+    state = {name: name for name in ("num_computed_tokens", "total", "bins")}
     check_in_place(operator, variant, axes | {"acceptance": 0.6}, state)
 
 
@@ -85,12 +85,12 @@ def test_progress_of_a_row(axes, seed):
     x = operator.make_inputs(point, seed)
     expected = operator.reference(point, x)
     produced = 0
-    for b, s in enumerate(x.idx.tolist()):
+    for b, s in enumerate(x.idx_mapping.tolist()):
         if s < 0:
             continue
         ns, nr = int(expected["num_sampled"].value[b]), int(expected["num_rejected"].value[b])
         query = int(x.query_start_loc[b + 1] - x.query_start_loc[b])
-        moved = int(expected["num_computed"].value[s] - x.num_computed[s])
+        moved = int(expected["num_computed_tokens"].value[s] - x.num_computed_tokens[s])
         assert moved == query - nr
         assert int(expected["total"].value[s] - x.total[s]) == ns
         produced += ns

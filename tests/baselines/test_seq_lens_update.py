@@ -49,7 +49,7 @@ def worked_example() -> tuple[Point, Inputs]:
         },
     )
     x = Inputs(
-        prev_num_computed=int32(100, 40, 9999, 9999, 9999),
+        prev_num_computed_tokens=int32(100, 40, 9999, 9999, 9999),
         valid=int32(3, 1, 9999, 9999, 9999),
         query_start_loc=int32(0, 1, 257, 261),
         to_device=int32(1, -1, 0, 41, 512, 104, 3, 0),
@@ -61,8 +61,8 @@ def worked_example() -> tuple[Point, Inputs]:
 
 def test_worked_example():
     expected = operator.reference(*worked_example())
-    assert expected["num_computed"].value[:3].tolist() == [41, 512, 103]
-    assert expected["num_computed"].untouched.tolist() == [False] * 3 + [True] * 2
+    assert expected["num_computed_tokens"].value[:3].tolist() == [41, 512, 103]
+    assert expected["num_computed_tokens"].untouched.tolist() == [False] * 3 + [True] * 2
     assert expected["num_accepted"].value[2] == 3
     assert expected["num_accepted"].untouched.tolist() == [True, True, False, True, True]
     assert expected["seq_lens"].value.tolist() == [42, 768, 107, 0, 0]
@@ -114,7 +114,7 @@ def test_inputs_are_legal(axes, seed):
     x = operator.make_inputs(point, seed)
     p, drafts = x.prev_pos.tolist(), x.prev_drafts.tolist()
     survivors = [row for row in p if row >= 0]
-    assert len(p) == len(x.num_computed_cpu) == len(x.num_scheduled) == point.batch_size
+    assert len(p) == len(x.num_computed_tokens_cpu) == len(x.num_scheduled) == point.batch_size
     assert len(drafts) == point.num_prev_reqs
     assert len(set(survivors)) == len(survivors)
     assert len(survivors) == min(point.batch_size - round(point.churn * point.batch_size), point.num_prev_reqs)
@@ -123,8 +123,8 @@ def test_inputs_are_legal(axes, seed):
     assert all(d + 1 >= produced >= (1 if d else 0) for d, produced in zip(drafts, x.valid.tolist(), strict=False))
     assert torch.equal(torch.diff(x.query_start_loc), x.num_scheduled)
     assert int(x.query_start_loc[-1]) == x.num_tokens <= point.max_num_batched_tokens
-    assert all(0 <= x.prev_num_computed[row] <= point.max_model_len for row in survivors)
-    assert bool((x.num_computed_cpu >= 0).all())
+    assert all(0 <= x.prev_num_computed_tokens[row] <= point.max_model_len for row in survivors)
+    assert bool((x.num_computed_tokens_cpu >= 0).all())
 
 
 @run_examples(200)
@@ -153,15 +153,15 @@ def test_counts_by_slot_may_be_updated_in_place(variant):
     point, x = worked_example()
     x = replace(
         x,
-        prev_num_computed=int32(555, 9999, 100, 9999, 40),
+        prev_num_computed_tokens=int32(555, 9999, 100, 9999, 40),
         valid=int32(3, 9999, 3, 9999, 1),
         to_device=int32(4, 0, 2, 41, 512, 104, 0, 0, 3),
     )
     point = Point({**point, "state": "slots"})
     mine = on_device(x)
-    out = on_device(operator.make_outputs(point), num_computed=mine.prev_num_computed)
+    out = on_device(operator.make_outputs(point), num_computed_tokens=mine.prev_num_computed_tokens)
     variant.setup(point, mine, out)()
-    assert out.num_computed.tolist() == [512, 9999, 103, 9999, 41]
+    assert out.num_computed_tokens.tolist() == [512, 9999, 103, 9999, 41]
     assert int(out.num_accepted[2]) == 3
     assert out.seq_lens.tolist() == [42, 768, 107, 0, 0]
     assert out.positions[:261].tolist() == [41, *range(512, 768), *range(103, 107)]
@@ -237,7 +237,7 @@ def step_inputs(engine: Engine, counts: torch.Tensor, valid: torch.Tensor, prev_
     host = [*[r.prev_row for r in engine.rows], *[r.believed for r in engine.rows], *prev_drafts]
     start = np.append(0, np.cumsum(scheduled)).astype(np.int32)
     x = Inputs(valid, valid, torch.from_numpy(start), int32(*host), int32(*scheduled), int(start[-1]))
-    return on_device(x, prev_num_computed=counts)
+    return on_device(x, prev_num_computed_tokens=counts)
 
 
 @pytest.mark.parametrize("scheduling", ["async", "sync"])
@@ -249,7 +249,7 @@ def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, sche
     """
     point = operator.complete({"batch_size": 1, "max_num_seqs": CAPACITY, "max_num_batched_tokens": TOKENS})
     out = on_device(operator.make_outputs(point))
-    counts, other = out.num_computed.fill_(-9), torch.full_like(out.num_computed, -9)
+    counts, other = out.num_computed_tokens.fill_(-9), torch.full_like(out.num_computed_tokens, -9)
     out.num_accepted.fill_(-7)
     accepted = [-7] * CAPACITY
     engine, valid, seen = Engine(k, scheduling, seed=k), torch.full((CAPACITY,), -5, dtype=torch.int32), set()
@@ -257,7 +257,7 @@ def test_a_walk_over_steps_keeps_the_counts_and_fills_the_slack(variant, k, sche
         prev_drafts = engine.schedule()
         counts, other = other, counts
         x = step_inputs(engine, other, valid, prev_drafts)
-        variant.setup(point, x, replace(out, num_computed=counts))()
+        variant.setup(point, x, replace(out, num_computed_tokens=counts))()
         if DEVICE == "cuda":
             torch.cuda.synchronize()
         rows = engine.rows

@@ -30,7 +30,7 @@ SAME_ON_ALL_SEEDS = {
         for name in ("input_slots", "output_slots", "num_accepted_tokens", *mamba_spec_metadata.PER_REQUEST)
     },
     # An idle rank: no token, no row.
-    "compute_slot_mappings": {"slots": {("chunk-decode-idle-chunk", 2)}},
+    "compute_slot_mappings": {"slot_mappings": {("chunk-decode-idle-chunk", 2)}},
     "gather_block_tables": {"target": {("big-padded-idle-big", 2)}},
     # A dummy run: every length is 1 // 4 = 0.
     "paged_mqa_schedule": {"schedule": {("real-dummy-real", 1)}},

@@ -24,7 +24,7 @@ def test_one_array_as_input_and_output(variant):
         "mamba_block_size": 8,
     }
     axes = SMALL | axes | {"context_len": {"uniform": [8, 300]}}
-    check_in_place(operator, variant, axes, {name: name for name in ("num_computed", "total", "bins")})
+    check_in_place(operator, variant, axes, {name: name for name in ("num_computed_tokens", "total", "bins")})
 
 
 random_steps = st.integers(1, 7).flatmap(
@@ -62,11 +62,11 @@ def test_the_drafter_goes_on_where_the_request_is(axes, seed):
     x = operator.make_inputs(point, seed)
     got = {name: e.value for name, e in operator.reference(point, x).items()}
     history = got["all_ids_device" if point.memory == "device" else "all_ids_host"]
-    for b, s in enumerate(x.idx.tolist()):
+    for b, s in enumerate(x.idx_mapping.tolist()):
         if s < 0:
             continue
         end = int(got["last_index"][b])
-        assert got["pos"][end] == got["num_computed"][s] - 1
+        assert got["pos"][end] == got["num_computed_tokens"][s] - 1
         if got["num_sampled"][b] > 0:
             assert got["ids"][end] == history[s, got["total"][s] - 1] == got["last"][s]
         else:

@@ -27,8 +27,8 @@ def test_worked_example(prompt, ids, drafted):
     point = legal_point(operator, axes | {"context_len": 14, "look_ahead": 2})
     x = operator.make_inputs(point, 0)
     for name, values in {
-        "idx": [1],
-        "num_computed": [0, 10],
+        "idx_mapping": [1],
+        "num_computed_tokens": [0, 10],
         "prompt_lens_device": [0, prompt],
         "last": [0, 70],
         "draft": [[0, 0, 0], [80, 81, 82]],
@@ -70,8 +70,10 @@ random_steps = st.integers(1, 12).flatmap(
 
 def end_prompts_around_the_step(x):
     """Prompts end from before the step to behind it, row by row."""
-    lens = x.num_computed[x.idx] + torch.diff(x.query_start_loc[: len(x.idx) + 1])
-    x.prompt_lens[x.idx] = (lens - 6 + torch.arange(len(x.idx), dtype=torch.int32)).clamp(min=1, max=205)
+    lens = x.num_computed_tokens[x.idx_mapping] + torch.diff(x.query_start_loc[: len(x.idx_mapping) + 1])
+    x.prompt_lens[x.idx_mapping] = (lens - 6 + torch.arange(len(x.idx_mapping), dtype=torch.int32)).clamp(
+        min=1, max=205
+    )
 
 
 @run_examples(FEW_EXAMPLES)

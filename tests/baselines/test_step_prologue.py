@@ -68,12 +68,14 @@ def test_every_token_is_written_to_the_block_that_its_row_reads(axes, seed):
             for t in range(int(x.query_start_loc[b]), int(x.query_start_loc[b + 1])):
                 position = int(expected["positions"][t])
                 assert position < expected["seq_lens"][b]
-                assert int(expected["slots"][g, t]) == int(tables[g][b, position // size]) * size + position % size
-    assert (expected["slots"][:, x.num_tokens :] == -1).all()
+                assert (
+                    int(expected["slot_mappings"][g, t]) == int(tables[g][b, position // size]) * size + position % size
+                )
+    assert (expected["slot_mappings"][:, x.num_tokens :] == -1).all()
     if point.state_groups:
         assert (expected["batch_accepted"][:rows] >= 1).all()
-        assert torch.equal(expected["mask"][:rows], x.idx >= 0)
-        live = expected["state_slots"][:, :rows][:, x.idx >= 0]
+        assert torch.equal(expected["mask"][:rows], x.idx_mapping >= 0)
+        live = expected["state_slots"][:, :rows][:, x.idx_mapping >= 0]
         assert all(len(set(group.flatten().tolist())) == group.numel() for group in live)  # no two rows share a slot
     if point.indexer == "native":
         assert torch.equal(expected["decode_lens"][:rows], torch.diff(x.query_start_loc[: rows + 1]))

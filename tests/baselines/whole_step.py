@@ -103,7 +103,7 @@ class Device:
         self.after = self._poisoned(step_epilogue.make_outputs(self.point(step_epilogue, max(CAPTURED), 1)))
         self.after = replace(
             self.after,
-            num_computed=self.state.num_computed,
+            num_computed_tokens=self.state.num_computed_tokens,
             total=self.state.total,
             last=self.state.last,
             accepted=self.state.accepted,
@@ -113,7 +113,7 @@ class Device:
         int64 = lambda *shape: torch.full(shape, -1, dtype=torch.int64, device=DEVICE)  # noqa: E731
         int32 = lambda *shape: torch.zeros(shape, dtype=torch.int32, device=DEVICE)  # noqa: E731
         self.step = SimpleNamespace(
-            idx=int64(SLOTS),
+            idx_mapping=int64(SLOTS),
             query_start_loc=int32(SLOTS + 1),
             cu_num_logits=int32(SLOTS + 1),
             tokens=int64(SLOTS, K + 1),
@@ -130,7 +130,7 @@ class Device:
         self.filled = 0
         #: What the epilogue reads. PyTorch operators write counts before they have read all of them.
         chains = variants[1].origin.startswith("baselines.")
-        self.counts = {name: getattr(self.state, name) for name in ("num_computed", "total")}
+        self.counts = {name: getattr(self.state, name) for name in ("num_computed_tokens", "total")}
         self.counts = {name: count.clone() if chains else count for name, count in self.counts.items()}
 
     def _poisoned(self, made: Any) -> Any:
@@ -154,7 +154,7 @@ class Device:
                 state.num_blocks[group, slot] = first + len(blocks)
                 continue
             (tokens,) = rest
-            state.num_computed[slot], state.total[slot], state.prompt_lens[slot] = 0, len(tokens), len(tokens)
+            state.num_computed_tokens[slot], state.total[slot], state.prompt_lens[slot] = 0, len(tokens), len(tokens)
             state.all_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
             state.columns[slot], state.accepted[slot] = -1, 1
             state.num_blocks[:, slot] = 0
@@ -174,10 +174,10 @@ class Device:
         if number == 0:
             at = Point({**at, "dirty": dirty})
             x = step_prologue.Inputs(
-                idx=step.idx[:rows],
+                idx_mapping=step.idx_mapping[:rows],
                 **boundaries,
                 query_start_loc_cpu=torch.zeros(rows + 1, dtype=torch.int32),
-                num_computed=state.num_computed,
+                num_computed_tokens=state.num_computed_tokens,
                 last=state.last,
                 draft=state.draft,
                 prompt_lens_device=state.prompt_lens,
@@ -195,7 +195,7 @@ class Device:
             out = self.before
         elif number == 1:
             x = step_epilogue.Inputs(
-                idx=step.idx[:rows],
+                idx_mapping=step.idx_mapping[:rows],
                 **boundaries,
                 seq_lens=self.before.seq_lens[:rows],
                 num_sampled=step.num_sampled[:rows],
@@ -213,7 +213,7 @@ class Device:
             out = self.after
         else:
             x = draft_passes.Inputs(
-                idx=step.idx[:rows],
+                idx_mapping=step.idx_mapping[:rows],
                 seq_lens=self.before.seq_lens[:rows],
                 num_rejected=self.after.num_rejected[:rows],
                 tables=self.tables,
@@ -254,7 +254,7 @@ def run_step(engine: Engine, device: Device) -> None:
     for query, count in zip(counts, logits, strict=True):
         starts.append(starts[-1] + query)
         logit_starts.append(logit_starts[-1] + count)
-    fill(step.idx, [request.slot for request, _ in rows], -1)
+    fill(step.idx_mapping, [request.slot for request, _ in rows], -1)
     fill(step.query_start_loc, starts, starts[-1])
     fill(step.cu_num_logits, logit_starts, logit_starts[-1])
     shape = (batch, len(rows), starts[-1], logit_starts[-1])
@@ -272,7 +272,9 @@ def run_step(engine: Engine, device: Device) -> None:
     check_passes(device, rows)
     for request, _ in rows:
         request.drafts = engine.propose(request)
-    device.state.draft[step.idx[: len(rows)]] = torch.tensor([request.drafts for request, _ in rows], device=DEVICE)
+    device.state.draft[step.idx_mapping[: len(rows)]] = torch.tensor(
+        [request.drafts for request, _ in rows], device=DEVICE
+    )
 
 
 def table_row(request, group: int, below: int = 0) -> list[int]:
@@ -302,8 +304,8 @@ def check_prologue(engine, device, rows, batch, starts) -> None:
     owners = [request for request, query in rows for _ in range(query)]
     for group in range(len(BLOCKS)):
         right = [slot_of(request, group, p) for request, p in zip(owners, positions, strict=True)]
-        equal(f"slots of group {group}", out.slots[group], right + [-1] * (TOKENS - end))
-    equal("slots of states", out.slots[2], [-1] * TOKENS)
+        equal(f"slots of group {group}", out.slot_mappings[group], right + [-1] * (TOKENS - end))
+    equal("slots of states", out.slot_mappings[2], [-1] * TOKENS)
     tables = slots.group_tables(device.point(step_prologue, batch, len(rows)), out.block_tables)
     for b, (request, _) in enumerate(rows):
         equal("table", tables[0][b, : len(request.blocks[0])], table_row(request, 0))
@@ -353,7 +355,7 @@ def check_epilogue(engine, device, rows, batch, starts, produced) -> None:
         request.tokens += counts
     equal("num_sampled", out.num_sampled[: len(rows)], sampled)
     equal("num_rejected", out.num_rejected[: len(rows)], rejected)
-    computed, total, last = state.num_computed.tolist(), state.total.tolist(), state.last.tolist()
+    computed, total, last = state.num_computed_tokens.tolist(), state.total.tolist(), state.last.tolist()
     history, ids, pos, ends = state.all_ids.tolist(), out.ids.tolist(), out.pos.tolist(), out.last_index.tolist()
     for b, (request, query) in enumerate(rows):
         s, known = request.slot, len(request.tokens)
@@ -385,7 +387,7 @@ def check_passes(device, rows) -> None:
         equal("keys", out.src[i - 1, : len(rows)], [request.computed + i for request, _ in rows])
         for group in range(len(BLOCKS)):
             right = [slot_of(request, group, p) for (request, _), p in zip(rows, ahead, strict=True)]
-            equal("slots", out.slots[i - 1, group], right + [-1] * tail)
+            equal("slots", out.slot_mappings[i - 1, group], right + [-1] * tail)
 
 
 def prepared(names: tuple[str, str, str], seed: int, graphs: bool = False) -> tuple[Engine, Device]:

@@ -168,7 +168,7 @@ def shared_tensors(device: str) -> SimpleNamespace:
     """What is kept by slot. Nobody's entries hold values that no request has."""
     full = lambda value, *shape, dtype=torch.int32: torch.full(shape, value, dtype=dtype, device=device)  # noqa: E731
     return SimpleNamespace(
-        num_computed=full(77, SLOTS),
+        num_computed_tokens=full(77, SLOTS),
         total=full(77, SLOTS),
         prompt_lens=full(77, SLOTS),
         last=full(777, SLOTS, dtype=torch.int64),

@@ -166,7 +166,7 @@ def test_counts_that_no_step_can_have_end_the_block():
     def wrap(launch, x, out):
         def wrong():
             launch()
-            out.num_computed[0] += 1  # what acceptance goes by
+            out.num_computed_tokens[0] += 1  # what acceptance goes by
 
         return wrong
 

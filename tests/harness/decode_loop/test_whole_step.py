@@ -85,7 +85,7 @@ def failure(operator, wrap, **changes):
 @pytest.mark.parametrize(
     ("operator", "output", "place", "message"),
     [
-        ("step_prologue", "slots", (0, 5), "step 0: table slots_0: [5] is "),
+        ("step_prologue", "slot_mappings", (0, 5), "step 0: table slots_0: [5] is "),
         ("step_epilogue", "ids", 4, "step 0: table draft_ids, request 1: [1, 0] is "),
         ("draft_passes", "lens", (1, 2), "step 0: table pass_lens: [1, 2] is "),
     ],
@@ -105,7 +105,7 @@ def test_a_count_that_is_wrong_in_a_slot_shows_in_the_next_step():
     def wrap(launch, x, out):
         def wrong():
             launch()
-            out.num_computed[x.idx[0]] -= 1
+            out.num_computed_tokens[x.idx_mapping[0]] -= 1
 
         return wrong
 
