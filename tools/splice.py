@@ -11,6 +11,8 @@ record that is missing or cannot be read.
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import json
 import math
 import re
@@ -36,6 +38,7 @@ from harness.analysis.stats import (
     slopes,
 )
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
+from harness.discover import discover
 from harness.records.decode_loop import Loop
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
@@ -106,6 +109,28 @@ SUMMARY = {
     "step_epilogue": "whole_step",
     "draft_passes": "whole_step",
 }
+#: In the order of docs/operators.md.
+OPERATORS = (
+    "decode_flatten",
+    "decode_native",
+    "paged_mqa_schedule",
+    "mla_tile_schedule",
+    "decode_step",
+    "k_quant_gather",
+    "mamba_spec_metadata",
+    "mamba_state_gather",
+    "mamba_state_copy",
+    "seq_lens_update",
+    "step_inputs",
+    "gather_block_tables",
+    "compute_slot_mappings",
+    "post_update",
+    "draft_inputs",
+    "mamba_align_step",
+    "step_prologue",
+    "step_epilogue",
+    "draft_passes",
+)
 SUMMARY_POINT = "batch_size=128,context_len=uniform(4096;8192)"
 
 
@@ -647,6 +672,36 @@ def respects() -> list[str]:
     return markdown_table(["records that", "respects"], [[text, shown(name)] for name, text in PURPOSES.items()], 2)
 
 
+def operators() -> list[str]:
+    """A section per operator from its module's docstring, the docstrings of its variants, and its defects."""
+    catalog, lines = discover(), []
+    for name in OPERATORS:
+        variants = [one for one in catalog.of(name) if not one.is_upstream]
+        specification = inspect.getdoc(importlib.import_module(f"baselines.{name}.operator")) or ""
+        summary = _prose(catalog.operators[name].summary)
+        lines += ["", f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+        for paragraph in specification.split("\n\n")[1:]:
+            lines += [paragraph if paragraph.startswith("    ") else _prose(paragraph), ""]
+        rows = [[f"`{one.name}`", _prose(one.doc)] for one in variants if one.defect is None]
+        lines += [f"<details><summary>Variants of {name}, and bugs kept as defects</summary>", ""]
+        lines += [*markdown_table(["variant", ""], rows, 2), ""]
+        lines += [f"* {_prose(one.defect)}" for one in variants if one.defect is not None]
+        lines += ["", f"Code: [baselines](../baselines/{name}), [kernels](../kernels/{name}).", "", "</details>"]
+    return [*lines, ""]
+
+
+def _prose(paragraph: str) -> str:
+    """A paragraph of a docstring, ``code`` in it, as Markdown."""
+    parts = re.split("``(.+?)``", " ".join(paragraph.split()))
+    return "".join(f"`{part}`" if i % 2 else _spaced(part) for i, part in enumerate(parts))
+
+
+def _spaced(text: str) -> str:
+    """as_text, which strips, with the spaces around it."""
+    before, after = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
+    return text[:before] + as_text(text) + text[len(text) - after :] if text.strip() else text
+
+
 BLOCKS: dict[str, Callable[[], list[str]]] = {
     "environment": environment,
     "loop-environment": lambda: environment(LOOP_RECORDS),
@@ -656,6 +711,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "loop-overview": loop_overview,
     "example": example,
     "engines": engines,
+    "operators": operators,
     "gpus": gpus,
     "generations": generations,
     "runs": runs,
