@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.analysis.cache_states import HOT
-from harness.analysis.stats import copy_bound_in_words, median_us
+from harness.analysis.stats import median_us
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from harness.records.schema import Cell, Run, axis_texts, label_parts
 from plots._style import device_name, group_by_generation
@@ -196,9 +196,3 @@ def known_failures_caption(found: Iterable[Panel]) -> str:
     """The declared limits of the drawn variants, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
     return "".join(f"{text}\n" for text in known_failure_warnings(cells))
-
-
-def copy_bound_caption(found: Iterable[Panel]) -> str:
-    """What the copy bound is, a line for each way in which the runs measured it."""
-    words = dict.fromkeys(copy_bound_in_words(one) for run in runs_of(found) for one in run.calibrations)
-    return "".join(f"copy bound: {text}\n" for text in words)

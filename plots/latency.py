@@ -22,7 +22,6 @@ from plots._panels import (
     PointCells,
     by_operator,
     coincides,
-    copy_bound_caption,
     gpus_of,
     known_failures_caption,
     panels,
@@ -77,7 +76,7 @@ def figure(runs: Sequence[Run], by: str = "panel") -> Figure | None:
     for last in (DISAGREE, "copy bound"):
         handles |= {last: handles.pop(last)} if last in handles else {}
     legend_below(fig, handles)
-    note = copy_bound_caption(found) if "copy bound" in handles else ""
+    note = f"{stats.COPY_BOUND}\n" if "copy bound" in handles else ""
     if DISAGREE in handles:
         note += (
             f"{DISAGREE}: graph slope, queued events and CUPTI differ by more than {AGREEMENT} "

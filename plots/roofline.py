@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.analysis.stats import copy_bound_us, geometric_mean, median_us
+from harness.analysis.stats import COPY_BOUND, copy_bound_us, geometric_mean, median_us
 from harness.records.schema import Calibration, Run
 from harness.wording import significant
 from plots._axes import log_y, panel_grid, title_panel
-from plots._panels import Panel, coincides, copy_bound_caption, known_failures_caption, panels, runs_of
+from plots._panels import Panel, coincides, known_failures_caption, panels, runs_of
 from plots._style import (
     COPY_BOUND_STYLE,
     HALO_STYLE,
@@ -51,9 +51,7 @@ def figure(runs: Sequence[Run]) -> Figure | None:
     handles |= {"copy bound": handles.pop("copy bound")}
     legend_below(fig, handles)
     listed = "Numbers in a panel: geometric mean of time over copy bound.\n"
-    caption(
-        fig, listed + copy_bound_caption(found) + known_failures_caption(found) + environment_caption(runs_of(found))
-    )
+    caption(fig, listed + f"{COPY_BOUND}\n" + known_failures_caption(found) + environment_caption(runs_of(found)))
     mark_uncalibrated(fig, runs_of(found))
     return fig
 

@@ -74,6 +74,9 @@ def calibration(rng: np.random.Generator) -> Calibration:
             true_us=[inside] * 20,
         )
 
+    def copy(size: int) -> KernelTimes:
+        return KernelTimes(graph_us=graph_us(1.08 + size / (2 * 2**30 / 500.0), np.random.default_rng(0), noise=0.0))
+
     return Calibration(
         own={"null": probe(0.0), "block_copy": probe(0.18), "wide_copy": probe(1.1), "operator": probe(0.3)},
         spins={ns: probe(ns / 1000) for ns in (1000, 2000, 5000, 10_000, 20_000)},
@@ -81,6 +84,7 @@ def calibration(rng: np.random.Generator) -> Calibration:
         launch_host_us=[6.0] * 9,
         copy_bytes=2**30,
         copy_us=[500.0] * 5,
+        copies={size: {"one block": copy(size)} for size in (4096, 2**30)},
         chase_cycles={"l2": [287.0] * 5, "memory": [665.0] * 5, "hot": [288.0] * 5},
         sm_clock_mhz=1980,
     )
@@ -97,7 +101,8 @@ def cold(hot: Calibration) -> Calibration:
         return structs.replace(probe, state_us=[first + 3.0] * 20, cupti_us=[cupti] * 20, launches=launches)
 
     own = {name: in_state(probe) for name, probe in hot.own.items()} | {"chain": in_state(hot.own["operator"], 5)}
-    return structs.replace(hot, own=own, spins={ns: in_state(probe) for ns, probe in hot.spins.items()})
+    copies = {size: {name: in_state(one) for name, one in of.items()} for size, of in hot.copies.items()}
+    return structs.replace(hot, own=own, copies=copies, spins={ns: in_state(probe) for ns, probe in hot.spins.items()})
 
 
 def stream_us(

@@ -162,14 +162,12 @@ def block_copy_us(calibration: Calibration) -> float:
 
 
 @cache
-def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] | None:
+def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
     """(bytes read and written, microseconds of the fastest copy kernel that moves at least as many), both ascending; in
-    the run's cache state. None for a record from before it was measured.
+    the run's cache state.
 
     In the hot state the one-block copy counts, too: it has neither loop nor bound, and is the fastest of its size.
     """
-    if not calibration.copies:
-        return None
     sizes = sorted(calibration.copies)
     best = [min(float(np.median(_gpu_us(times))) for times in calibration.copies[size].values()) for size in sizes]
     hot = not any(times.state_us for shapes in calibration.copies.values() for times in shapes.values())
@@ -182,18 +180,9 @@ def copy_bound_curve(calibration: Calibration) -> tuple[np.ndarray, np.ndarray] 
 def copy_bound_us(calibration: Calibration, bytes_moved: int) -> float:
     """What the fastest copy kernel of the same run takes for ``bytes_moved``, microseconds: linear between the sizes
     that were measured, at the bandwidth of the largest beyond it.
-
-    In records from before that curve, the one-block copy plus the bytes over the bandwidth of a copy through memory; a
-    call whose data is in L2 can be faster than that.
     """
-    curve = copy_bound_curve(calibration)
-    if curve is None:
-        return block_copy_us(calibration) + bytes_moved / copy_bandwidth(calibration)
-    sizes, times = curve
+    sizes, times = copy_bound_curve(calibration)
     return float(np.interp(bytes_moved, sizes, times)) * max(1.0, bytes_moved / float(sizes[-1]))
 
 
-def copy_bound_in_words(calibration: Calibration) -> str:
-    if copy_bound_curve(calibration) is None:
-        return "one-block copy of the run + bytes moved over its copy bandwidth (recorded before the curve of copies)"
-    return "the run's fastest copy kernel that moves as many bytes, in its cache state"
+COPY_BOUND = "copy bound: the run's fastest copy kernel that moves as many bytes, in its cache state"

@@ -134,8 +134,6 @@ def _print_readings(console: Console, calibration: Calibration) -> None:
 
 def _copy_rows(calibration: Calibration) -> list[tuple[str, str]]:
     """Every third size of the copy bound's curve."""
-    curve = copy_bound_curve(calibration)
-    if curve is None:
-        return []
-    read = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in list(zip(*curve, strict=True))[::3]]
+    curve = zip(*copy_bound_curve(calibration), strict=True)
+    read = [f"{size / 1024:,.0f} KiB {us:.2f}" for size, us in list(curve)[::3]]
     return [("copy bound: fastest copy of so many bytes, µs", ", ".join(read))]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from harness.analysis.itl_tpot import ServingModel, delta, described, serving_model_of
 from harness.analysis.stats import (
+    COPY_BOUND,
     METRICS,
     Interval,
-    copy_bound_in_words,
     copy_bound_us,
     interval,
     is_plausible,
@@ -190,8 +190,7 @@ def _title_and_legend(
     legend = ["* fastest of its row."] if any(_fastest(of_row) for of_row in times) else []
     if metric == "gpu_us":
         cache = "" if run.cache == "hot" else f", {run.cache} cache"
-        meanings = dict.fromkeys(map(copy_bound_in_words, run.calibrations))
-        legend += [f"copy bound, µs: {'; or '.join(meanings)}"] if meanings else []
+        legend += [f"{COPY_BOUND}."] if run.calibrations else []
         return f"GPU µs{cache}{rated}{second}", [" ".join(legend)]
     legend.append(f"Times of PyTorch variants, one thread, on {run.header.environment.processor}")
     return f"CPU wall time in µs, not a GPU time{rated}", [" ".join(legend)]
