@@ -20,7 +20,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,28 @@ from harness.analysis.stats import (
 )
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from harness.discover import discover
-from harness.records.decode_loop import Loop
+from harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
-from harness.records.schema import Cell, RecordError, Run
+from harness.records.schema import (
+    Calibration,
+    Cell,
+    Code,
+    Environment,
+    EstimatorSamples,
+    Finding,
+    Header,
+    KernelTimes,
+    Metrics,
+    Place,
+    Reason,
+    RecordError,
+    Run,
+    Segment,
+    Status,
+)
 from harness.report.across_gpus import summary_table
 from harness.report.decode_loop import interval_text, loop_tables, percent_text
 from harness.report.escape import as_text
@@ -109,6 +125,11 @@ SUMMARY = {
     "step_epilogue": "whole_step",
     "draft_passes": "whole_step",
 }
+#: What docs/records.md shows.
+STRUCTS = (
+    *(Header, Segment, Cell, Status, Finding, Place, Reason, Code, EstimatorSamples, Metrics, Environment),
+    *(Calibration, KernelTimes, Loop, LoopBlock, LoopRequest, LoopSpan),
+)
 #: In the order of docs/operators.md.
 OPERATORS = (
     "decode_flatten",
@@ -672,6 +693,12 @@ def respects() -> list[str]:
     return markdown_table(["records that", "respects"], [[text, shown(name)] for name, text in PURPOSES.items()], 2)
 
 
+def fields_of(struct: type) -> list[str]:
+    """The source of a struct of the record: docstring and fields, without its methods."""
+    source = re.split(r"\n\n    (?:@|def )", inspect.getsource(struct))[0]
+    return ["```python", *source.rstrip().splitlines(), "```"]
+
+
 def operators() -> list[str]:
     """A section per operator from its module's docstring, the docstrings of its variants, and its defects."""
     catalog, lines = discover(), []
@@ -712,6 +739,7 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "example": example,
     "engines": engines,
     "operators": operators,
+    **{f"schema-{struct.__name__}": partial(fields_of, struct) for struct in STRUCTS},
     "gpus": gpus,
     "generations": generations,
     "runs": runs,

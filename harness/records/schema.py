@@ -311,14 +311,14 @@ class Metrics(EstimatorSamples, frozen=True, kw_only=True, omit_defaults=True):
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line", omit_defaults=True):
     """One variant of one operator at one point.
 
-    baseline: the variant that ratios refer to.
-    point:    label of the point, with the axes that are not at their default; axes: all of them.
-    finding:  what is wrong where the status is "mismatch" or "failed".
-    reason:   why it was skipped or is unavailable; for a cell that passed, a remark.
-    metrics:  None unless the cell passed.
-    phase:    when a server calls the operator.
-    known_failures:   edge cases and sequences, as globs, that the variant is declared not to support -> why.
-    process:  number of the process that measured it: the header's is 0, the others have a segment.
+    baseline:       the variant that ratios refer to.
+    point:          label of the point, with the axes that are not at their default; axes: all of them.
+    finding:        what is wrong where the status is "mismatch" or "failed".
+    reason:         why it was skipped or is unavailable; for a cell that passed, a remark.
+    metrics:        None unless the cell passed.
+    phase:          when a server calls the operator.
+    known_failures: edge cases and sequences, as globs, that the variant is declared not to support -> why.
+    process:        number of the process that measured it: the header's is 0, the others have a segment.
     """
 
     operator: str
