@@ -105,12 +105,12 @@ def discover(extra: Sequence[str | Path] = (), on_import: Callable[[str], None] 
 
 def discover_operators() -> dict[str, Operator]:
     """The operators of baselines/, whose variants are not imported. A file that cannot be imported is left out."""
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for path in sorted((ROOT / "baselines").glob("[!_]*/operator.py")):
         with suppress(Exception):  # discover() reports it
             module = importlib.import_module(f"baselines.{path.parent.name}.operator")
-            found |= {value.name: value for value in vars(module).values() if isinstance(value, Operator)}
-    return found
+            operators |= {value.name: value for value in vars(module).values() if isinstance(value, Operator)}
+    return operators
 
 
 def _operator_files() -> list[Path]:
@@ -126,11 +126,11 @@ def _operator_files() -> list[Path]:
 
 def _add_operators(catalog: Catalog, module: ModuleType) -> list[str]:
     """Add the operators that a module knows, its own or imported; what is wrong with them."""
-    found = [value for value in vars(module).values() if isinstance(value, Operator)]
-    catalog.operators |= {operator.name: operator for operator in found}
+    operators = [value for value in vars(module).values() if isinstance(value, Operator)]
+    catalog.operators |= {operator.name: operator for operator in operators}
     bindings = [value for value in vars(module).values() if isinstance(value, LoopBinding)]
     catalog.bindings |= {binding.operator: binding for binding in bindings}
-    return [problem for operator in found if (problem := _unknown_axis(operator) or _without_edge_cases(operator))]
+    return [problem for operator in operators if (problem := _unknown_axis(operator) or _without_edge_cases(operator))]
 
 
 def _without_edge_cases(operator: Operator) -> str | None:
@@ -181,23 +181,27 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
             and value.__module__ == module.__name__
         ):
             catalog.consumers.append(read_by)
-        found = getattr(value, "__variant__", None)
-        if not isinstance(found, Variant) or value.__module__ != module.__name__:
+        variant = getattr(value, "__variant__", None)
+        if not isinstance(variant, Variant) or value.__module__ != module.__name__:
             continue
-        if found.operator not in catalog.operators:
-            hint = did_you_mean(found.operator, list(catalog.operators))
-            problems.append(f"{found.name}: unknown operator {found.operator!r}{hint}")
-        elif strange := [name for name in found.sizes if name not in _axis_names(catalog.operators[found.operator])]:
-            hint = did_you_mean(strange[0], _axis_names(catalog.operators[found.operator]))
-            problems.append(f"{found.name}: sizes= names {strange[0]!r}, which is no axis of {found.operator}{hint}")
-        elif problem := _wrong_limit(found, catalog.operators[found.operator]):
-            problems.append(f"{found.name}: {problem}")
-        elif any(v is found for v in catalog.variants):
+        if variant.operator not in catalog.operators:
+            hint = did_you_mean(variant.operator, list(catalog.operators))
+            problems.append(f"{variant.name}: unknown operator {variant.operator!r}{hint}")
+        elif strange := [
+            name for name in variant.sizes if name not in _axis_names(catalog.operators[variant.operator])
+        ]:
+            hint = did_you_mean(strange[0], _axis_names(catalog.operators[variant.operator]))
+            problems.append(
+                f"{variant.name}: sizes= names {strange[0]!r}, which is no axis of {variant.operator}{hint}"
+            )
+        elif problem := _wrong_limit(variant, catalog.operators[variant.operator]):
+            problems.append(f"{variant.name}: {problem}")
+        elif any(v is variant for v in catalog.variants):
             continue  # the same function under a second name
-        elif any(v.id == found.id for v in catalog.variants):
-            problems.append(f"{found.id} is defined already; choose another name")
+        elif any(v.id == variant.id for v in catalog.variants):
+            problems.append(f"{variant.id} is defined already; choose another name")
         else:
-            catalog.variants.append(found)
+            catalog.variants.append(variant)
     return problems
 
 

@@ -251,23 +251,23 @@ class Comparison:
     @property
     def unclear(self) -> list[str]:
         """Why the comparison cannot pass although nothing failed, a sentence each; empty where it can."""
-        found = []
+        sentences = []
         if self.unit == "process" and min(len(self.base), len(self.head)) < MIN_PROCESSES:
-            found.append(
+            sentences.append(
                 f"{len(self.base)} + {len(self.head)} processes: with fewer than {MIN_PROCESSES} a side nothing can "
                 "fail or pass, because two processes of the same code differ; record more"
             )
         elif self.gating_cells and self.power < POWER:
-            found.append(
+            sentences.append(
                 f"a slow-down of {self.detect * 100:.3g} % in one cell would have been found with "
                 f"{self.power * 100:.1f} % probability, {POWER * 100:g} % are needed; record more processes"
             )
         if self.untimed:
-            found.append(
+            sentences.append(
                 f"{counted(len(self.untimed), 'cell')} timed in base {'is' if len(self.untimed) == 1 else 'are'} "
                 "not timed in head"
             )
-        return found
+        return sentences
 
     @property
     def outcome(self) -> Literal["regression", "fine", "could not tell"]:
@@ -287,7 +287,7 @@ class Comparison:
     @cached_property
     def warnings(self) -> list[str]:
         """What a reader must know of the records before relying on the verdicts."""
-        found = []
+        warnings = []
         for side, runs in self.sides:
             cells = [cell for run in runs for cell in run.cells]
             disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
@@ -295,9 +295,9 @@ class Comparison:
             if disagreeing:
                 named = ", ".join(abbreviated(disagreeing))
                 texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-            found += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+            warnings += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
         cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
-        return [*found, *known_failure_warnings(cells)]
+        return [*warnings, *known_failure_warnings(cells)]
 
     def counts(self, *metrics: str) -> Counter[Verdict]:
         return Counter(cell.verdict for cell in self.cells if cell.metric in metrics)
@@ -398,9 +398,9 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                 f"{run.path}: the last line is incomplete, the run was killed; complete it with --resume, or leave it "
                 "out"
             )
-        for found in differences(first, run, "any_config" if rule.any_config else "compare"):
-            refusal = _REFUSALS[found.respect.partition(".")[0]]
-            raise CompareError(refusal.format(first=first.path, other=run.path, **asdict(found)))
+        for difference in differences(first, run, "any_config" if rule.any_config else "compare"):
+            refusal = _REFUSALS[difference.respect.partition(".")[0]]
+            raise CompareError(refusal.format(first=first.path, other=run.path, **asdict(difference)))
     for side, runs in (("base", base), ("head", head)):
         seen: dict[tuple[Any, ...], str] = {}
         for run in runs:
@@ -409,10 +409,10 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
                 )
-        for found in [] if paired else [one for run in runs for one in differences(runs[0], run, "side")]:
+        for difference in [] if paired else [one for run in runs for one in differences(runs[0], run, "side")]:
             raise CompareError(
-                f"{side} holds records of several revisions ({found.ours or 'unknown'} and "
-                f"{found.theirs or 'unknown'}); give each revision its own folder"
+                f"{side} holds records of several revisions ({difference.ours or 'unknown'} and "
+                f"{difference.theirs or 'unknown'}); give each revision its own folder"
             )
 
 
@@ -460,8 +460,8 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
     """
 
     def slope_of(runs: tuple[Run, ...], name: str) -> float:
-        found = [run.header.calibration.own.get(name) for run in runs if run.header.calibration]
-        slopes = [float(np.median(stats.slopes(one.graph_us))) for one in found if one and len(one.graph_us) > 1]
+        kernels = [run.header.calibration.own.get(name) for run in runs if run.header.calibration]
+        slopes = [float(np.median(stats.slopes(one.graph_us))) for one in kernels if one and len(one.graph_us) > 1]
         return float(np.median(slopes)) if slopes else math.nan
 
     names = {name for run in (*base, *head) if run.header.calibration for name in run.header.calibration.own}
@@ -486,11 +486,11 @@ class _Row:
 
 def _by_key(runs: tuple[Run, ...]) -> dict[str, list[Cell]]:
     """Key -> its cell in every run that has it."""
-    found: dict[str, list[Cell]] = {}
+    by_key: dict[str, list[Cell]] = {}
     for run in runs:
         for key, cell in {cell.key: cell for cell in run.in_order}.items():
-            found.setdefault(key, []).append(cell)
-    return found
+            by_key.setdefault(key, []).append(cell)
+    return by_key
 
 
 def _join(result: Comparison) -> list[_Row]:
@@ -525,7 +525,7 @@ def _join(result: Comparison) -> list[_Row]:
 
 def _pairs(result: Comparison) -> list[_Row]:
     """The metrics of both variants of ``result.pair``, paired by round."""
-    found: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
+    by_point: dict[tuple[str, str], list[tuple[Cell, Cell]]] = {}
     for run in result.base:
         variants = [
             {cell.point_key: cell for cell in run.in_order if name in (cell.variant, cell.variant_id)}
@@ -533,9 +533,9 @@ def _pairs(result: Comparison) -> list[_Row]:
         ]
         for point, cell in variants[1].items():
             if point in variants[0]:
-                found.setdefault(point, []).append((variants[0][point], cell))
+                by_point.setdefault(point, []).append((variants[0][point], cell))
     rows = []
-    for cells in found.values():
+    for cells in by_point.values():
         for metric in stats.METRICS:
             by_process = [rounds for pair in cells if (rounds := _rounds(*pair, metric)) is not None]
             if not by_process:
@@ -560,12 +560,12 @@ def _rounds(base: Cell, head: Cell, metric: str) -> tuple[np.ndarray, np.ndarray
 
 def _times(cells: Sequence[Cell]) -> dict[str, list[float]]:
     """Metric -> plausible medians, one for each process that has the metric, in the order of stats.METRICS."""
-    found: dict[str, list[float]] = {}
+    by_metric: dict[str, list[float]] = {}
     for metric in stats.METRICS:
         medians = [median for cell in cells if (median := stats.median_us(cell, metric)) is not None]
         if medians:
-            found[metric] = medians
-    return found
+            by_metric[metric] = medians
+    return by_metric
 
 
 def _state(cells: Sequence[Cell]) -> str:
@@ -656,18 +656,18 @@ def _judged(result: Comparison, evidence: Sequence[_Evidence]) -> list[_Judged]:
         for name in ("change", "variance", "df", "factor", "log_time")
     )
     spread: Spread = moderated.moderate(variance, df, log_time)
-    found = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
+    decision = moderated.judge(change, spread, factor, result.threshold, result.detect, result.rule.rate)
     judged = []
     for i, one in enumerate(evidence):
         verdict: Verdict = "unsure"
         if one.enough:
-            verdict = next((name for name in ("slower", "faster", "same") if getattr(found, name)[i]), "unsure")
+            verdict = next((name for name in ("slower", "faster", "same") if getattr(decision, name)[i]), "unsure")
         judged.append(
             _Judged(
-                ratio=Interval(median=_exp(one.change), low=_exp(found.low[i]), high=_exp(found.high[i])),
+                ratio=Interval(median=_exp(one.change), low=_exp(decision.low[i]), high=_exp(decision.high[i])),
                 verdict=verdict,
                 sd=math.sqrt(float(spread.variance[i])),
-                power=float(found.power[i]) if one.enough else 0.0,
+                power=float(decision.power[i]) if one.enough else 0.0,
                 noisy=bool(spread.outlier[i]),
             )
         )
@@ -717,13 +717,13 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
             sides.append(np.exp(np.mean([np.log(one[:count]) for one in medians if len(one) >= count], axis=0)))
         evidence.append(_evidence(*sides, members[0].paired))
     cells = {(cell.key, cell.metric): cell for cell in result.cells}
-    found = []
+    summaries = []
     for ((operator, variant), members), judged in zip(groups.items(), _judged(result, evidence), strict=True):
         of_group = [cells[row.cell.key, row.metric] for row in members]
         ratios = [cell.ratio.median for cell in of_group]
         mean = float(np.exp(np.mean(np.log(ratios))))
         bounds = (mean / judged.ratio.median * bound for bound in (judged.ratio.low, judged.ratio.high))
-        found.append(
+        summaries.append(
             Summary(
                 operator=operator,
                 variant=variant,
@@ -736,4 +736,4 @@ def _summaries(result: Comparison, rows: Sequence[_Row]) -> list[Summary]:
                 counts=Counter(cell.verdict for cell in of_group),
             )
         )
-    return found
+    return summaries

@@ -179,7 +179,7 @@ class Residual:
 
 def residuals(calibration: Calibration) -> list[Residual]:
     """Every spin kernel under every estimator that was taken."""
-    found = []
+    residuals_of_spins = []
     for estimator in ESTIMATORS:
         pairs = [
             (float(np.mean(spin.true_us)), value)
@@ -188,19 +188,19 @@ def residuals(calibration: Calibration) -> list[Residual]:
         ]
         if pairs:
             constant = float(np.median([value - true for true, value in pairs]))
-            found += [Residual(estimator, true, value - constant) for true, value in pairs]
-    return found
+            residuals_of_spins += [Residual(estimator, true, value - constant) for true, value in pairs]
+    return residuals_of_spins
 
 
 def calibration_errors(calibration: Calibration, cache_name: str = "hot") -> tuple[str, ...]:
     """Why a run is not calibrated, one sentence each: residuals beyond tolerance, a cache state not confirmed."""
-    found = [
+    reasons = [
         f"{r.estimator.name}: a spin of {r.true_us:.2f} us is measured {r.error_us * 1000:+.0f} ns off, "
         f"{r.allowed_us * 1000:.0f} ns are allowed"
         for r in residuals(calibration)
         if abs(r.error_us) > r.allowed_us
     ]
-    return (*found, *cache_state_errors(calibration, CACHE_STATES[cache_name]))
+    return (*reasons, *cache_state_errors(calibration, CACHE_STATES[cache_name]))
 
 
 def event_quantum_us(calibration: Calibration) -> float:
@@ -216,13 +216,13 @@ def constants(calibration: Calibration) -> dict[Estimator, Constant]:
     All spins together count as one kind of kernel.
     """
     cache_is_hot = not any(kernel.state_us for kernel in calibration.own.values())
-    found = {}
+    constants_of = {}
     for estimator in ESTIMATORS[1:]:
         kinds = [(kernel.launches, _to_graph_us(estimator, kernel)) for kernel in calibration.own.values()]
         spins = [_to_graph_us(estimator, spin) for spin in calibration.spins.values()]
         if None not in (*spins, *(difference for _, difference in kinds)):
-            found[estimator] = estimator.constant([*kinds, (1, float(np.mean(spins)))], cache_is_hot)
-    return found
+            constants_of[estimator] = estimator.constant([*kinds, (1, float(np.mean(spins)))], cache_is_hot)
+    return constants_of
 
 
 def _to_graph_us(estimator: Estimator, kernel: KernelTimes) -> float | None:
@@ -278,5 +278,5 @@ def estimates(metrics: Metrics | None, calibration: Calibration | None) -> Estim
 
 def disagreement(metrics: Metrics | None, calibration: Calibration | None) -> str | None:
     """The estimators' values in words where they disagree; None where they agree or cannot be compared."""
-    found = estimates(metrics, calibration)
-    return None if found is None or found.agree else f"estimators disagree: {found}"
+    estimated = estimates(metrics, calibration)
+    return None if estimated is None or estimated.agree else f"estimators disagree: {estimated}"

@@ -215,9 +215,9 @@ def plot_command(options: argparse.Namespace) -> int:
     from plots import draw_all
     from plots.step_timeline import draw
 
-    found = {path: _profile(path) for path in options.runs}
-    profiles = [profile for profile in found.values() if profile is not None]
-    runs = _chosen_runs([path for path, profile in found.items() if profile is None], options.only)
+    by_path = {path: _profile(path) for path in options.runs}
+    profiles = [profile for profile in by_path.values() if profile is not None]
+    runs = _chosen_runs([path for path, profile in by_path.items() if profile is None], options.only)
     if options.baseline is not None:
         runs = with_baseline(runs, options.baseline)
     check_together(runs)
@@ -255,13 +255,13 @@ def report_command(options: argparse.Namespace) -> int:
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "report")
-    found = across_gpus(runs, options.metric)
-    console, summary = make_console(), summary_table(found)
+    across = across_gpus(runs, options.metric)
+    console, summary = make_console(), summary_table(across)
     print_tables(console, [summary])
     with _writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / "report.md"
-        path.write_text(markdown([summary, *operator_tables(found)]), encoding="utf-8")
+        path.write_text(markdown([summary, *operator_tables(across)]), encoding="utf-8")
         drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
     plots = counted(len({one.stem for one in drawn}), "plot")
     console.print(Text(f"\nevery cell: {path}; {plots} beside it", style="dim"))
@@ -272,12 +272,12 @@ def check_record_command(options: argparse.Namespace) -> int:
     from harness.analysis.record_check import problems
 
     run, console = read_run(record_path(options.run)), make_console()
-    found = problems(run)
+    outcomes = problems(run)
     environment = run.header.environment
     console.print(Text(f"{run.path}: {run.header.name} on {environment.gpu or environment.processor}"))
-    for name, problem in found.items():
+    for name, problem in outcomes.items():
         console.print(Text(f"  {name}: {problem or 'yes'}", style="red" if problem else "green"), soft_wrap=True)
-    if wrong := sum(problem is not None for problem in found.values()):
+    if wrong := sum(problem is not None for problem in outcomes.values()):
         print_to_stderr(f"{counted(wrong, 'reason')} not to commit this record; see docs/contribute-a-record.md")
         return BAD
     return OK
@@ -304,14 +304,14 @@ def history_command(options: argparse.Namespace) -> int:
 
     runs = _chosen_runs(options.runs, options.only)
     refuse_loops(runs, "history")
-    found = history(runs, options.metric, options.threshold)
+    history_of_runs = history(runs, options.metric, options.threshold)
     with _writing_to(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
-        drawn = draw(found, options.out / "history")
-        text = history_markdown(found, drawn[0].name)
+        drawn = draw(history_of_runs, options.out / "history")
+        text = history_markdown(history_of_runs, drawn[0].name)
         (options.out / "history.md").write_text(text, encoding="utf-8")
     console = make_console()
-    history_console(found, console)
+    history_console(history_of_runs, console)
     console.print(Text(f"written: {', '.join(str(path) for path in [options.out / 'history.md', *drawn])}"))
     return OK
 

@@ -322,14 +322,14 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept
-    found = attribute(trace)
+    attributed = attribute(trace)
     return Profile(
         **common,
         tool_version=version or trace.tool_version,
-        rows=found.rows,
-        share=found.share,
-        outside=found.outside,
-        steps=found.steps,
+        rows=attributed.rows,
+        share=attributed.share,
+        outside=attributed.outside,
+        steps=attributed.steps,
     )
 
 

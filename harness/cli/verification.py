@@ -50,7 +50,7 @@ SKIPPED = {Code.KNOWN_FAILURE: "beyond its known failures", Code.INTERPRETER_BUD
 
 @dataclass
 class Verified:
-    """What was found. findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
+    """What was results. findings: variant id -> all but of the sweep; a variant that is unavailable here has none.
     cells: of the sweep. compiled: as in the header of a record.
     """
 
@@ -85,34 +85,34 @@ def verify_all(
     healthy = catalog.variants_of(items)
     defects = _defects(catalog, {variant.operator for variant in healthy})
     at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
-    found = Verified()
+    results = Verified()
     try:
-        known_failures = _limits(catalog, healthy, job)
-        _verify(console, job, found, healthy, defects, known_failures, at_capacity, random_batches, items)
+        known_failures = _at_known_failures(catalog, healthy, job)
+        _verify(console, job, results, healthy, defects, known_failures, at_capacity, random_batches, items)
     except (KeyboardInterrupt, RunError):  # what is known by now is printed all the same
-        if reached := [variant for variant in healthy if variant.id in found.findings]:
-            _print_outcome(console, catalog, reached, found, job, command)
+        if reached := [variant for variant in healthy if variant.id in results.findings]:
+            _print_outcome(console, catalog, reached, results, job, command)
         raise
     _print_seed(console, job)
-    _print_checks(console, healthy, found, job)
-    _print_defects(console, defects, found, job)
+    _print_checks(console, healthy, results, job)
+    _print_defects(console, defects, results, job)
     console.print()
-    print_compiled(console, found.compiled)
-    accepted = _print_accepted_defects(console, defects, found)
-    _print_limits(console, healthy, found)
-    _print_outcome(console, catalog, healthy, found, job, command)
-    _print_left_out(console, found)
-    print_counts(console, found.cells, reasons=False)
-    here = [variant for variant in healthy if variant.id in found.findings]
-    rejected = any(found.bad(variant) or is_unverified(found.of(variant)) for variant in here)
-    bad_cell = any(cell.status.is_bad for cell in found.cells)
-    return accepted or rejected or bad_cell or not sources_compile(found.compiled)
+    print_compiled(console, results.compiled)
+    accepted = _print_accepted_defects(console, defects, results)
+    _print_known_failures(console, healthy, results)
+    _print_outcome(console, catalog, healthy, results, job, command)
+    _print_left_out(console, results)
+    print_counts(console, results.cells, reasons=False)
+    here = [variant for variant in healthy if variant.id in results.findings]
+    rejected = any(results.bad(variant) or is_unverified(results.of(variant)) for variant in here)
+    bad_cell = any(cell.status.is_bad for cell in results.cells)
+    return accepted or rejected or bad_cell or not sources_compile(results.compiled)
 
 
 def _verify(
     console: Console,
     job: Job,
-    found: Verified,
+    results: Verified,
     healthy: Sequence[Variant],
     defects: Sequence[Variant],
     known_failures: Sequence[Verify],
@@ -120,7 +120,7 @@ def _verify(
     random_batches: int,
     sweep: Sequence[Cells],
 ) -> None:
-    """Fills ``found``. Variants that do not pass their edge cases are not run at capacity or on random batches."""
+    """Fills ``results``. Variants that do not pass their edge cases are not run at capacity or on random batches."""
     here = [variant for variant in (*healthy, *defects) if unavailable(variant, job.device) is None]
     steps = [
         len(here),
@@ -131,11 +131,11 @@ def _verify(
     ]
 
     def keep_finding(checked: Checked) -> None:
-        found.findings.setdefault(checked.variant_id, []).append(checked.finding)
+        results.findings.setdefault(checked.variant_id, []).append(checked.finding)
 
     def keep_capacity(cell: Cell) -> None:
         other = Finding(status=cell.status, place=Place.CAPACITY_POINT, name=cell.point, reason=cell.reason)
-        found.findings[cell.variant_id].append(cell.finding or other)
+        results.findings[cell.variant_id].append(cell.finding or other)
 
     with progress_bar(console, sum(steps)) as update:
 
@@ -147,31 +147,31 @@ def _verify(
                     keep(outcome)
 
         with Session(job) as session:
-            found.compiled = session.ready.compiled
+            results.compiled = session.ready.compiled
             run(session, 0, (Verify(operator=one.operator, variant=one.name) for one in here), keep_finding)
             if known_failures:
                 # What an engine's kernel does there may end its process, on which nothing else may depend.
                 with Session(replace(job, compiled=())) as apart:
                     run(apart, 1, known_failures, keep_finding)
-            passed = [variant for variant in healthy if variant.id in found.findings and not found.bad(variant)]
+            passed = [variant for variant in healthy if variant.id in results.findings and not results.bad(variant)]
             run(session, 2, _only(at_capacity, passed), keep_capacity)
             if random_batches:
                 count = {"count": random_batches}
                 batches = (RandomBatches(operator=one.operator, variant=one.name, **count) for one in passed)
                 run(session, 3, batches, keep_finding)
-            run(session, 4, sweep, found.cells.append)
+            run(session, 4, sweep, results.cells.append)
 
 
 def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
     """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
-    defects, found = _defects(catalog, operators), Verified()
-    _verify(console, job, found, [], defects, [], [], 0, [])
+    defects, results = _defects(catalog, operators), Verified()
+    _verify(console, job, results, [], defects, [], [], 0, [])
     _print_seed(console, job)
-    _print_defects(console, defects, found, job)
+    _print_defects(console, defects, results, job)
     console.print()
-    accepted = _print_accepted_defects(console, defects, found)
-    checked = [variant for variant in defects if variant.id in found.findings]
-    rejected = sum(_rejection(found.of(variant)) is not None for variant in checked)
+    accepted = _print_accepted_defects(console, defects, results)
+    checked = [variant for variant in defects if variant.id in results.findings]
+    rejected = sum(_rejection(results.of(variant)) is not None for variant in checked)
     missing = len(defects) - len(checked)
     note = f", {missing} unavailable on this machine" if missing else ""
     console.print(Text(f"{rejected} of {len(checked)} rejected{note}"))
@@ -186,8 +186,8 @@ def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 
 
-def _limits(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
-    """The places at which available variants declare a limit."""
+def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
+    """The places at which available variants have a known failure."""
     return [
         Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, limited=True)
         for variant in healthy
@@ -240,28 +240,28 @@ def _print_outcome(
     console: Console,
     catalog: Catalog,
     variants: Sequence[Variant],
-    found: Verified,
+    results: Verified,
     job: Job,
     command: Callable[[str, int], str],
 ) -> None:
     """The first failure of each variant, then the summary."""
     for variant in variants:
-        _print_failure(console, catalog.operators[variant.operator], variant, found, job.seed, command)
+        _print_failure(console, catalog.operators[variant.operator], variant, results, job.seed, command)
     console.print()
-    _print_summary(console, variants, found, job)
+    _print_summary(console, variants, results, job)
 
 
-def _print_summary(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
+def _print_summary(console: Console, healthy: Sequence[Variant], results: Verified, job: Job) -> None:
     """A line for each variant: how many edge cases, sequences, ..., points of the sweep passed, were skipped, ..."""
-    made = {finding.place for of in found.findings.values() for finding in of}
+    made = {finding.place for of in results.findings.values() for finding in of}
     heads = [head for head, places in HEADS.items() if made & set(places)]
 
     def row(variant: Variant) -> tuple[str, ...]:
-        if variant.id not in found.findings:
+        if variant.id not in results.findings:
             return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * len(heads))
-        mine = found.of(variant)
+        mine = results.of(variant)
         counts = [_counts([_outcome(one) for one in mine if one.place in HEADS[head]]) for head in heads]
-        return variant.id, *counts, _counts([cell.status for cell in found.cells if cell.variant_id == variant.id])
+        return variant.id, *counts, _counts([cell.status for cell in results.cells if cell.variant_id == variant.id])
 
     print_rows(console, ("variant", *heads, "points of the sweep"), map(row, healthy))
 
@@ -272,11 +272,11 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
     """
     from harness.verify.consumers import compare_consumers
 
-    found = [one for item in items for one in compare_consumers(catalog, item, job.device, job.seed)]
-    if not found:
+    comparisons = [one for item in items for one in compare_consumers(catalog, item, job.device, job.seed)]
+    if not comparisons:
         console.print(Text("no consumer reads the tables of these operators"))
     compared: dict[tuple[str, ...], list] = {}
-    for one in found:
+    for one in comparisons:
         if one.elements is not None:
             names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
             compared.setdefault(names, []).append(one)
@@ -287,31 +287,31 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
         ]
         heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
         print_rows(console, heads, rows)
-    failed = Counter((one.consumer.name, one.variant, one.error) for one in found if one.error is not None)
+    failed = Counter((one.consumer.name, one.variant, one.error) for one in comparisons if one.error is not None)
     for (name, variant, error), count in failed.items():
         console.print(Text(f"{name}: {counted(count, 'time')} failed: {variant}: {error}", style="red"))
-    left_out = Counter((one.consumer.name, one.reason) for one in found if one.reason is not None)
+    left_out = Counter((one.consumer.name, one.reason) for one in comparisons if one.reason is not None)
     for (name, reason), count in left_out.items():
         console.print(Text(f"{name}: {counted(count, 'time')} not compared: {of_reason(reason)}"))
-    return any(one.bad for one in found)
+    return any(one.bad for one in comparisons)
 
 
-def _print_limits(console: Console, healthy: Sequence[Variant], found: Verified) -> None:
-    """Where engines' kernels fail as their known_failures= declare: the reason given, and what was found."""
+def _print_known_failures(console: Console, healthy: Sequence[Variant], results: Verified) -> None:
+    """Where engines' kernels fail as their known_failures= declare: the reason given, and what was results."""
     for variant in healthy:
-        limited = [finding for finding in found.of(variant) if finding.status is Status.KNOWN_FAILURE]
+        limited = [finding for finding in results.of(variant) if finding.status is Status.KNOWN_FAILURE]
         if limited:
             console.print(Text(f"\n{variant.id}: known failures", style="bold"))
             places = ((finding.name, finding.buffers) for finding in limited)
             declared = [(in_buffers(*place), variant.known_failure_at(*place)) for place in places]
             rows = ((*left, known_failure_text(finding)) for left, finding in zip(declared, limited, strict=True))
-            print_rows(console, ("edge case or sequence", "declared", "found"), rows)
+            print_rows(console, ("edge case or sequence", "declared", "observed"), rows)
 
 
 def known_failure_text(finding: Finding) -> str:
-    """What was found where a variant declares a limit."""
+    """The outcome of a known failure, in words."""
     if finding.message is None:
-        return "passes here: remove the limit if the kernel supports this now"
+        return "passes here: remove it from known_failures= if the kernel supports this now"
     return full(finding).split(";")[0]
 
 
@@ -319,11 +319,11 @@ def _outcome(finding: Finding) -> str:
     return SKIPPED.get(finding.reason and finding.reason.code, finding.status)
 
 
-def _print_left_out(console: Console, found: Verified) -> None:
+def _print_left_out(console: Console, results: Verified) -> None:
     """How many points and batches Triton's interpreter was too slow for, and what to change."""
     is_left_out = lambda finding: finding.reason and finding.reason.code is Code.INTERPRETER_BUDGET  # noqa: E731
     for head, places in HEADS.items():
-        by_variant = ([finding for finding in of if finding.place in places] for of in found.findings.values())
+        by_variant = ([finding for finding in of if finding.place in places] for of in results.findings.values())
         slow = [of for of in by_variant if any(map(is_left_out, of))]
         if slow:
             left = sum(bool(is_left_out(finding)) for of in slow for finding in of)
@@ -335,47 +335,47 @@ def _counts(outcomes: Sequence[str]) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
 
 
-def _print_checks(console: Console, healthy: Sequence[Variant], found: Verified, job: Job) -> None:
+def _print_checks(console: Console, healthy: Sequence[Variant], results: Verified, job: Job) -> None:
     """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
     shown: set[str] = set()
     for operator in dict.fromkeys(variant.operator for variant in healthy):
         mine = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        results = {v.name: check_results(v, found.of(v), job.device) for v in mine}
-        print_checks(console, results)
-        shown.update(result for of_variant in results.values() for result in of_variant.values())
+        of_checks = {v.name: check_results(v, results.of(v), job.device) for v in mine}
+        print_checks(console, of_checks)
+        shown.update(result for of_variant in of_checks.values() for result in of_variant.values())
     notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
     if notes:
         console.print(Text(f"\n{'; '.join(notes)}", style="dim"))
 
 
-def _print_defects(console: Console, defects: Sequence[Variant], found: Verified, job: Job) -> None:
+def _print_defects(console: Console, defects: Sequence[Variant], results: Verified, job: Job) -> None:
     head = ("historic defect", "rejected by", "first seen at", "message")
     shown = len(head) if console.width >= WIDE else len(head) - 1
     for operator in dict.fromkeys(variant.operator for variant in defects):
-        rows = [_defect_row(v, found, job)[:shown] for v in defects if v.operator == operator]
+        rows = [_defect_row(v, results, job)[:shown] for v in defects if v.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
         print_rows(console, head[:shown], rows)
 
 
-def _defect_row(variant: Variant, found: Verified, job: Job) -> tuple[str, str, str, str]:
+def _defect_row(variant: Variant, results: Verified, job: Job) -> tuple[str, str, str, str]:
     name = f"{variant.name}\n{variant.defect}"
-    if variant.id not in found.findings:
+    if variant.id not in results.findings:
         return name, "unavailable", _missing(variant, job), ""
-    first = _rejection(found.of(variant))
+    first = _rejection(results.of(variant))
     if first is None:
         return name, "NOTHING", "", ""
-    checks = dict.fromkeys(str(one.check) for one in found.of(variant) if one.status is Status.MISMATCH)
+    checks = dict.fromkeys(str(one.check) for one in results.of(variant) if one.status is Status.MISMATCH)
     # The first wrong element of up to five is enough here.
     return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
 
 
-def _print_accepted_defects(console: Console, defects: Sequence[Variant], found: Verified) -> bool:
+def _print_accepted_defects(console: Console, defects: Sequence[Variant], results: Verified) -> bool:
     """Name every defect that no check rejected; True where there is one."""
-    accepted = [v for v in defects if v.id in found.findings and _rejection(found.of(v)) is None]
+    accepted = [v for v in defects if v.id in results.findings and _rejection(results.of(v)) is None]
     for variant in accepted:
         how = "passed every check"
-        if raised := found.bad(variant):
+        if raised := results.bad(variant):
             how = f"raised at {raised[0].name!r} instead of being rejected: {raised[0].message}"
         console.print(Text(f"{variant.id}: a known defect {how}", style="red"))
     return bool(accepted)
@@ -385,15 +385,15 @@ def _print_failure(
     console: Console,
     operator: Operator,
     variant: Variant,
-    found: Verified,
+    results: Verified,
     seed: int,
     command: Callable[[str, int], str],
 ) -> None:
     """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points at
     capacity, which may be many, the first is the one with the shortest label.
     """
-    of_sweep = (cell.finding for cell in found.cells if cell.finding is not None and cell.variant_id == variant.id)
-    bad = found.bad(variant) or list(of_sweep)
+    of_sweep = (cell.finding for cell in results.cells if cell.finding is not None and cell.variant_id == variant.id)
+    bad = results.bad(variant) or list(of_sweep)
     if not bad:
         return
     first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)

@@ -11,31 +11,31 @@ from harness.wording import significant
 METRIC_NAMES = {"gpu_us": "GPU µs", "host_us": "host µs", "eager_us": "eager µs"}
 
 
-def summary_table(found: AcrossGpus) -> Table:
+def summary_table(across: AcrossGpus) -> Table:
     """Geometric means over the points that all GPUs have."""
     rows = []
-    variants = dict.fromkeys((row.cell.operator, row.cell.variant) for row in found.rows)
+    variants = dict.fromkeys((row.cell.operator, row.cell.variant) for row in across.rows)
     operators = list(dict.fromkeys(operator for operator, _ in variants))
     # Together, although a later record may have a variant that the first one lacks.
     for operator, variant in sorted(variants, key=lambda one: operators.index(one[0])):
-        if common := found.common(operator, variant):
-            times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in found.gpus}
-            rows.append(((operator, variant, str(len(common))), _entries(found, times)))
+        if common := across.common(operator, variant):
+            times = {gpu: geometric_mean([row.us[gpu] for row in common]) for gpu in across.gpus}
+            rows.append(((operator, variant, str(len(common))), _entries(across, times)))
     mean = "geometric mean over the points that all have" if rows else "no point was timed on all of these GPUs"
-    title = f"{_what(found)}: {mean}"
-    return variant_table(title, ("operator", "variant", "points"), found.gpus, rows, _notes(found), kind="summary")
+    title = f"{_what(across)}: {mean}"
+    return variant_table(title, ("operator", "variant", "points"), across.gpus, rows, _notes(across), kind="summary")
 
 
-def operator_tables(found: AcrossGpus) -> list[Table]:
+def operator_tables(across: AcrossGpus) -> list[Table]:
     """A row for each cell, of each operator a table."""
     tables = []
-    for operator in dict.fromkeys(row.cell.operator for row in found.rows):
-        mine = [row for row in found.rows if row.cell.operator == operator]
+    for operator in dict.fromkeys(row.cell.operator for row in across.rows):
+        mine = [row for row in across.rows if row.cell.operator == operator]
         axes, labels, shared = point_columns([row.cell for row in mine])
-        rows = [((*labels[row.cell.point], row.cell.variant), _entries(found, row.us)) for row in _by_point(mine)]
+        rows = [((*labels[row.cell.point], row.cell.variant), _entries(across, row.us)) for row in _by_point(mine)]
         notes = (f"unless a row says otherwise: {shared}",) if shared else ()
-        title = f"{operator}: {_what(found)}"
-        tables.append(variant_table(title, (*axes, "variant"), found.gpus, rows, notes, kind="operator"))
+        title = f"{operator}: {_what(across)}"
+        tables.append(variant_table(title, (*axes, "variant"), across.gpus, rows, notes, kind="operator"))
     return tables
 
 
@@ -45,28 +45,28 @@ def _by_point(rows: list[GpuRow]) -> list[GpuRow]:
     return sorted(rows, key=lambda row: points.index(row.cell.point))
 
 
-def _what(found: AcrossGpus) -> str:
-    cache = "" if found.cache == "hot" else f", {found.cache} cache"
-    beside = f" (times faster than {found.gpus[0]})" if len(found.gpus) > 1 else ""
-    return f"{METRIC_NAMES[found.metric]}{cache}{beside}"
+def _what(across: AcrossGpus) -> str:
+    cache = "" if across.cache == "hot" else f", {across.cache} cache"
+    beside = f" (times faster than {across.gpus[0]})" if len(across.gpus) > 1 else ""
+    return f"{METRIC_NAMES[across.metric]}{cache}{beside}"
 
 
-def _entries(found: AcrossGpus, us: dict[str, float]) -> tuple[Entry, ...]:
-    first, entries = us.get(found.gpus[0]), []
-    for gpu in found.gpus:
+def _entries(across: AcrossGpus, us: dict[str, float]) -> tuple[Entry, ...]:
+    first, entries = us.get(across.gpus[0]), []
+    for gpu in across.gpus:
         if gpu not in us:
             entries.append(NOTHING)
             continue
-        beside = f"{NBSP}{first / us[gpu]:.2f}×" if first is not None and gpu != found.gpus[0] else ""
+        beside = f"{NBSP}{first / us[gpu]:.2f}×" if first is not None and gpu != across.gpus[0] else ""
         entries.append(Entry(f"{significant(us[gpu])}{beside}"))
     return tuple(entries)
 
 
-def _notes(found: AcrossGpus) -> tuple[str, ...]:
+def _notes(across: AcrossGpus) -> tuple[str, ...]:
     """What each column was measured with."""
     notes = []
-    for gpu in found.gpus:
-        for run in found.runs:
+    for gpu in across.gpus:
+        for run in across.runs:
             environment = run.header.environment
             if environment.gpu == gpu:
                 warning = f"; UNCALIBRATED: {run.uncalibrated[0]}" if run.uncalibrated else ""

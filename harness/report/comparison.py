@@ -144,19 +144,19 @@ def explanation(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> list[str]:
     """Why the comparison could not tell, the machines, cells that it is blind for, and the metrics that do not gate."""
-    found = list(comparison.unclear)
+    sentences = list(comparison.unclear)
     if comparison.pair is None:
         both = {identity(run) for run in comparison.base} & {identity(run) for run in comparison.head}
-        found += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
+        sentences += [f"Base and head have {counted(len(both), 'record')} in common."] if both else []
     if comparison.machines.why:
-        found.append(comparison.machines.why)
+        sentences.append(comparison.machines.why)
     blind = [cell for cell in comparison.gating_cells if cell.noisy and cell.power < POWER and cell.verdict == "unsure"]
     if blind and len(comparison.base) >= MIN_PROCESSES:
         worst = sorted(blind, key=lambda cell: -cell.sd)
         where = points(comparison)
         named = "; ".join(f"{cell.variant_id} {where[cell.key]}" for cell in worst[:3])
         more = f" and {len(worst) - 3} more" if len(worst) > 3 else ""
-        found.append(
+        sentences.append(
             f"Processes differ more in {counted(len(blind), 'cell')} than in others of their time, and a slow-down of "
             f"{comparison.detect * 100:.3g} % may be missed there; the probability leaves them out: {named}{more}."
         )
@@ -164,8 +164,8 @@ def notes(comparison: Comparison) -> list[str]:
         counts = comparison.counts(metric)
         if counts and metric not in comparison.gating:
             words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-            found.append(f"{metric}, which does not affect the exit code: {words}.")
-    return found
+            sentences.append(f"{metric}, which does not affect the exit code: {words}.")
+    return sentences
 
 
 def command(comparison: Comparison) -> str:
@@ -237,12 +237,12 @@ def points(comparison: Comparison) -> dict[str, str]:
     named: dict[str, dict[str, None]] = {}
     for cell in comparison.cells:
         named.setdefault(cell.operator, {}).update(dict.fromkeys(label_parts(cell.point)))
-    found = {}
+    points = {}
     for cell in comparison.cells:
         texts = axis_texts(cell.point, cell.axes)
         spelled = [f"{axis}={texts[axis]}" for axis in named[cell.operator] if axis in texts]
-        found[cell.key] = ", ".join(spelled) or spaced(cell.point)
-    return found
+        points[cell.key] = ", ".join(spelled) or spaced(cell.point)
+    return points
 
 
 def common_axes(cells: Sequence[CellComparison]) -> str:
@@ -271,8 +271,8 @@ def decision_tables(comparison: Comparison, sort: Sort = "change", joined: bool 
         for verdict in ("slower", "faster", "unsure")
     }
     broken, *others = (transition_table(name, getattr(comparison, name)) for name in TRANSITIONS)
-    found = [of_verdict["slower"], broken, of_verdict["faster"], of_verdict["unsure"], *others]
-    return [table for table in found if table.rows]
+    tables = [of_verdict["slower"], broken, of_verdict["faster"], of_verdict["unsure"], *others]
+    return [table for table in tables if table.rows]
 
 
 def cells_table(comparison: Comparison, kind: str, cells: Sequence[CellComparison], joined: bool = False) -> Table:
@@ -540,10 +540,10 @@ def commits(runs: Sequence[Run]) -> str:
 
 def device(runs: Sequence[Run]) -> str:
     """The machines of the runs of a side."""
-    found = []
+    machines = []
     for environment in (run.header.environment for run in runs):
         if environment.device == "cpu":
-            found.append(environment.processor)
+            machines.append(environment.processor)
         else:
-            found.append(f"{environment.gpu}, driver {environment.driver or 'unknown'}")
-    return "; ".join(dict.fromkeys(found))
+            machines.append(f"{environment.gpu}, driver {environment.driver or 'unknown'}")
+    return "; ".join(dict.fromkeys(machines))

@@ -81,7 +81,7 @@ def test_a_limit_that_holds_after_all_is_reported(write):
     write(B_IS_1, where="False")
     code, out, _ = call(*VERIFY)
     assert code == 0
-    assert "passes here: remove the limit if the kernel supports this now" in " ".join(out.split())
+    assert "passes here: remove it from known_failures=" in " ".join(out.split())
 
 
 def test_what_fails_elsewhere_is_rejected_as_ever(write):
