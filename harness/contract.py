@@ -331,6 +331,10 @@ def variant(
     def mark(setup: Callable) -> Callable:
         if not isfunction(setup):
             raise TypeError(f"@variant marks a function (point, x, out) -> launch, not {setup!r}")
+        earlier = getattr(setup.__globals__.get(setup.__name__, setup), "__variant__", None)
+        if earlier is not None and earlier.origin == setup.__module__:
+            both = f"{earlier.operator}/{earlier.name} and {operator}/{setup.__name__}"
+            raise ValueError(f"{both} are one function name in this file, so the first would be lost; rename one")
         folder = Path(setup.__code__.co_filename).parent
         setup.__variant__ = Variant(
             operator=operator,

@@ -113,6 +113,14 @@ FAULTS = {
         f"{HEAD}@variant('decode_native')\ndef chain{BODY}",
         "decode_native/chain is defined already; choose another name",
     ),
+    "one function name for two operators": (
+        f"{HEAD}@variant('decode_native')\ndef mine{BODY}\n@variant('decode_flatten')\ndef mine{BODY}",
+        "decode_native/mine and decode_flatten/mine are one function name in this file",
+    ),
+    "one function for two operators": (
+        f"{HEAD}@variant('decode_native')\n@variant('decode_flatten')\ndef mine{BODY}",
+        "the first would be lost; rename one",
+    ),
     "misspelt keyword": (
         f"{HEAD}@variant('decode_native', require='cuda')\ndef mine{BODY}",
         "unexpected keyword argument 'require' (mine.py, line 2)",
