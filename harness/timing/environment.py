@@ -153,15 +153,18 @@ def _version(package: str) -> str | None:
 
 
 def _git_state() -> tuple[str | None, bool]:
-    """Ten digits of the commit hash, and whether the tree differs from it. Without a .git, they are read from
-    BENCH_COMMIT, in which a plus follows the hash of a tree that differs.
+    """Ten digits of the commit hash, and whether the tree differs from it. From BENCH_COMMIT if that is set, where a
+    plus follows the hash of a tree that differs; else from git, if it tracks this tree: one that was unpacked inside
+    another repository is not at that repository's commit.
     """
+    if given := os.environ.get("BENCH_COMMIT", ""):
+        return given.removesuffix("+")[:10] or None, given.endswith("+")
     try:
+        tracked = git(ROOT, "ls-files", "--error-unmatch", "bench.py", limit_s=10)
         commit = git(ROOT, "rev-parse", "--short=10", "HEAD", limit_s=10)
         changes = git(ROOT, "status", "--porcelain", "--untracked-files=no", limit_s=10)
     except (OSError, subprocess.SubprocessError):
-        commit = None
-    if commit is None or commit.returncode:
-        given = os.environ.get("BENCH_COMMIT", "")
-        return given.removesuffix("+")[:10] or None, given.endswith("+")
+        return None, False
+    if tracked.returncode or commit.returncode:
+        return None, False
     return commit.stdout.strip(), bool(changes.stdout)
