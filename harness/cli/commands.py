@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import structs
 from rich.text import Text
 
-from harness.analysis.compare import CompareError, compare, compare_variants
+from harness.analysis.compare import CompareError, compare, compare_variants, identity
 from harness.analysis.warnings import abbreviated
 from harness.cli import streams
 from harness.cli.planning import (
@@ -57,7 +57,7 @@ def execute(runs: str, options: argparse.Namespace) -> int:
 
 def verify_command(options: argparse.Namespace) -> int:
     from harness.cli.one_point import parse_key, verify_point
-    from harness.cli.verification import verify_all, verify_consumers, verify_defects
+    from harness.cli.verification import defects_of, verify_all, verify_consumers, verify_defects
 
     if options.config is None:
         if options.point is not None:
@@ -77,7 +77,7 @@ def verify_command(options: argparse.Namespace) -> int:
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
         operators = {item.operator for item in items} or set(catalog.operators)
-        bad = verify_defects(console, job, catalog, operators)
+        bad = verify_defects(console, job, defects_of(catalog, operators))
     elif options.consumers:
         bad = verify_consumers(console, job, catalog, items)
     elif options.point is not None:
@@ -85,7 +85,9 @@ def verify_command(options: argparse.Namespace) -> int:
     else:
         job = replace(job, compiled=cuda_sources(items, catalog))
         command = _command_for_point(options)
-        bad = verify_all(console, job, catalog, items, not options.no_capacity, options.random, command)
+        # Who names variants asks about these alone.
+        defects = [] if options.only else defects_of(catalog, {item.operator for item in items})
+        bad = verify_all(console, job, catalog, items, defects, not options.no_capacity, options.random, command)
     return BAD if bad else OK
 
 
@@ -109,6 +111,10 @@ def compare_command(options: argparse.Namespace) -> int:
         raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
+    if copy := next((run for run in head if identity(run) in {identity(one) for one in base}), None):
+        raise ConfigError(
+            f"{copy.path} is on both sides; compare two revisions, or two variants of one record with --variants A B"
+        )
     if options.variants:
         comparison = compare_variants(base, *options.variants, rule)
     else:

@@ -70,11 +70,12 @@ def verify_all(
     job: Job,
     catalog: Catalog,
     items: Sequence[Cells],
+    defects: Sequence[Variant],
     capacity: bool,
     random_batches: int,
     command: Callable[[str, int], str],
 ) -> bool:
-    """Verify the variants of a sweep and the defects of its operators, and print the results.
+    """Verify the variants of a sweep and historic defects, and print the results.
 
     capacity:       verify at the points at capacity.
     random_batches: for each variant.
@@ -83,7 +84,6 @@ def verify_all(
     Returns True where a healthy variant was rejected, a defect was not, or a CUDA source does not compile.
     """
     healthy = catalog.variants_of(items)
-    defects = _defects(catalog, {variant.operator for variant in healthy})
     at_capacity = _at_capacity(catalog, healthy, job) if capacity else []
     results = Verified()
     try:
@@ -162,9 +162,9 @@ def _verify(
             run(session, 4, sweep, results.cells.append)
 
 
-def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Collection[str]) -> bool:
-    """Print every historic defect of the operators with the check that rejected it; True where one was not rejected."""
-    defects, results = _defects(catalog, operators), Verified()
+def verify_defects(console: Console, job: Job, defects: Sequence[Variant]) -> bool:
+    """Print every defect with the check that rejected it; True where one was not rejected."""
+    results = Verified()
     _verify(console, job, results, [], defects, [], [], 0, [])
     _print_seed(console, job)
     _print_defects(console, defects, results, job)
@@ -181,7 +181,8 @@ def verify_defects(console: Console, job: Job, catalog: Catalog, operators: Coll
 # --- what is verified -------------------------------------------------------------------------------------------------
 
 
-def _defects(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
+def defects_of(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
+    """The historic defects of operators, in the order of the catalog."""
     wanted = [name for name in catalog.operators if name in operators]
     return [v for name in wanted for v in catalog.of(name) if v.defect is not None]
 

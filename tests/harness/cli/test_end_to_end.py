@@ -72,9 +72,9 @@ def test_tables_and_plots_are_written(smoke):
     assert str(out) in " ".join(text.split())
 
 
-def test_the_run_compares_with_itself(smoke, tmp_path):
+def test_a_record_on_both_sides_of_a_comparison_is_refused(smoke, tmp_path):
     out, _, _ = smoke
-    code, text, err = call("compare", out, out, "--out", tmp_path)
-    assert code == 3, err  # nothing can be told from one process
-    assert re.search(r"^Could not tell: 0 slower, 0 faster", text)
-    assert (tmp_path / "comparison.md").exists()
+    code, _, err = call("compare", out, out, "--out", tmp_path)
+    assert code == 2
+    assert "is on both sides" in " ".join(err.split())
+    assert not (tmp_path / "comparison.md").exists()
