@@ -157,7 +157,7 @@ def test_a_record_for_each_model_and_one_sentence_for_what_the_cluster_lacks(clu
     for more, fragment in {
         (): "choose with --accelerators",
         ("--accelerators", "B200"): "did you mean H200?",
-        ("--accelerators", "H100", "--gpus", "3"): "the cluster has 2 GPUs of model H100",
+        ("--accelerators", "H100", "--gpus", "3"): "the cluster has 2 H100 GPUs",
     }.items():
         code, _, err = call(*command, *more)
         assert code == 2
