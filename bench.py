@@ -507,7 +507,11 @@ def _run(arguments: list[str]) -> int:
             print(f"error: no command and no file {arguments[0]!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
         arguments.insert(0, "run")
-    options = parser().parse_args(arguments)
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        top.prog = f"bench.py {options.command}"  # whose help has the flags
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     from harness.session.interrupt import exit_on_interrupt, signals_interrupt
 
     with signals_interrupt():

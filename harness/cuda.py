@@ -58,7 +58,7 @@ def compile_source(path: Path, arch: str) -> ObjectCode:
     except OSError as error:
         raise CompileError(f"{path}: {error.strerror}") from None
     except Exception as error:  # cuda-core raises a private class; its text holds NVRTC's log
-        raise CompileError(str(error).strip()) from error
+        raise CompileError(str(error).replace("\0", "").strip()) from error
     _store(key, bytes(code.code))
     return code
 

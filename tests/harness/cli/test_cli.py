@@ -686,6 +686,7 @@ def test_a_misspelt_flag_is_named(given, config):
     code, out, err = call(*given)
     assert (code, out) == (2, "")
     assert given[-1] in err
+    assert f"bench.py {given[0] if given[0] in bench.COMMANDS else 'run'} --help" in err
 
 
 @pytest.mark.parametrize(("old", "new"), bench.RENAMED.items())
