@@ -66,7 +66,7 @@ __device__ __forceinline__ int blocks_of(int length, bool old) {
     return (max(length, old ? 0 : 1) + (BLOCK_N - 1u)) >> BLOCK_N_LOG2;
 }
 
-// PrefixOf4 lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what
+// Four lengths from `first` on, 0 from the batch on. count: requests from `first` on. Lens: const int*, or what
 // has its operator[].
 template <class Lens>
 __device__ __forceinline__ int4 one_by_one(const Lens seq_lens, int first, int count) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ PrefixOf4 four_costs(
     four.ends.y = four.ends.x + blocks_of(s.y, old) + overhead;
     four.ends.z = four.ends.y + blocks_of(s.z, old) + overhead;
     four.ends.w = four.ends.z + blocks_of(s.w, old) + overhead;
-    four.sum = count >= ITEMS  ? four.ends.w
+    four.sum = count >= ITEMS ? four.ends.w
                : count == 3 ? four.ends.z
                : count == 2 ? four.ends.y
                : count == 1 ? four.ends.x
