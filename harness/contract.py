@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from inspect import isfunction
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.checks import WAIVABLE
@@ -183,7 +183,9 @@ class Operator:
 
     def __post_init__(self) -> None:
         """Note file and line of the definition, for errors in it."""
-        frame = sys._getframe(2)  # behind the __init__ that dataclass writes
+        self._is_defined_by(sys._getframe(2))  # behind the __init__ that dataclass writes
+
+    def _is_defined_by(self, frame: FrameType) -> None:
         object.__setattr__(self, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
     @classmethod
@@ -194,14 +196,11 @@ class Operator:
         module: ``__name__`` of the file. declared: the other fields, or those that differ.
         """
         own = vars(sys.modules[module])
-        names = {name: name for name in ("make_inputs", "make_outputs", "views", "reference", "bytes_moved")}
-        names |= {name.lower(): name for name in ("AXES", "RULES", "EDGE_CASES", "SEQUENCES")} | {
-            "redundant": "redundant"
-        }
-        from_file = {name: own[attribute] for name, attribute in names.items() if attribute in own}
+        functions = ("make_inputs", "make_outputs", "views", "reference", "bytes_moved", "redundant")
+        names = (*functions, "AXES", "RULES", "EDGE_CASES", "SEQUENCES")
+        from_file = {name.lower(): own[name] for name in names if name in own}
         made = cls(**{"name": module.split(".")[-2]} | from_file | declared)
-        frame = sys._getframe(1)
-        object.__setattr__(made, "defined", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        made._is_defined_by(sys._getframe(1))
         return made
 
     def complete(self, values: Mapping[str, Any]) -> Point:

@@ -206,7 +206,7 @@ def _add_variants(catalog: Catalog, module: ModuleType) -> list[str]:
 
 
 def _wrong_limit(variant: Variant, operator: Operator) -> str | None:
-    """A limit that names nothing would excuse nothing, and stand in tables all the same."""
+    """A known failure that names nothing would excuse nothing, and stand in tables all the same."""
     case = [one.name for one in operator.edge_cases]
     names = [*case, *operator.sequences, *(f"{name}{more}" for name in case for more in BUFFERS.values())]
     for glob in variant.known_failures:

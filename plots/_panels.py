@@ -193,6 +193,6 @@ def runs_of(drawn: Iterable[Panel]) -> list[Run]:
 
 
 def known_failures_caption(found: Iterable[Panel]) -> str:
-    """The declared limits of the drawn variants, a line each; empty where there is none."""
+    """The known failures of the drawn variants, a line each; empty where there is none."""
     cells = [cell for panel in found for point in panel.points for cell in point.cells.values()]
     return "".join(f"{text}\n" for text in known_failure_warnings(cells))

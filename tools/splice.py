@@ -39,31 +39,17 @@ from harness.analysis.stats import (
 )
 from harness.analysis.warnings import KNOWN_FAILURES, known_failure_warnings
 from harness.discover import discover
-from harness.records.decode_loop import Loop, LoopBlock, LoopRequest, LoopSpan
+from harness.records import decode_loop as loop_schema
+from harness.records import schema
+from harness.records.decode_loop import Loop
 from harness.records.differences import MATTERS, PURPOSES, Purpose, matters
 from harness.records.endings import ending
 from harness.records.file import read_run
 from harness.records.profile import PROFILE, Profile, read_document
-from harness.records.schema import (
-    Calibration,
-    Cell,
-    Code,
-    Environment,
-    EstimatorSamples,
-    Finding,
-    Header,
-    KernelTimes,
-    Metrics,
-    Place,
-    Reason,
-    RecordError,
-    Run,
-    Segment,
-    Status,
-)
+from harness.records.schema import Cell, RecordError, Run
 from harness.report.across_gpus import summary_table
 from harness.report.decode_loop import interval_text, loop_tables, percent_text
-from harness.report.escape import as_text
+from harness.report.escape import as_code, as_text
 from harness.report.profile import profile_tables
 from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
@@ -126,10 +112,11 @@ SUMMARY = {
     "draft_passes": "whole_step",
 }
 #: What docs/records.md shows.
-STRUCTS = (
-    *(Header, Segment, Cell, Status, Finding, Place, Reason, Code, EstimatorSamples, Metrics, Environment),
-    *(Calibration, KernelTimes, Loop, LoopBlock, LoopRequest, LoopSpan),
-)
+STRUCTS = {
+    schema: "Header Segment Cell Status Finding Place Reason Code Metrics EstimatorSamples Environment Calibration "
+    "KernelTimes",
+    loop_schema: "Loop LoopBlock LoopRequest LoopSpan",
+}
 #: In the order of docs/operators.md.
 OPERATORS = (
     "decode_flatten",
@@ -719,14 +706,9 @@ def operators() -> list[str]:
 
 def _prose(paragraph: str) -> str:
     """A paragraph of a docstring, ``code`` in it, as Markdown."""
-    parts = re.split("``(.+?)``", " ".join(paragraph.split()))
-    return "".join(f"`{part}`" if i % 2 else _spaced(part) for i, part in enumerate(parts))
-
-
-def _spaced(text: str) -> str:
-    """as_text, which strips, with the spaces around it."""
-    before, after = len(text) - len(text.lstrip()), len(text) - len(text.rstrip())
-    return text[:before] + as_text(text) + text[len(text) - after :] if text.strip() else text
+    parts = re.split(r"( ?)``(.+?)``( ?)", " ".join(paragraph.split()))  # text, space, code, space, text, ...
+    kinds = (as_text, str, as_code, str)
+    return "".join(kinds[i % 4](part) for i, part in enumerate(parts))
 
 
 BLOCKS: dict[str, Callable[[], list[str]]] = {
@@ -739,7 +721,11 @@ BLOCKS: dict[str, Callable[[], list[str]]] = {
     "example": example,
     "engines": engines,
     "operators": operators,
-    **{f"schema-{struct.__name__}": partial(fields_of, struct) for struct in STRUCTS},
+    **{
+        f"schema-{name}": partial(fields_of, getattr(of, name))
+        for of, names in STRUCTS.items()
+        for name in names.split()
+    },
     "gpus": gpus,
     "generations": generations,
     "runs": runs,

@@ -57,13 +57,13 @@ class CompareError(Exception):
 class Rule:
     """What counts as a change.
 
-    threshold: relative change that matters.
-    min_change_us:  change in microseconds that matters; a smaller one is named but does not fail.
-    detect:    slow-down that the comparison must be able to see; if it cannot, it does not pass.
-    rate:      share of false alarms among the cells called slower; on unchanged code the chance of any.
-    metrics:   the metrics that decide the exit code; None: GATING of the device.
-    only:      globs of the cells to compare; "!" in front excludes.
-    any_config: whether runs of different configurations are compared in the cells that they share.
+    threshold:     relative change that matters.
+    min_change_us: change in microseconds that matters; a smaller one is named but does not fail.
+    detect:        slow-down that the comparison must be able to see; if it cannot, it does not pass.
+    rate:          share of false alarms among the cells called slower; on unchanged code the chance of any.
+    metrics:       the metrics that decide the exit code; None: GATING of the device.
+    only:          globs of the cells to compare; "!" in front excludes.
+    any_config:    whether runs of different configurations are compared in the cells that they share.
     """
 
     threshold: float = 0.02
@@ -117,7 +117,7 @@ class CellComparison:
     power:        chance that a slow-down of Comparison.detect would have been called slower.
     noisy:        whether processes differ more here than in other cells of similar time. Such a cell can fail, but is
                   left out of Comparison.power.
-    below_min_change:  whether the change is smaller than Rule.min_change_us.
+    below_min_change: whether the change is smaller than Rule.min_change_us.
     """
 
     operator: str

@@ -83,8 +83,8 @@ def is_measured(loop: Loop) -> bool:
 
 def value(loop: Loop, metric: Metric, statistic: str = "mean") -> float:
     """Microseconds, over all blocks."""
-    found = pool(loop.blocks, metric)
-    return float(found.statistic(statistic, np.ones((1, len(loop.blocks))))[0])
+    values = pool(loop.blocks, metric)
+    return float(values.statistic(statistic, np.ones((1, len(loop.blocks))))[0])
 
 
 @dataclass(frozen=True)

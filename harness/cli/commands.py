@@ -111,7 +111,8 @@ def compare_command(options: argparse.Namespace) -> int:
         raise ConfigError("--variants compares two variants of the same records; give one RUN instead of BASE and HEAD")
     base, head = read_side(options.base), read_side(options.head) if options.head is not None else ()
     refuse_loops([*base, *head], "compare")
-    if copy := next((run for run in head if identity(run) in {identity(one) for one in base}), None):
+    of_base = {identity(run) for run in base}
+    if copy := next((run for run in head if identity(run) in of_base), None):
         raise ConfigError(
             f"{copy.path} is on both sides; compare two revisions, or two variants of one record with --variants A B"
         )

@@ -32,8 +32,8 @@ def parse_key(key: str, catalog: Catalog, items: Sequence[Cells]) -> Verify:
     name, buffers = _parts(split_key(key)[2])
     names = [*(case.name for case in operator.edge_cases), *operator.sequences]
     if name in names:
-        limited = variant.known_failure_at(name, buffers) is not None
-        exactly = {"buffers": buffers, "limited": True} if limited else {}
+        is_known = variant.known_failure_at(name, buffers) is not None
+        exactly = {"buffers": buffers, "known_failure": True} if is_known else {}
         return Verify(operator=operator.name, variant=variant.name, name=name, **exactly)
     if "=" not in name and name != "default":
         raise ConfigError(f"--point {key}: no such edge case, sequence or axes{did_you_mean(name, names)}")

@@ -190,7 +190,7 @@ def defects_of(catalog: Catalog, operators: Collection[str]) -> list[Variant]:
 def _at_known_failures(catalog: Catalog, healthy: Sequence[Variant], job: Job) -> list[Verify]:
     """The places at which available variants have a known failure."""
     return [
-        Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, limited=True)
+        Verify(operator=variant.operator, variant=variant.name, name=name, buffers=buffers, known_failure=True)
         for variant in healthy
         if unavailable(variant, job.device) is None
         for name, buffers in known_failure_places(catalog.operators[variant.operator], variant)

@@ -123,17 +123,17 @@ class Verify(OfVariant):
 
     name:    of the only edge case or sequence, with ``buffers``; None for all.
     axes:    of a point to verify instead.
-    limited: verify exactly there although the variant declares a limit, and judge it as such.
+    known_failure: verify exactly there although the variant is known to fail, and judge it as such.
     """
 
     name: str | None = None
     buffers: Buffers | None = None
     axes: dict[str, Any] | None = None
-    limited: bool = False
+    known_failure: bool = False
 
     def failed(self, variant: str, **found: Any) -> Checked:
-        """A death is a rejection here, unless the variant declares a limit there."""
-        status = Status.KNOWN_FAILURE if self.limited else Status.MISMATCH
+        """A death is a rejection here, unless the variant is known to fail there."""
+        status = Status.KNOWN_FAILURE if self.known_failure else Status.MISMATCH
         place = {"status": status, "place": Place.EDGE_CASE, "name": self.name or "", "buffers": self.buffers}
         return Checked(operator=self.operator, variant=variant, finding=Finding(**place | found))
 

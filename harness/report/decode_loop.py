@@ -157,10 +157,10 @@ class _Tables:
 def _change(reference: Loop | None, loop: Loop, metric: Metric, statistic: str = "mean") -> Entry:
     """The reference's value, or the change to it; the value as well where there is nothing to compare it with."""
     other = reference is not None and loop.stack != reference.stack
-    found = analysis.delta(reference, loop, metric, statistic) if other else None
-    if found is None:
+    change = analysis.delta(reference, loop, metric, statistic) if other else None
+    if change is None:
         return Entry(_ms(loop, metric, statistic))
-    return Entry(signed(found.us.median), f"{interval_text(found.us)}{NBSP}· {percent_text(found)}")
+    return Entry(signed(change.us.median), f"{interval_text(change.us)}{NBSP}· {percent_text(change)}")
 
 
 def _host(reference: Loop | None, loop: Loop) -> Entry:

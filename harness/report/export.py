@@ -70,8 +70,8 @@ def _rows(run: Run, cell: Cell) -> Iterator[tuple[dict[str, Any], ...]]:
     texts = axis_texts(cell.point, cell.axes)
     timed = [metric for metric in METRICS if is_timed(cell, metric)]
     for metric in timed:
-        found = interval(cell, metric)
-        times = {"metric": metric, "median_us": found.median, "low_us": found.low, "high_us": found.high}
+        time = interval(cell, metric)
+        times = {"metric": metric, "median_us": time.median, "low_us": time.low, "high_us": time.high}
         times["samples"] = len(samples(cell.metrics, metric))
         yield left, cell.axes, texts, outcome | times
     if not timed:

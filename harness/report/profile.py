@@ -79,8 +79,8 @@ def _of_device(row: Row) -> tuple[Entry, ...]:
 def _times(row: Row, cell: Cell | None) -> tuple[Entry, Entry]:
     """(gpu_us, host_us) of a measured run, the one beside replays and the other beside calls."""
     metric = "gpu_us" if row.phase == "graph" else "host_us"
-    found = interval(cell, metric) if cell else None
-    entry = Entry(significant(found.median)) if found else NOTHING
+    time = interval(cell, metric) if cell else None
+    entry = Entry(significant(time.median)) if time else NOTHING
     return (entry, NOTHING) if row.phase == "graph" else (NOTHING, entry)
 
 

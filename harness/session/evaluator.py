@@ -340,7 +340,7 @@ class Evaluator:
         Raises ContextLost.
         """
         variant = self.catalog.find(item.operator, item.variant)
-        if item.limited:
+        if item.known_failure:
             findings = [self._at_known_failure(variant, item)]
         elif item.axes is not None or item.name is not None:
             findings = self._findings(variant, _restricted(self.catalog.operators[item.operator], item))
@@ -349,8 +349,8 @@ class Evaluator:
         return (Checked(operator=item.operator, variant=item.variant, finding=finding) for finding in findings)
 
     def _at_known_failure(self, variant: Variant, item: Verify) -> Finding:
-        """The finding at a known failure. Far rows have one for each input, or none if memory is short;
-        the first failure counts.
+        """The finding at a known failure. Far rows have one for each input, or none if memory is short; the first
+        failure counts.
         """
         findings = list(self._findings(variant, only=(item.name, item.buffers)))
         if not findings:
@@ -361,9 +361,9 @@ class Evaluator:
     def _findings(
         self, variant: Variant, restricted: Operator | None = None, only: EdgeCaseName | None = None
     ) -> Iterator[Finding]:
-        """At all edge cases and sequences of the operator, but those at which the variant declares a limit.
+        """At all edge cases and sequences of the operator, but those at which the variant has a known failure.
 
-        restricted: the operator with some of them. only: exactly this one, even where a limit is declared.
+        restricted: the operator with some of them. only: exactly this one, even where it is a known failure.
         """
         operator, state = restricted or self.catalog.operators[variant.operator], self._states[variant.id]
         if state.bad_import is not None:

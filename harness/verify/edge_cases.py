@@ -115,8 +115,8 @@ def check_variant(
 def known_failure_places(operator: Operator, variant: Variant) -> list[EdgeCaseName]:
     """The edge cases and sequences at which the variant has a known failure.
 
-    A limit in unaligned buffers only is tried at the first edge case that has no other limit; one of far rows at the
-    first such point that has them.
+    One in unaligned buffers only is tried at the first edge case that has no other known failure; one of far rows at
+    the first such point that has them.
     """
     if not variant.known_failures:
         return []
@@ -139,8 +139,8 @@ def _has_far_rows(operator: Operator, variant: Variant, name: str) -> bool:
 
 
 def judged_known_failure(finding: Finding) -> Finding:
-    """The finding at a known failure. A pass is reported, but is not an error: a later release of the
-    engine may hold there, and what a launch reads out of bounds may be right by chance.
+    """The finding at a known failure. A pass is reported, but is not an error: a later release of the engine may hold
+    there, and what a launch reads out of bounds may be right by chance.
     """
     if finding.status in (Status.MISMATCH, Status.FAILED, Status.PASSED):
         return structs.replace(finding, status=Status.KNOWN_FAILURE, passed_checks=())
@@ -388,7 +388,7 @@ def reason_to_skip(of: Operator | Variant | Consumer, point: Point) -> Reason | 
 
 
 def is_beyond(variant: Variant, fixture: Fixture) -> bool:
-    """Whether a batch of the fixture lies beyond the variant's known failures. Raises what ``beyond`` raises."""
+    """Whether a batch of the fixture lies beyond the variant's known failures. Raises what ``fails_on`` raises."""
     return any(variant.fails_on(fixture.point, batch.inputs) for batch in fixture.batches)
 
 

@@ -198,7 +198,7 @@ def test_a_death_in_verification_rejects_the_variant_and_names_the_place(limited
             yield Heartbeat("dies", "verify", Place.SEQUENCE, "shrinks")
             yield DIED
 
-    plan = [Verify(operator="o", variant="dies", limited=limited), Verify(operator="o", variant="fine")]
+    plan = [Verify(operator="o", variant="dies", known_failure=limited), Verify(operator="o", variant="fine")]
     outcomes = run(FakeWorkers(script), plan)
     passed, died = [one.finding for one in outcomes if isinstance(one, Checked)]
     assert (passed.status, passed.name) == ("passed", "B = 1")
