@@ -1,0 +1,200 @@
+"""draft_inputs of vLLM 0.33: the kernels of the autoregressive speculator, of which those of the second and further
+passes change positions, lengths and sampling keys in place, and the functions around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+
+import torch
+import triton
+import triton.language as tl
+
+from baselines.draft_inputs.operator import Inputs, Outputs
+from harness.contract import Point, variant
+from harness.engine_launch import EngineLaunch, own
+from upstream._vllm import SPECULATOR, needs, of_vllm, state_of_rows
+
+NEEDS = needs(SPECULATOR)
+#: Tokens or values that a program takes at a time, as vLLM launches its kernels.
+BLOCK_SIZE = 1024
+
+
+@cache
+def source() -> SimpleNamespace:
+    names = "prepare_prefill_inputs", "prepare_decode_inputs", "update_draft_inputs"
+    return of_vllm(SPECULATOR, *(f"_{name}_kernel" for name in names), *names)
+
+
+def first_pass(x: Inputs, out: Outputs, capacity: int) -> Callable[[], None]:
+    kernel, grid = source()._prepare_prefill_inputs_kernel, (len(x.seq_lens),)
+
+    def launch() -> None:
+        kernel[grid](
+            out.last_index,
+            out.step,
+            out.ids,
+            out.pos,
+            out.starts,
+            out.lens,
+            x.target_ids,
+            x.target_pos,
+            x.idx_mapping,
+            x.last,
+            x.next_prefill,
+            x.num_sampled,
+            x.num_rejected,
+            x.query_start_loc,
+            x.seq_lens,
+            capacity,
+            BLOCK_SIZE=BLOCK_SIZE,
+        )
+
+    return launch
+
+
+def second_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Over positions and sampling keys in ``out``, which become those of the pass."""
+    kernel, grid = source()._prepare_decode_inputs_kernel, (len(x.seq_lens) + 1,)
+
+    def launch() -> None:
+        kernel[grid](
+            x.drafts,
+            x.drafts.stride(0),
+            x.seq_lens,
+            x.num_rejected,
+            out.ids,
+            out.pos,
+            out.src,
+            out.starts,
+            out.lens,
+            point.max_model_len,
+            point.max_num_seqs,
+            BLOCK_SIZE=BLOCK_SIZE,
+            ADVANCE_DRAFT_POSITIONS=point.advance == "yes",
+        )
+
+    return launch
+
+
+def later_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """Over positions, lengths and sampling keys in ``out``."""
+    kernel, grid = source()._update_draft_inputs_kernel, (len(x.seq_lens),)
+
+    def launch() -> None:
+        kernel[grid](
+            out.drafts,
+            out.drafts.stride(0),
+            out.hidden,
+            out.hidden.stride(0),
+            out.ids,
+            out.pos,
+            out.src,
+            out.lens,
+            x.sampled,
+            x.step,
+            x.hidden_before,
+            x.hidden_before.stride(0),
+            x.hidden_before.shape[1],
+            point.max_model_len,
+            point.next_n - 1,
+            BLOCK_SIZE=BLOCK_SIZE,
+            ADVANCE_DRAFT_POSITIONS=point.advance == "yes",
+        )
+
+    return launch
+
+
+@triton.jit(do_not_specialize=["last"])
+def copy_rows_kernel(step, pos_before, src_before, lens_before, pos, src, lens, last):
+    """What a pass advances; nothing after the last one."""
+    b = tl.program_id(0)
+    if tl.load(step) < last:
+        tl.store(pos + b, tl.load(pos_before + b))
+        tl.store(src + b, tl.load(src_before + b))
+        tl.store(lens + b, tl.load(lens_before + b))
+
+
+def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | None]:
+    """What a pass changes in place."""
+    rows = len(x.seq_lens)
+    if point.draft_pass == "first":
+        return []
+    if point.draft_pass == "second":
+        keys = out.src[:rows]
+        return [state_of_rows(x.pos_before, out.pos), own(lambda: torch.add(x.pos_before, 1, out=keys))]
+    before, after = (x.pos_before, x.src_before, x.lens_before), (out.pos, out.src, out.lens)
+    return [own(lambda: copy_rows_kernel[(rows,)](x.step, *before, *after, point.next_n - 2))]
+
+
+
+
+@variant("draft_inputs", requires=NEEDS)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernel of the pass, in place but for the first; putting the state back is not timed."""
+    made = {
+        "first": lambda: first_pass(x, out, point.max_num_seqs),
+        "second": lambda: second_pass(point, x, out),
+        "later": lambda: later_pass(point, x, out),
+    }
+    return EngineLaunch(*_state(point, x, out), made[point.draft_pass]())
+
+
+@variant("draft_inputs", requires=NEEDS)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's function of the pass; putting the state back is not timed."""
+    calls, rows, advance = source(), len(x.seq_lens), point.advance == "yes"
+    buffers = SimpleNamespace(input_ids=out.ids, positions=out.pos, query_start_loc=out.starts, seq_lens=out.lens)
+    target = SimpleNamespace(
+        num_reqs=rows,
+        input_ids=x.target_ids,
+        positions=x.target_pos,
+        idx_mapping=x.idx_mapping,
+        query_start_loc=x.query_start_loc,
+        seq_lens=x.seq_lens,
+    )
+
+    def first() -> None:
+        calls.prepare_prefill_inputs(
+            out.last_index,
+            out.step,
+            buffers,
+            target,
+            x.num_sampled,
+            x.num_rejected,
+            x.last,
+            x.next_prefill,
+            point.max_num_seqs,
+        )
+
+    def second() -> None:
+        calls.prepare_decode_inputs(
+            x.drafts[:, 0],
+            x.seq_lens,
+            x.num_rejected,
+            buffers,
+            out.src,
+            point.max_model_len,
+            point.max_num_seqs,
+            advance,
+        )
+
+    def later() -> None:
+        calls.update_draft_inputs(
+            x.sampled,
+            x.step,
+            x.hidden_before,
+            out.drafts,
+            out.hidden,
+            buffers,
+            out.src,
+            rows,
+            point.max_model_len,
+            point.next_n - 1,
+            advance,
+        )
+
+    call = {"first": first, "second": second, "later": later}[point.draft_pass]
+    return EngineLaunch(*_state(point, x, out), call)
