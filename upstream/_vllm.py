@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from harness.contract import GPU
 from harness.engine_launch import own
-from harness.packages import file_in
+from harness.packages import file_in, is_there
 from upstream._kernel_source import definitions
 
 BLOCK_TABLE = "v1/worker/gpu/block_table.py"
@@ -39,6 +40,17 @@ ALIGNED = "table addresses are promised to be multiples of 16 bytes; vLLM's are"
 def needs(*files: str) -> tuple[str, ...]:
     """``requires`` of a variant that takes its kernels out of these files of vLLM."""
     return tuple(f"vllm:{file}#{_MARKS[file]}" for file in files)
+
+
+def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
+    """``requires`` of a variant that is made of those of other modules."""
+    return tuple(dict.fromkeys(need for module in modules for need in module.NEEDS))
+
+
+def without_library(requires: Sequence[str], name: str) -> str | None:
+    """Skip reason at points that need a library of the engine, where it or the GPU is missing."""
+    there = all(torch.cuda.is_available() if one == GPU else is_there(one) for one in requires)
+    return None if there else f"needs {name}'s library and a GPU"
 
 
 def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:

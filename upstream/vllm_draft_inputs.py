@@ -28,7 +28,7 @@ def source() -> SimpleNamespace:
     return of_vllm(SPECULATOR, *(f"_{name}_kernel" for name in names), *names)
 
 
-def first_pass(x: Inputs, out: Outputs, capacity: int) -> Callable[[], None]:
+def first_pass(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     kernel, grid = source()._prepare_prefill_inputs_kernel, (len(x.seq_lens),)
 
     def launch() -> None:
@@ -48,7 +48,7 @@ def first_pass(x: Inputs, out: Outputs, capacity: int) -> Callable[[], None]:
             x.num_rejected,
             x.query_start_loc,
             x.seq_lens,
-            capacity,
+            point.max_num_seqs,
             BLOCK_SIZE=BLOCK_SIZE,
         )
 
@@ -131,70 +131,46 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
 
 
 
-@variant("draft_inputs", requires=NEEDS)
-def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's kernel of the pass, in place but for the first; putting the state back is not timed."""
-    made = {
-        "first": lambda: first_pass(x, out, point.max_num_seqs),
-        "second": lambda: second_pass(point, x, out),
-        "later": lambda: later_pass(point, x, out),
-    }
-    return EngineLaunch(*_state(point, x, out), made[point.draft_pass]())
+def _buffers(out: Outputs) -> SimpleNamespace:
+    return SimpleNamespace(input_ids=out.ids, positions=out.pos, query_start_loc=out.starts, seq_lens=out.lens)
 
 
-@variant("draft_inputs", requires=NEEDS)
-def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's function of the pass; putting the state back is not timed."""
-    calls, rows, advance = source(), len(x.seq_lens), point.advance == "yes"
-    buffers = SimpleNamespace(input_ids=out.ids, positions=out.pos, query_start_loc=out.starts, seq_lens=out.lens)
+def first_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    call, buffers = source().prepare_prefill_inputs, _buffers(out)
     target = SimpleNamespace(
-        num_reqs=rows,
+        num_reqs=len(x.seq_lens),
         input_ids=x.target_ids,
         positions=x.target_pos,
         idx_mapping=x.idx_mapping,
         query_start_loc=x.query_start_loc,
         seq_lens=x.seq_lens,
     )
+    counts = x.num_sampled, x.num_rejected, x.last, x.next_prefill
+    return lambda: call(out.last_index, out.step, buffers, target, *counts, point.max_num_seqs)
 
-    def first() -> None:
-        calls.prepare_prefill_inputs(
-            out.last_index,
-            out.step,
-            buffers,
-            target,
-            x.num_sampled,
-            x.num_rejected,
-            x.last,
-            x.next_prefill,
-            point.max_num_seqs,
-        )
 
-    def second() -> None:
-        calls.prepare_decode_inputs(
-            x.drafts[:, 0],
-            x.seq_lens,
-            x.num_rejected,
-            buffers,
-            out.src,
-            point.max_model_len,
-            point.max_num_seqs,
-            advance,
-        )
+def second_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    call, buffers, advance = source().prepare_decode_inputs, _buffers(out), point.advance == "yes"
+    sizes = point.max_model_len, point.max_num_seqs
+    return lambda: call(x.drafts[:, 0], x.seq_lens, x.num_rejected, buffers, out.src, *sizes, advance)
 
-    def later() -> None:
-        calls.update_draft_inputs(
-            x.sampled,
-            x.step,
-            x.hidden_before,
-            out.drafts,
-            out.hidden,
-            buffers,
-            out.src,
-            rows,
-            point.max_model_len,
-            point.next_n - 1,
-            advance,
-        )
 
-    call = {"first": first, "second": second, "later": later}[point.draft_pass]
-    return EngineLaunch(*_state(point, x, out), call)
+def later_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    call, buffers, advance = source().update_draft_inputs, _buffers(out), point.advance == "yes"
+    tensors = x.sampled, x.step, x.hidden_before, out.drafts, out.hidden
+    sizes = len(x.seq_lens), point.max_model_len, point.next_n - 1
+    return lambda: call(*tensors, buffers, out.src, *sizes, advance)
+
+
+@variant("draft_inputs", requires=NEEDS)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernel of the pass, in place but for the first; putting the state back is not timed."""
+    made = {"first": first_pass, "second": second_pass, "later": later_pass}[point.draft_pass]
+    return EngineLaunch(*_state(point, x, out), made(point, x, out))
+
+
+@variant("draft_inputs", requires=NEEDS)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's function of the pass; putting the state back is not timed."""
+    made = {"first": first_call, "second": second_call, "later": later_call}[point.draft_pass]
+    return EngineLaunch(*_state(point, x, out), made(point, x, out))

@@ -24,7 +24,7 @@ from upstream.vllm import ALIGN, ROWS
 
 NEEDS = needs(MAMBA)
 #: Requests of a program that advances columns, and programs that share the copy of a state, as vLLM launches them.
-BLOCK_SIZE, TILES = 256, 4
+BLOCK_SIZE, TILES = 256, 16
 MOVE_ROWS = 128
 
 
@@ -72,7 +72,7 @@ def _without_bytes(columns: int, device: torch.device) -> tuple[tuple[object, ..
     return (tables, 0, none, none, torch.ones_like(zero), none, zero, zero, zero, none), zeros
 
 
-@variant("mamba_align_step", requires=NEEDS)
+@variant("mamba_align_step", requires=NEEDS, waives="no_alloc")
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels and staging copies; putting the state back, and the table of moves, are not timed."""
     return _after(point, x, out) if point.phase == "after_sampling" else _before(point, x, out)

@@ -1,0 +1,91 @@
+"""draft_passes of vLLM 0.33: between two passes of the drafter a kernel advances positions, lengths and sampling keys in
+place, then slots are mapped and the indexer's schedule is made and copied.
+
+All passes share one set of buffers there. Here each has its own, because the operator wants the tables of all passes: a
+copy by the suite, which is not timed, hands what a pass advances on to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+
+from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
+from baselines.workloads.request_slots import num_real
+from harness.contract import Point, variant
+from harness.engine_launch import EngineLaunch, own
+from upstream import deep_gemm, vllm_compute_slot_mappings, vllm_draft_inputs
+from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs, without_library
+
+NEEDS = needs(SPECULATOR, BLOCK_TABLE, BUFFERS)
+
+
+def _skip(point: Point) -> str | None:
+    return without_library(deep_gemm.REQUIRES, "DeepGEMM") if with_indexer(point) else None
+
+
+def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Callable) -> EngineLaunch:
+    """slots: a variant of compute_slot_mappings. advance: (point, inputs, outputs of draft_inputs, pass) -> launch."""
+    real, device = num_real(point), out.pos.device
+    tokens, hidden = torch.zeros(real, dtype=torch.int64, device=device), torch.empty(real, 1, device=device)
+    shared = {"ids": torch.empty(real, dtype=torch.int32, device=device), "starts": out.starts, "hidden": hidden}
+    drafts = torch.zeros(real, point.next_n - 1, dtype=torch.int64, device=device)
+    inputs = SimpleNamespace(
+        seq_lens=x.seq_lens[:real],
+        num_rejected=x.num_rejected[:real],
+        drafts=drafts,
+        sampled=tokens,
+        hidden_before=torch.empty_like(hidden),
+        step=torch.ones(1, dtype=torch.int64, device=device),
+    )
+    launches: list[Callable[[], None]] = []
+    for i in range(passes(point)):
+        made = SimpleNamespace(pos=out.pos[i], src=out.src[i], lens=out.lens[i], drafts=drafts, **shared)
+        launches += [own(_handed_on(inputs, out, i, real)), advance(point, inputs, made, i)]
+        launches.append(slots(*slots_part(point, x, out, i + 1)))
+        if with_indexer(point):
+            launches.append(deep_gemm.deep_gemm(*schedule_part(point, x, out, i + 1)))
+    return EngineLaunch(*launches)
+
+
+def _handed_on(x: SimpleNamespace, out: Outputs, i: int, real: int) -> Callable[[], None]:
+    """Where the first pass ended, or what the pass before has advanced; the lengths with those of padding rows."""
+    pos, src = out.pos[i, :real], out.src[i, :real]
+    if i == 0:
+
+        def launch() -> None:
+            torch.sub(x.seq_lens, x.num_rejected, out=src)
+            torch.sub(src, 1, out=pos)
+
+    else:
+
+        def launch() -> None:
+            pos.copy_(out.pos[i - 1, :real])
+            src.copy_(out.src[i - 1, :real])
+            out.lens[i].copy_(out.lens[i - 1])
+
+    return launch
+
+
+def _kernels(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Callable[[], None]:
+    made = vllm_draft_inputs.second_pass if i == 0 else vllm_draft_inputs.later_pass
+    return made(point, x, out)
+
+
+def _calls(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Callable[[], None]:
+    made = vllm_draft_inputs.second_call if i == 0 else vllm_draft_inputs.later_call
+    return made(point, x, out)
+
+
+@variant("draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernels: two launches a pass, two more with an indexer. The hidden row, of another width, is copied."""
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
+
+
+@variant("draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's functions around the same kernels."""
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)

@@ -1,0 +1,51 @@
+"""step_prologue of vLLM 0.33: the variants of its parts one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_point, with_indexer
+from harness.contract import Point, variant
+from harness.engine_launch import EngineLaunch
+from upstream import (
+    vllm_compute_slot_mappings,
+    vllm_decode_step,
+    vllm_gather_block_tables,
+    vllm_mamba_align_step,
+    vllm_step_inputs,
+)
+from upstream._vllm import needs_of, without_library
+
+#: In the order of PARTS.
+VARIANTS = (
+    vllm_step_inputs,
+    vllm_gather_block_tables,
+    vllm_compute_slot_mappings,
+    vllm_mamba_align_step,
+    vllm_decode_step,
+)
+NEEDS = needs_of(VARIANTS[:-1])
+
+
+def _skip(point: Point) -> str | None:
+    if not with_indexer(point):
+        return None
+    missing = without_library(vllm_decode_step.REQUIRES, "DeepGEMM's and FlashMLA")
+    return missing or vllm_decode_step.vllm.__variant__.skip(indexer_point(point))
+
+
+def _sequence(point: Point, x: Inputs, out: Outputs, name: str) -> EngineLaunch:
+    parts = zip(PARTS.parts, VARIANTS, strict=True)
+    return EngineLaunch(*(getattr(made, name)(*part(point, x, out)) for part, made in parts if part.applies(point)))
+
+
+@variant("step_prologue", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_gather_block_tables.LIMITS)
+def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's kernels; what it has no kernel for in PyTorch operators, as vLLM has it."""
+    return _sequence(point, x, out, "vllm")
+
+
+@variant("step_prologue", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_gather_block_tables.LIMITS)
+def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's functions around them."""
+    return _sequence(point, x, out, "vllm_call")
