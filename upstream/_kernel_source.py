@@ -19,11 +19,11 @@ import triton
 import triton.language as tl
 
 
-def definitions(path: Path, names: Sequence[str], **given: Any) -> SimpleNamespace:
+def definitions(path: Path, names: Sequence[str], asserts: bool = True, **given: Any) -> SimpleNamespace:
     """The functions, classes and constants of these names at the top level of a file, or in a class of it as in
     ``Class.kernel``, in one namespace by the last part of their name. Raises LookupError where one is missing.
 
-    given: what they use beside each other, torch, numpy and Triton.
+    asserts: whether their assert statements run. given: what they use beside each other, torch, numpy and Triton.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     space = {"torch": torch, "np": np, "triton": triton, "tl": tl, "__name__": __name__} | given
@@ -36,7 +36,8 @@ def definitions(path: Path, names: Sequence[str], **given: Any) -> SimpleNamespa
         if isinstance(found, ast.FunctionDef) and "." in name:
             # A method of a class is a static one: only the decorator of Triton is kept.
             found.decorator_list = [one for one in found.decorator_list if "triton" in ast.unparse(one)]
-        exec(compile(ast.Module(body=[found], type_ignores=[]), str(path), "exec"), space)
+        module = ast.Module(body=[found], type_ignores=[])
+        exec(compile(module, str(path), "exec", optimize=-1 if asserts else 1), space)
     return SimpleNamespace(**{last: space[last] for last in (name.split(".")[-1] for name in names)})
 
 

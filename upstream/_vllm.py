@@ -54,8 +54,8 @@ def without_library(requires: Sequence[str], name: str) -> str | None:
 
 
 def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:
-    """Definitions of a file of vLLM."""
-    return definitions(file_in("vllm", file), names, **given)
+    """Definitions of a file of vLLM, which asserts a GPU where Triton's interpreter would do."""
+    return definitions(file_in("vllm", file), names, asserts=torch.cuda.is_available(), **given)
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

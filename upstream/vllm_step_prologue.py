@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_point, with_indexer
+from baselines.step_prologue.operator import PARTS, Inputs, Outputs, indexer_point, states_point, with_indexer
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch
 from upstream import (
@@ -34,6 +34,12 @@ def _skip(point: Point) -> str | None:
     return missing or vllm_decode_step.vllm.__variant__.skip(indexer_point(point))
 
 
+def _skip_call(point: Point) -> str | None:
+    if point.state_groups and (reason := vllm_mamba_align_step.skip_call(states_point(point))):
+        return reason
+    return _skip(point)
+
+
 def _sequence(point: Point, x: Inputs, out: Outputs, name: str) -> EngineLaunch:
     parts = zip(PARTS.parts, VARIANTS, strict=True)
     return EngineLaunch(*(getattr(made, name)(*part(point, x, out)) for part, made in parts if part.applies(point)))
@@ -45,7 +51,13 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _sequence(point, x, out, "vllm")
 
 
-@variant("step_prologue", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_gather_block_tables.LIMITS)
+@variant(
+    "step_prologue",
+    requires=NEEDS,
+    skip=_skip_call,
+    waives=("no_alloc", "graph_safe"),
+    known_failures=vllm_gather_block_tables.LIMITS,
+)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
     return _sequence(point, x, out, "vllm_call")
