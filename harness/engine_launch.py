@@ -7,7 +7,9 @@ operator wants them. They run in every call, so that each call does the same wor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +20,7 @@ OWN = "__own__"
 def own(launch: Callable[[], Any]) -> Callable[[], Any]:
     """The launch, marked as the suite's own."""
 
+    @functools.wraps(launch)
     def run() -> None:
         launch()
 
@@ -26,38 +29,37 @@ def own(launch: Callable[[], Any]) -> Callable[[], Any]:
 
 
 class EngineLaunch:
-    """Launches in order, those of an engine and the suite's own (``own``); calling it runs them all."""
+    """Launches in order, those of an engine and the suite's own (``own``); calling it runs them all.
+
+    own: the suite's own launches alone; None where there are none.
+    """
 
     def __init__(self, *launches: Callable[[], Any] | None) -> None:
         """launches: None is left out."""
-        self._launches = [one for given in launches if given is not None for one in _flat(given)]
-
-    @property
-    def launches(self) -> Sequence[Callable[[], Any]]:
-        return self._launches
+        self.launches = [one for given in launches if given is not None for one in _flat(given)]
+        mine = [launch for launch in self.launches if hasattr(launch, OWN)]
+        self.own = EngineLaunch(*(launch.__wrapped__ for launch in mine)) if mine else None
 
     def __call__(self) -> None:
-        for launch in self._launches:
+        for launch in self.launches:
             launch()
 
-    @property
-    def own(self) -> Callable[[], None] | None:
-        """The suite's own launches alone; None where there are none."""
-        mine = [launch for launch in self._launches if hasattr(launch, OWN)]
+    def engine_s(self, synchronize: Callable[[], None] | None = None) -> float:
+        """Runs all and returns the host's seconds in the engine's launches.
 
-        def run() -> None:
-            for launch in mine:
-                launch()
-
-        return run if mine else None
-
-    def host_s(self) -> float:
-        """Runs all and returns the host's seconds in the engine's launches."""
+        synchronize: waits for the device; then each run of the engine's launches begins on an idle device, and its
+        time includes its end there.
+        """
         seconds = 0.0
-        for launch in self._launches:
+        for mine, launches in groupby(self.launches, lambda launch: hasattr(launch, OWN)):
+            if synchronize is not None:
+                synchronize()
             began = perf_counter()
-            launch()
-            if not hasattr(launch, OWN):
+            for launch in launches:
+                launch()
+            if not mine:
+                if synchronize is not None:
+                    synchronize()
                 seconds += perf_counter() - began
         return seconds
 
@@ -66,7 +68,6 @@ def _flat(launch: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
     return launch.launches if isinstance(launch, EngineLaunch) else [launch]
 
 
-def in_sequence(*launches: Callable[[], Any] | None) -> Callable[[], None]:
-    """All launches in order; an EngineLaunch where one of them is the suite's own beside an engine's."""
-    sequence = EngineLaunch(*launches)
-    return sequence if sequence.own is not None else sequence.__call__
+def own_launches(launch: Callable[[], Any]) -> Callable[[], None] | None:
+    """The suite's own launches among those of a variant; None where there are none."""
+    return launch.own if isinstance(launch, EngineLaunch) else None

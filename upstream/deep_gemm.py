@@ -60,7 +60,7 @@ def remainder() -> str:
     return "front" if _schedule([8 * SEGMENT], 1, 7)[1] == [0, 2] else "back"
 
 
-def _skip(point: Point) -> str | None:
+def skip(point: Point) -> str | None:
     if with_indices(point):
         return "DeepGEMM takes indices on SM100 only, and schedules runs of them since June 2026"
     if point.remainder != remainder():
@@ -74,7 +74,7 @@ def _skip(point: Point) -> str | None:
 @variant(
     "paged_mqa_schedule",
     requires=REQUIRES,
-    skip=_skip,
+    skip=skip,
     waives="no_alloc",
     known_failures={
         "negative lengths in padding rows*": "lengths are read as uint32; engines clamp them (vLLM #51538)"

@@ -18,23 +18,25 @@ import torch
 from baselines.decode_step.operator import Inputs, Outputs, schedule_part, schedule_point, tile_part
 from baselines.mla_tile_schedule.operator import operator as tiles
 from harness.contract import Point, variant
-from harness.engine_launch import in_sequence
+from harness.engine_launch import EngineLaunch
 from upstream import deep_gemm, flash_mla
 from upstream._vllm import of_vllm
-from upstream.vllm import CLAMPING, COLUMNS, INDEXER
+from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, beyond_flatten
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
 REQUIRES = (*deep_gemm.REQUIRES, f"vllm:{flash_mla.EXTENSION}", f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}")
 
 
-def _skip(point: Point) -> str | None:
+def skip(point: Point) -> str | None:
     if point.next_n == 1:
         return "vLLM hands on its lengths where requests have one token"
+    if point.decode_path == "native" and point.decode_len != "uniform":
+        return "vLLM counts rows of another length as prefills on this path"
     if point.decode_path == "flatten" and point.host_lens == "stale":
         return "reads query lengths from the CPU copy, which is stale here"
-    schedule = deep_gemm.deep_gemm.__variant__.skip(schedule_point(point, point.decode_path))
-    return schedule or flash_mla.flash_mla_fp8.__variant__.skip(tiles.complete(point))
+    planned = deep_gemm.skip(schedule_point(point, point.decode_path))
+    return planned or flash_mla.skip_fp8(tiles.complete(point))
 
 
 @cache
@@ -96,7 +98,14 @@ def _builder(point: Point, out: Outputs) -> SimpleNamespace:
     return builder
 
 
-@variant("decode_step", requires=REQUIRES, skip=_skip, waives="no_alloc")
+@variant(
+    "decode_step",
+    requires=REQUIRES,
+    skip=skip,
+    waives="no_alloc",
+    known_failures=FLATTEN_LIMITS,
+    fails_on=beyond_flatten,
+)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's launches for these tables: lengths and rows of the indexer, DeepGEMM's and FlashMLA's schedules."""
     builder, rows, width = _builder(point, out), point.batch_size, point.max_decode_len
@@ -118,15 +127,22 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         )
 
     schedule = deep_gemm.deep_gemm(*schedule_part(point, out))
-    return in_sequence(lengths, schedule, flash_mla.flash_mla_fp8(*tile_part(point, x, out)))
+    return EngineLaunch(lengths, schedule, flash_mla.flash_mla_fp8(*tile_part(point, x, out)))
 
 
-@variant("decode_step", requires=REQUIRES, skip=_skip, waives="no_alloc")
+@variant(
+    "decode_step",
+    requires=REQUIRES,
+    skip=skip,
+    waives="no_alloc",
+    known_failures=FLATTEN_LIMITS,
+    fails_on=beyond_flatten,
+)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The builder's build(), which also fills the rows per request, and FlashMLA's schedule."""
     builder, build, tokens = _builder(point, out), source().build, x.num_decode_tokens
     if point.decode_path == "native":
-        tokens = int(x.query_start_loc_cpu[point.batch_size])
+        tokens = point.batch_size * point.max_decode_len
     metadata = SimpleNamespace(
         num_reqs=point.batch_size,
         num_actual_tokens=tokens,
@@ -139,4 +155,4 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         block_table_tensor=x.block_table,
         dcp_local_seq_lens=None,
     )
-    return in_sequence(lambda: build(builder, 0, metadata), flash_mla.flash_mla_fp8(*tile_part(point, x, out)))
+    return EngineLaunch(lambda: build(builder, 0, metadata), flash_mla.flash_mla_fp8(*tile_part(point, x, out)))

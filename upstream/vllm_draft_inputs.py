@@ -129,8 +129,6 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
     return [own(lambda: copy_rows_kernel[(rows,)](x.step, *before, *after, point.next_n - 2))]
 
 
-
-
 def _buffers(out: Outputs) -> SimpleNamespace:
     return SimpleNamespace(input_ids=out.ids, positions=out.pos, query_start_loc=out.starts, seq_lens=out.lens)
 

@@ -79,13 +79,17 @@ def _calls(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Ca
     return made(point, x, out)
 
 
-@variant("draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS)
+@variant(
+    "draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS
+)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels: two launches a pass, two more with an indexer. The hidden row, of another width, is copied."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
 
 
-@variant("draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS)
+@variant(
+    "draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS
+)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around the same kernels."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)

@@ -82,7 +82,11 @@ def state_source() -> SimpleNamespace:
         setattr(GdnBuilder, name, getattr(builder, name))
     metadata = of_vllm(COMMON, "CommonAttentionMetadata", dataclass=dataclass, replace=replace)
     attention = of_vllm(ATTENTION, "build_attn_metadata", MambaSpec=StateSpec, **vars(metadata))
-    others = "Mamba2AttentionMetadataBuilder", "ShortConvAttentionMetadataBuilder", "PleShortConvAttentionMetadataBuilder"
+    others = (
+        "Mamba2AttentionMetadataBuilder",
+        "ShortConvAttentionMetadataBuilder",
+        "PleShortConvAttentionMetadataBuilder",
+    )
     return of_vllm(
         HYBRID,
         "MambaHybridAttnMetadata",

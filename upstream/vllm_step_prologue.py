@@ -31,7 +31,7 @@ def _skip(point: Point) -> str | None:
     if not with_indexer(point):
         return None
     missing = without_library(vllm_decode_step.REQUIRES, "DeepGEMM's and FlashMLA")
-    return missing or vllm_decode_step.vllm.__variant__.skip(indexer_point(point))
+    return missing or vllm_decode_step.skip(indexer_point(point))
 
 
 def _skip_call(point: Point) -> str | None:

@@ -25,7 +25,6 @@ def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
     gained = torch.diff(x.query_start_loc[: count + 1]) - rejected
     out.num_computed_tokens.copy_(torch.where(live, x.num_computed_tokens + gained[row], out.num_computed_tokens))
     ns, tokens = torch.where(live, sampled[row], 0), x.tokens[row]
-    out.total.copy_(torch.where(live, x.total + ns, out.total))
     out.accepted.copy_(torch.where(live, ns.clamp(min=1), out.accepted))
     newest = tokens.gather(1, (ns[:, None] - 1).clamp(min=0).long())[:, 0]
     out.last.copy_(torch.where(ns > 0, newest, out.last))
@@ -42,6 +41,7 @@ def update(x: Inputs, out: Outputs, columns: torch.Tensor) -> None:
         out.bins.scatter_(1, known, counts.int())
     if x.new_drafts is not None:
         out.draft.copy_(torch.where(live[:, None], x.new_drafts[row], out.draft))
+    out.total.copy_(torch.where(live, x.total + ns, out.total))  # may be one array: the history goes by the old one
 
 
 def set_up(point: Point, x: Inputs, out: Outputs, update: Callable[..., None] = update) -> Callable[[], None]:

@@ -60,8 +60,8 @@ def inputs(point: Point, state: EngineState) -> Inputs:
         draft=own.draft,
         prompt_lens_device=own.prompt_lens,
         all_ids_device=own.all_ids,
-        columns_before=own.columns[now] if state.shape.state_groups else None,
-        accepted_before=own.accepted[now] if state.shape.state_groups else None,
+        columns_before=own.columns if state.shape.state_groups else None,
+        accepted_before=own.accepted if state.shape.state_groups else None,
         tables=own.tables,
         starts=own.table_starts,
         widths=own.widths,
@@ -86,7 +86,7 @@ def outputs(point: Point, state: EngineState, out: Outputs) -> Outputs:
         "block_tables": own.block_tables,
     }
     if state.shape.state_groups:
-        handed |= {"accepted": own.reset_accepted, "columns": own.columns[1 - state.parity]}
+        handed |= {"accepted": own.accepted, "columns": own.columns}
     return replace(out, **{name: tensor for name, tensor in handed.items() if hasattr(out, name)})
 
 
