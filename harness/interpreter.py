@@ -29,8 +29,8 @@ def choose(device: str) -> None:
 
 
 def quicken() -> None:
-    """Have the interpreter of this process skip two steps that take half of its time and change no result, and take masks
-    that the compiler takes. Does nothing where it is off, or in a Triton without the names that are patched.
+    """Have the interpreter of this process skip two steps that take half of its time and change no result, and take the
+    masks that the compiler takes. Does nothing where it is off, or in a Triton without the names that are patched.
     """
     if os.environ.get(SWITCH) != "1":
         return

@@ -47,10 +47,10 @@ def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(need for module in modules for need in module.NEEDS))
 
 
-def without_library(requires: Sequence[str], name: str) -> str | None:
-    """Skip reason at points that need a library of the engine, where it or the GPU is missing."""
+def without(requires: Sequence[str], name: str) -> str | None:
+    """Skip reason where a library, or the GPU that it runs on, is missing."""
     there = all(torch.cuda.is_available() if one == GPU else is_there(one) for one in requires)
-    return None if there else f"needs {name}'s library and a GPU"
+    return None if there else f"needs {name} and a GPU"
 
 
 def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:

@@ -1,5 +1,5 @@
-"""draft_passes of vLLM 0.33: between two passes of the drafter a kernel advances positions, lengths and sampling keys in
-place, then slots are mapped and the indexer's schedule is made and copied.
+"""draft_passes of vLLM 0.33: between two passes of the drafter a kernel advances positions, lengths and sampling keys
+in place, then slots are mapped, and the indexer's schedule is made and copied.
 
 All passes share one set of buffers there. Here each has its own, because the operator wants the tables of all passes: a
 copy by the suite, which is not timed, hands what a pass advances on to the next one.
@@ -13,17 +13,28 @@ from types import SimpleNamespace
 import torch
 
 from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
+from baselines.paged_mqa_schedule.operator import operator as paged_mqa_schedule
+from baselines.workloads.composition import part_point
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
 from upstream import deep_gemm, vllm_compute_slot_mappings, vllm_draft_inputs
-from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs, without_library
+from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs, without
 
 NEEDS = needs(SPECULATOR, BLOCK_TABLE, BUFFERS)
+WITH_INDEXER = (*NEEDS, *deep_gemm.REQUIRES)
+LIMITS = vllm_compute_slot_mappings.LIMITS
 
 
 def _skip(point: Point) -> str | None:
-    return without_library(deep_gemm.REQUIRES, "DeepGEMM") if with_indexer(point) else None
+    return "vllm_indexer makes the indexer's schedules" if with_indexer(point) else None
+
+
+def _skip_indexer(point: Point) -> str | None:
+    if not with_indexer(point):
+        return "vllm is the same without an indexer"
+    at = part_point(paged_mqa_schedule, point, lens_layout="1d")
+    return None if without(deep_gemm.REQUIRES, "DeepGEMM") else deep_gemm.skip(at)
 
 
 def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Callable) -> EngineLaunch:
@@ -79,17 +90,25 @@ def _calls(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Ca
     return made(point, x, out)
 
 
-@variant(
-    "draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS
-)
+@variant("draft_passes", requires=NEEDS, skip=_skip, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's kernels: two launches a pass, two more with an indexer. The hidden row, of another width, is copied."""
+    """vLLM's kernels: two launches a pass. The hidden row, which the update copies, has one value."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
 
 
-@variant(
-    "draft_passes", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_compute_slot_mappings.LIMITS
-)
+@variant("draft_passes", requires=NEEDS, skip=_skip, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's functions around the same kernels."""
+    """vLLM's functions around them."""
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)
+
+
+@variant("draft_passes", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
+def vllm_indexer(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The same with DeepGEMM's schedule and its copy: four launches a pass."""
+    return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
+
+
+@variant("draft_passes", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
+def vllm_indexer_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's functions around them; DeepGEMM's as the builder calls it."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)

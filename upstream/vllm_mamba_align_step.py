@@ -337,7 +337,7 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 
 
 def _builder(point: Point, out: Outputs, group: int) -> GdnBuilder:
-    """Writes the tables of the first group into the outputs; other groups have their own copies of all but the slots."""
+    """Of the first group, with the outputs as its buffers; other groups have buffers of their own but for the slots."""
     builder, first, capacity = GdnBuilder(), group == 0, point.max_num_seqs
     fresh = lambda *size: torch.empty(*size, dtype=torch.int32, device=out.accepted.device)  # noqa: E731
     builder.__dict__.update(

@@ -1,4 +1,4 @@
-"""post_update of vLLM 0.33: its kernels, which change the state of the slots in place, and the functions around them."""
+"""post_update of vLLM 0.33: its kernels, which change the state of slots in place, and the functions around them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ def copy_bins_kernel(
     """The penalty counts of the tokens that count."""
     b = tl.program_id(0)
     s = tl.load(idx_mapping + b)
-    if s >= 0:
-        if tl.load(seq_lens + b) >= tl.load(prompt_lens + s):
-            for i in range(tl.load(num_sampled + b)):
-                place = s * vocab_size + tl.load(tokens + b * tokens_stride + i)
-                tl.store(target + place, tl.load(source + place))
+    ends = (s >= 0) & (tl.load(seq_lens + b) >= tl.load(prompt_lens + tl.maximum(s, 0)))
+    for i in range(tl.where(ends, tl.load(num_sampled + b), 0)):
+        place = s * vocab_size + tl.load(tokens + b * tokens_stride + i)
+        tl.store(target + place, tl.load(source + place))
 
 
 def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | None]:

@@ -14,7 +14,7 @@ from upstream import (
     vllm_mamba_align_step,
     vllm_step_inputs,
 )
-from upstream._vllm import needs_of, without_library
+from upstream._vllm import needs_of
 
 #: In the order of PARTS.
 VARIANTS = (
@@ -25,13 +25,12 @@ VARIANTS = (
     vllm_decode_step,
 )
 NEEDS = needs_of(VARIANTS[:-1])
+WITH_INDEXER = (*NEEDS, *vllm_decode_step.REQUIRES)
+LIMITS = vllm_gather_block_tables.LIMITS
 
 
 def _skip(point: Point) -> str | None:
-    if not with_indexer(point):
-        return None
-    missing = without_library(vllm_decode_step.REQUIRES, "DeepGEMM's and FlashMLA")
-    return missing or vllm_decode_step.skip(indexer_point(point))
+    return "vllm_indexer has the builder of the sparse indexer" if with_indexer(point) else None
 
 
 def _skip_call(point: Point) -> str | None:
@@ -40,24 +39,36 @@ def _skip_call(point: Point) -> str | None:
     return _skip(point)
 
 
+def _skip_indexer(point: Point) -> str | None:
+    if not with_indexer(point):
+        return "vllm is the same without an indexer"
+    return vllm_decode_step.skip(indexer_point(point))
+
+
 def _sequence(point: Point, x: Inputs, out: Outputs, name: str) -> EngineLaunch:
     parts = zip(PARTS.parts, VARIANTS, strict=True)
     return EngineLaunch(*(getattr(made, name)(*part(point, x, out)) for part, made in parts if part.applies(point)))
 
 
-@variant("step_prologue", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=vllm_gather_block_tables.LIMITS)
+@variant("step_prologue", requires=NEEDS, skip=_skip, waives="no_alloc", known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's kernels; what it has no kernel for in PyTorch operators, as vLLM has it."""
+    """vLLM's kernels, and PyTorch where it has none."""
     return _sequence(point, x, out, "vllm")
 
 
-@variant(
-    "step_prologue",
-    requires=NEEDS,
-    skip=_skip_call,
-    waives=("no_alloc", "graph_safe"),
-    known_failures=vllm_gather_block_tables.LIMITS,
-)
+@variant("step_prologue", requires=NEEDS, skip=_skip_call, waives=("no_alloc", "graph_safe"), known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
+    return _sequence(point, x, out, "vllm_call")
+
+
+@variant("step_prologue", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
+def vllm_indexer(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """The same with the launches of the sparse indexer's builder, DeepGEMM's schedule among them."""
+    return _sequence(point, x, out, "vllm")
+
+
+@variant("step_prologue", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
+def vllm_indexer_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
+    """vLLM's functions around them, and the builder's build()."""
     return _sequence(point, x, out, "vllm_call")
