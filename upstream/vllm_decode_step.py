@@ -1,8 +1,8 @@
 """decode_step of vLLM 0.33: what the builder of the sparse indexer (DeepSeek-V3.2) does for decodes on Hopper.
 
 There is a kernel for the flattened rows of a uniform step, and DeepGEMM's for the schedule; the rest is PyTorch, in
-methods of the builder. FlashMLA plans its tiles inside the attention kernel, so the suite's kernel makes that table, and
-is not timed; in the old layout it is that of the FP8 extension.
+methods of the builder. FlashMLA plans its tiles inside the attention kernel, so a kernel of the suite, which is not
+timed, makes that table; in the old layout the FP8 extension makes it.
 """
 
 from __future__ import annotations

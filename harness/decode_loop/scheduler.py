@@ -44,7 +44,7 @@ class ArenaLayout:
                 "num_blocks": (len(widths), capacity),
                 "prompt_lens": (capacity,),
             }
-            sizes |= {name: (capacity,) for name in COUNTS}
+            sizes |= dict.fromkeys(COUNTS, (capacity,))
         else:
             sizes |= {
                 "block_table": (shape.batch_size, shape.block_columns),
