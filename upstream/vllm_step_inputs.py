@@ -21,6 +21,10 @@ NEEDS = needs(INPUT_BATCH, REJECTION)
 BLOCK_SIZE = 1024
 
 
+def _skip(point: Point) -> str | None:
+    return None if point.next_n - 1 + point.new_tokens else "a step without logit rows is not one of vLLM's"
+
+
 @cache
 def batch() -> SimpleNamespace:
     names = "expand_idx_mapping", "prepare_prefill_inputs", "prepare_pos_seq_lens", "combine_sampled_and_draft_tokens"
@@ -32,7 +36,7 @@ def sampler() -> SimpleNamespace:
     return of_vllm(REJECTION, "_gather_draft_sampled_kernel", "gather_draft_sampled")
 
 
-@variant("step_inputs", requires=NEEDS)
+@variant("step_inputs", requires=NEEDS, skip=_skip)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's kernels: five launches, four where the host knows of no row in its prompt."""
     rows, width = len(x.idx_mapping), triton.next_power_of_2(point.next_n - 1 + point.new_tokens)
@@ -101,7 +105,7 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return launch
 
 
-@variant("step_inputs", requires=NEEDS, waives="no_alloc")
+@variant("step_inputs", requires=NEEDS, skip=_skip, waives="no_alloc")
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions, which allocate what is by logit row; the copies into persistent buffers are not timed."""
     prepare, gather, prompts = batch(), sampler().gather_draft_sampled, point.prompt_rows == "some"
