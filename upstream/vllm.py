@@ -131,8 +131,8 @@ TAIL = 256
     skip=lambda point: None if point.indices == "yes" else "vLLM's kernel for SM100 writes indices, too",
 )
 def vllm_varlen(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
-    """vLLM's kernel for SM100 (#56562). Beside the tokens it keeps the number of tokens of a request, where the operator
-    wants its length: a copy that is not timed.
+    """vLLM's kernel for SM100 (#56562). It keeps the number of tokens of each request, where the operator has
+    the length: a copy that is not timed.
     """
     kernels = definitions(file_in("vllm", VARLEN), ["_token_request", VARLEN_KERNEL])
     kernel, requests = getattr(kernels, VARLEN_KERNEL), len(x.seq_lens)
