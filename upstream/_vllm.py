@@ -12,6 +12,7 @@ import triton.language as tl
 
 from harness.contract import GPU
 from harness.engine_launch import own
+from harness.launch import fixed_launch
 from harness.packages import file_in, is_there
 from upstream._kernel_source import definitions
 
@@ -79,8 +80,8 @@ def state_of_slots(
     """
     if source is None or source.data_ptr() == target.data_ptr() or not len(idx_mapping):
         return None
-    width = source[0].numel()
-    return own(lambda: copy_slots_kernel[(len(idx_mapping),)](idx_mapping, source, target, width, COLUMNS=COLUMNS))
+    grid, width = (len(idx_mapping),), source[0].numel()
+    return own(fixed_launch(copy_slots_kernel, grid, idx_mapping, source, target, width, COLUMNS=COLUMNS))
 
 
 def state_of_rows(source: torch.Tensor, target: torch.Tensor) -> Callable[[], None] | None:

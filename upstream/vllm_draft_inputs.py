@@ -15,6 +15,7 @@ import triton.language as tl
 from baselines.draft_inputs.operator import Inputs, Outputs
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
+from harness.launch import fixed_launch
 from upstream._vllm import SPECULATOR, needs, of_vllm, state_of_rows
 
 NEEDS = needs(SPECULATOR)
@@ -126,7 +127,7 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
         keys = out.src[:rows]
         return [state_of_rows(x.pos_before, out.pos), own(lambda: torch.add(x.pos_before, 1, out=keys))]
     before, after = (x.pos_before, x.src_before, x.lens_before), (out.pos, out.src, out.lens)
-    return [own(lambda: copy_rows_kernel[(rows,)](x.step, *before, *after, point.next_n - 2))]
+    return [own(fixed_launch(copy_rows_kernel, (rows,), x.step, *before, *after, point.next_n - 2))]
 
 
 def _buffers(out: Outputs) -> SimpleNamespace:

@@ -22,6 +22,7 @@ from baselines.workloads.integers import cdiv
 from baselines.workloads.request_slots import decode_lens, num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
+from harness.launch import fixed_launch
 from upstream._vllm import HYBRID, MAMBA, addresses, needs, of_vllm, state_of_slots
 from upstream.vllm import ALIGN, ROWS
 
@@ -156,7 +157,7 @@ def _state_before(x: Inputs, out: Outputs) -> tuple[Callable[[], None] | None, .
 def _moves_before(x: Inputs, out: Outputs, rows: int) -> Callable[[], None]:
     columns = out.source_columns, out.columns, out.source_offsets
     grid = (cdiv(rows, MOVE_ROWS),)
-    return lambda: moves_before_kernel[grid](x.idx_mapping, *columns, out.moves, rows, BLOCK=MOVE_ROWS)
+    return fixed_launch(moves_before_kernel, grid, x.idx_mapping, *columns, out.moves, rows, BLOCK=MOVE_ROWS)
 
 
 def _around_after(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None] | None, ...]:
@@ -164,7 +165,7 @@ def _around_after(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], N
     rows = len(x.idx_mapping)
     grid, state = (cdiv(rows, MOVE_ROWS),), (x.num_computed_tokens, x.columns_before, x.accepted_before)
     sizes = rows, point.mamba_block_size
-    moves = own(lambda: moves_after_kernel[grid](x.idx_mapping, *state, out.moves, *sizes, BLOCK=MOVE_ROWS))
+    moves = own(fixed_launch(moves_after_kernel, grid, x.idx_mapping, *state, out.moves, *sizes, BLOCK=MOVE_ROWS))
     return moves, state_of_slots(x.idx_mapping, x.accepted_before, out.accepted)
 
 

@@ -14,6 +14,7 @@ from baselines.post_update.operator import Inputs, Outputs
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
+from harness.launch import fixed_launch
 from upstream._vllm import HYBRID, INPUT_BATCH, needs, of_vllm, state_of_rows, state_of_slots
 
 NEEDS = needs(INPUT_BATCH, HYBRID)
@@ -46,21 +47,9 @@ def _state(point: Point, x: Inputs, out: Outputs) -> list[Callable[[], None] | N
     rows, names = num_real(point), ("num_computed_tokens", "total")
     state = [state_of_slots(x.idx_mapping, getattr(x, name), getattr(out, name)) for name in names]
     if x.bins is not None and rows:
-
-        def put_back() -> None:
-            copy_bins_kernel[(rows,)](
-                x.idx_mapping,
-                x.seq_lens,
-                x.prompt_lens,
-                x.num_sampled,
-                x.tokens,
-                x.bins,
-                out.bins,
-                x.tokens.stride(0),
-                point.vocab_size,
-            )
-
-        state.append(own(put_back))
+        counts = x.idx_mapping, x.seq_lens, x.prompt_lens, x.num_sampled
+        sizes = x.tokens.stride(0), point.vocab_size
+        state.append(own(fixed_launch(copy_bins_kernel, (rows,), *counts, x.tokens, x.bins, out.bins, *sizes)))
     return [*state, state_of_rows(x.num_sampled[:rows], out.num_sampled)]
 
 
