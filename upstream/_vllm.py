@@ -10,10 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
-from harness.contract import GPU
 from harness.engine_launch import own
 from harness.launch import fixed_launch
-from harness.packages import file_in, is_there
+from harness.packages import file_in
 from upstream._kernel_source import definitions
 
 BLOCK_TABLE = "v1/worker/gpu/block_table.py"
@@ -46,12 +45,6 @@ def needs(*files: str) -> tuple[str, ...]:
 def needs_of(modules: Sequence[ModuleType]) -> tuple[str, ...]:
     """``requires`` of a variant that is made of those of other modules."""
     return tuple(dict.fromkeys(need for module in modules for need in module.NEEDS))
-
-
-def without(requires: Sequence[str], name: str) -> str | None:
-    """Skip reason where a library, or the GPU that it runs on, is missing."""
-    there = all(torch.cuda.is_available() if one == GPU else is_there(one) for one in requires)
-    return None if there else f"needs {name} and a GPU"
 
 
 def of_vllm(file: str, *names: str, **given: Any) -> SimpleNamespace:

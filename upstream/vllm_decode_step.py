@@ -1,8 +1,8 @@
 """decode_step of vLLM 0.33: what the builder of the sparse indexer (DeepSeek-V3.2) does for decodes on Hopper.
 
-There is a kernel for the flattened rows of a uniform step, and DeepGEMM's for the schedule; the rest is PyTorch, in
-methods of the builder. FlashMLA plans its tiles inside the attention kernel, so a kernel of the suite, which is not
-timed, makes that table; in the old layout the FP8 extension makes it.
+There is a kernel for the flattened rows of a uniform step; the rest is PyTorch, in methods of the builder. The schedule
+is DeepGEMM's (paged_mqa_schedule/deep_gemm), and FlashMLA plans its tiles inside the attention kernel: kernels of the
+suite, which are not timed, make these two tables. vLLM's copy of the schedule is timed.
 """
 
 from __future__ import annotations
@@ -15,40 +15,42 @@ from typing import Any
 
 import torch
 
-from baselines.decode_step.operator import Inputs, Outputs, schedule_part, schedule_point, tile_part
-from baselines.mla_tile_schedule.operator import operator as tiles
-from harness.contract import GPU, Point, variant
+from baselines.decode_step.operator import Inputs, Outputs, schedule_part, tile_part
+from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
-from kernels.mla_tile_schedule import triton as tile_schedule
-from upstream import deep_gemm, flash_mla
-from upstream._vllm import of_vllm, without
+from kernels.mla_tile_schedule import triton as tile_kernel
+from kernels.paged_mqa_schedule import triton as schedule_kernel
+from upstream._vllm import of_vllm
 from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER, beyond_flatten
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
-REQUIRES = (*deep_gemm.REQUIRES, f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}")
+NEEDS = (f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}",)
 IDLE = {"all requests are padding, B=32, native": "vLLM builds no metadata for a step without tokens"}
+#: Tokens of a page of the index cache on Hopper.
+BLOCK_KV = 64
 
 
 def skip(point: Point) -> str | None:
-    """None where the libraries are missing, which ``requires`` says."""
     if point.next_n == 1:
         return "vLLM hands on its lengths where requests have one token"
     if point.decode_path == "native" and point.decode_len != "uniform":
         return "vLLM counts rows of another length as prefills on this path"
     if point.decode_path == "flatten" and point.host_lens == "stale":
         return "reads query lengths from the CPU copy, which is stale here"
-    if point.layout == "old" and (missing := without((f"vllm:{flash_mla.EXTENSION}", GPU), "FlashMLA's FP8 extension")):
-        return missing
-    if without(deep_gemm.REQUIRES, "DeepGEMM"):
-        return None
-    planned = deep_gemm.skip(schedule_point(point, point.decode_path))
-    return planned or (flash_mla.skip_fp8(tiles.complete(point)) if point.layout == "old" else None)
+    return None
 
 
-def _tiles(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    part = tile_part(point, x, out)
-    return flash_mla.flash_mla_fp8(*part) if point.layout == "old" else own(tile_schedule.triton_fused(*part))
+def _made_by_the_suite(point: Point, x: Inputs, out: Outputs) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The schedule and the tiles."""
+    schedule = schedule_kernel.triton_fused(*schedule_part(point, out))
+    return own(schedule), own(tile_kernel.triton_fused(*tile_part(point, x, out)))
+
+
+@cache
+def _fresh(num_sms: int, device: torch.device) -> torch.Tensor:
+    """Where DeepGEMM would leave its schedule."""
+    return torch.zeros(num_sms + 1, 2, dtype=torch.int32, device=device)
 
 
 @cache
@@ -62,9 +64,6 @@ def source() -> SimpleNamespace:
         tables = table, table.stride(0), flat_table, flat_table.stride(0)
         kernel[(tokens,)](lens, flat_lens, *tables, ones, width, BLOCK_SIZE=COLUMNS)
 
-    def plan(lens: torch.Tensor, block_size: int, num_sms: int, indices: torch.Tensor | None = None) -> torch.Tensor:
-        return deep_gemm.library().get_paged_mqa_logits_metadata(lens, block_size, num_sms)
-
     methods = "build", "_prepare_decode_tensors", "_prepare_global_decode_seq_lens"
     return of_vllm(
         INDEXER,
@@ -75,7 +74,7 @@ def source() -> SimpleNamespace:
         split_decodes_and_prefills=of_vllm(SPLIT, "split_decodes_and_prefills").split_decodes_and_prefills,
         current_platform=SimpleNamespace(is_cuda=lambda: True),
         has_deep_gemm=lambda: True,
-        get_paged_mqa_logits_metadata=plan,
+        get_paged_mqa_logits_metadata=lambda lens, block_size, num_sms, indices: _fresh(num_sms, lens.device),
         _supports_native_decode=lambda next_n: True,
         _PREPARE_UNIFORM_DECODE_KERNEL=uniform,
     )
@@ -95,7 +94,7 @@ def _builder(point: Point, out: Outputs) -> SimpleNamespace:
         decode_threshold=point.next_n,
         num_speculative_tokens=point.next_n - 1,
         num_sms=point.num_sms,
-        kv_cache_spec=SimpleNamespace(num_states=deep_gemm.BLOCK_KV),
+        kv_cache_spec=SimpleNamespace(num_states=BLOCK_KV),
         decode_lens_buffer=out.decode_lens,
         per_req_decode_lens_buffer=torch.empty_like(out.decode_lens),
         decode_seq_lens_buffer=out.lens,
@@ -112,14 +111,14 @@ def _builder(point: Point, out: Outputs) -> SimpleNamespace:
 
 @variant(
     "decode_step",
-    requires=REQUIRES,
+    requires=NEEDS,
     skip=skip,
     waives="no_alloc",
     known_failures=FLATTEN_LIMITS,
     fails_on=beyond_flatten,
 )
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's launches for these tables: lengths and rows of the indexer, and DeepGEMM's schedule."""
+    """vLLM's launches for these tables: lengths and rows of the indexer, and the copy of the schedule."""
     builder, rows, width = _builder(point, out), point.batch_size, point.max_decode_len
     decode_lens = out.decode_lens[:rows]
 
@@ -138,12 +137,13 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
             max_decode_len=width,
         )
 
-    return EngineLaunch(lengths, deep_gemm.deep_gemm(*schedule_part(point, out)), _tiles(point, x, out))
+    fresh, schedule = _fresh(point.num_sms, out.lens.device), out.schedule[: point.num_sms + 1]
+    return EngineLaunch(lengths, lambda: schedule.copy_(fresh), *_made_by_the_suite(point, x, out))
 
 
 @variant(
     "decode_step",
-    requires=REQUIRES,
+    requires=NEEDS,
     skip=skip,
     waives="no_alloc",
     known_failures=FLATTEN_LIMITS | IDLE,
@@ -166,4 +166,4 @@ def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
         block_table_tensor=x.block_table,
         dcp_local_seq_lens=None,
     )
-    return EngineLaunch(lambda: build(builder, 0, metadata), _tiles(point, x, out))
+    return EngineLaunch(lambda: build(builder, 0, metadata), *_made_by_the_suite(point, x, out))

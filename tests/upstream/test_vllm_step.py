@@ -4,9 +4,7 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from baselines.paged_mqa_schedule import operator as paged
 from harness.discover import discover, unavailable
 from harness.engine_launch import EngineLaunch
 from harness.packages import file_in
@@ -16,7 +14,7 @@ from tests.baselines.in_place import check_in_place
 from tests.harness.decode_loop.loops import decode_loop, parts, shape, workload
 from tests.runnable import DEVICE
 from tests.upstream import engine_files
-from upstream import _vllm, deep_gemm, vllm_gather_block_tables, vllm_post_update
+from upstream import _vllm, vllm_gather_block_tables, vllm_post_update
 from upstream._kernel_source import definitions
 
 SOURCES = (vllm_gather_block_tables.source, vllm_post_update.source)
@@ -113,43 +111,19 @@ def test_definitions_are_compiled_alone(tmp_path):
 
 
 @needs_vllm
-@pytest.mark.parametrize("variant", [v for v in STEP if "deep_gemm" not in " ".join(v.requires)], ids=lambda v: v.id)
+@pytest.mark.parametrize("variant", STEP, ids=lambda v: v.id)
 def test_vllms_own_kernels_and_functions(variant):
     cases = edge_cases(variant.operator)
     check(variant, cases[:: max(len(cases) // 6, 1)])
 
 
-@pytest.fixture
-def planners(monkeypatch):
-    """DeepGEMM's planner computes what the reference says, for a machine without its library."""
-
-    def plan(lens, block, sms):
-        rows, tokens = lens.shape
-        at = {"batch_size": rows, "next_n": tokens, "num_sms": sms, "lens_layout": "2d", "max_model_len": 2**20}
-        return paged.reference(paged.operator.complete(at), paged.Inputs(lens))["schedule"].value[: sms + 1]
-
-    library = SimpleNamespace(get_paged_mqa_logits_metadata=plan)
-    monkeypatch.setattr(deep_gemm, "library", lambda: library)
-
-
 @needs_vllm
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the libraries themselves are verified")
-@pytest.mark.parametrize("name", ["vllm", "vllm_call"])
-def test_the_builder_of_the_indexer(planners, name):
-    variant = discover().find("decode_step", name)
-    cases = edge_cases("decode_step", "ragged", "native", "uniform", "padding")
-    check(variant, [case for case in cases[::3] if case.point.get("remainder", "front") == "front"])
-
-
-@needs_vllm
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there the loop runs with the libraries themselves")
 @pytest.mark.parametrize("suffix", ["", "_call"])
 @pytest.mark.parametrize("states", [0, 2])
-def test_stacks_of_vllm_take_a_turn_in_a_loop(planners, states, suffix):
+def test_stacks_of_vllm_take_a_turn_in_a_loop(states, suffix):
     """With state in place, through an odd number of steps."""
     sizes = {"by_slot": True, "history_len": 400, "decode_path": "native", "num_requests": 2, "batch_size": 3}
     of = shape(**sizes | {"state_groups": states, "mamba_block_size": 16})
-    name = "vllm" if states else "vllm_indexer"
-    stack = {"step_prologue": name + suffix, "step_epilogue": "vllm" + suffix, "draft_passes": name + suffix}
-    loop = decode_loop(workload(1, of=of, delay=1, steps_per_block=5), {"vllm": parts(of, stack)})
+    stack = dict.fromkeys(("step_prologue", "step_epilogue", "draft_passes"), "vllm" + suffix)
+    loop = decode_loop(workload(1, of=of, delay=1, steps_per_block=5), {"vllm": parts(of, stack)}, device=DEVICE)
     assert all(loop.block("vllm", number).requests for number in range(2))
