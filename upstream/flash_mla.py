@@ -80,9 +80,6 @@ def _skip(plan: Callable[[], Plan]) -> Callable[[Point], str | None]:
     return skip
 
 
-skip_fp8 = _skip(extension)
-
-
 def _planned(plan: Plan, point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """The metadata kernel and the two copies into the persistent buffers, as vLLM runs them (#35175)."""
     rows = point.max_decode_len * point.num_heads_q
@@ -96,7 +93,7 @@ def _planned(plan: Plan, point: Point, x: Inputs, out: Outputs) -> Callable[[], 
     return launch
 
 
-@variant("mla_tile_schedule", requires=(f"vllm:{EXTENSION}", GPU), skip=skip_fp8, waives="no_alloc")
+@variant("mla_tile_schedule", requires=(f"vllm:{EXTENSION}", GPU), skip=_skip(extension), waives="no_alloc")
 def flash_mla_fp8(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """FlashMLA's FP8 extension in vLLM, and the copies into the persistent buffers."""
     return _planned(extension(), point, x, out)
@@ -114,7 +111,7 @@ def flash_mla(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _planned(package(), point, x, out)
 
 
-@consumer("mla_tile_schedule", planner="flash_mla_fp8", requires=(f"vllm:{EXTENSION}", GPU), skip=skip_fp8)
+@consumer("mla_tile_schedule", planner="flash_mla_fp8", requires=(f"vllm:{EXTENSION}", GPU), skip=_skip(extension))
 def mla_decode(point: Point, x: Inputs, out: Outputs) -> Mapping[str, torch.Tensor]:
     """FlashMLA's fp8 decode kernel and its combine kernel over a random cache: attention outputs and their LSE."""
     extension()

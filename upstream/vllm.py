@@ -94,7 +94,7 @@ def _skip_flatten(point: Point) -> str | None:
     return None if point.indices == "no" else "vLLM's uniform kernel writes no indices"
 
 
-def beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
+def _beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
     narrow = x.block_table.shape[1] < -(-point.max_model_len // point.block_size)
     return narrow or (not _clamps() and bool((x.seq_lens < point.max_decode_len).any()))
 
@@ -104,7 +104,7 @@ def beyond_flatten(point: Point, x: flatten.Inputs) -> bool:
     requires=f"vllm:{INDEXER}",
     skip=_skip_flatten,
     known_failures=FLATTEN_LIMITS | ({} if _clamps() else UNCLAMPED_LIMITS),
-    fails_on=beyond_flatten,
+    fails_on=_beyond_flatten,
 )
 def vllm_triton(point: Point, x: flatten.Inputs, out: flatten.Outputs) -> Callable[[], None]:
     """vLLM's uniform kernel (#39458) and the fill of the tail."""

@@ -113,10 +113,10 @@ def test_the_convention_of_a_deep_gemm_is_read_off_its_output(remainder, tokens_
     for cached in (deep_gemm.remainder, deep_gemm.atoms_of):
         cached.cache_clear()
     point = {"batch_size": 8, "next_n": 4, "remainder": remainder, "atoms": 4 // tokens_of_an_atom}
-    assert deep_gemm.skip(paged.complete(point)) is None
+    assert deep_gemm._skip(paged.complete(point)) is None
     other = "back" if remainder == "front" else "front"
-    assert "gives the unit more" in deep_gemm.skip(paged.complete(point | {"remainder": other}))
-    assert "atoms of 4 query tokens" in deep_gemm.skip(paged.complete(point | {"atoms": 3}))
+    assert "gives the unit more" in deep_gemm._skip(paged.complete(point | {"remainder": other}))
+    assert "atoms of 4 query tokens" in deep_gemm._skip(paged.complete(point | {"atoms": 3}))
     for cached in (deep_gemm.remainder, deep_gemm.atoms_of):
         cached.cache_clear()
 
