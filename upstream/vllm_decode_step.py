@@ -26,7 +26,7 @@ from upstream.vllm import CLAMPING, COLUMNS, FLATTEN_LIMITS, INDEXER
 
 SPLIT = "v1/attention/backends/utils.py"
 BUILDER = "DeepseekV32IndexerMetadataBuilder"
-NEEDS = (f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}",)
+NEEDS = (f"vllm:{INDEXER}#class {CLAMPING.partition('.')[0]}", f"vllm:{SPLIT}")
 IDLE = {"all requests are padding, B=32, native": "vLLM builds no metadata for a step without tokens"}
 #: Tokens of a page of the index cache on Hopper.
 BLOCK_KV = 64

@@ -26,15 +26,15 @@ from harness.launch import fixed_launch
 from upstream._vllm import HYBRID, MAMBA, addresses, needs, of_vllm, state_of_slots
 from upstream.vllm import ALIGN, ROWS
 
-NEEDS = (*needs(MAMBA, HYBRID), "vllm:v1/attention/backends/gdn_attn.py#_stage_spec_decode")
-#: Requests of a program that advances columns, as vLLM launches it.
-BLOCK_SIZE = 256
-MOVE_ROWS = 128
-
-
 CONTEXT, STATE = "MambaSpecDecodeGPUContext", "MambaHybridModelState"
 ATTENTION, TORCH_UTILS = "v1/worker/gpu/attn_utils.py", "utils/torch_utils.py"
 GDN, COMMON, SPLIT = (f"v1/attention/{name}.py" for name in ("backends/gdn_attn", "backend", "backends/utils"))
+GDN_METHODS = ("build", "update_block_table", "_stage_spec_decode", "_stage_decode")
+NEEDS = (*needs(MAMBA, HYBRID), f"vllm:{GDN}#_stage_spec_decode")
+NEEDS_OF_CALL = (*NEEDS, *(f"vllm:{file}" for file in (ATTENTION, TORCH_UTILS, COMMON, SPLIT)))
+#: Requests of a program that advances columns, as vLLM launches it.
+BLOCK_SIZE = 256
+MOVE_ROWS = 128
 
 
 @cache
@@ -101,9 +101,6 @@ def state_source() -> SimpleNamespace:
         build_attn_metadata=attention.build_attn_metadata,
         **dict.fromkeys(others, type("Other", (), {})),
     )
-
-
-GDN_METHODS = ("build", "update_block_table", "_stage_spec_decode", "_stage_decode")
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -294,7 +291,7 @@ def skip_call(point: Point) -> str | None:
     return None
 
 
-@variant("mamba_align_step", requires=NEEDS, skip=skip_call, waives=("no_alloc", "graph_safe"))
+@variant("mamba_align_step", requires=NEEDS_OF_CALL, skip=skip_call, waives=("no_alloc", "graph_safe"))
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's MambaHybridModelState.preprocess_state and prepare_attn with its GDN builders; after sampling the copy of
     frozen states. Putting the state back, and the table of moves, are not timed.

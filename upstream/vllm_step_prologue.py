@@ -51,7 +51,13 @@ def vllm(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     return _sequence(point, x, out, "vllm")
 
 
-@variant("step_prologue", requires=NEEDS, skip=_skip_call, waives=("no_alloc", "graph_safe"), known_failures=LIMITS)
+@variant(
+    "step_prologue",
+    requires=(*NEEDS, *vllm_mamba_align_step.NEEDS_OF_CALL),
+    skip=_skip_call,
+    waives=("no_alloc", "graph_safe"),
+    known_failures=LIMITS,
+)
 def vllm_call(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """vLLM's functions around them."""
     return _sequence(point, x, out, "vllm_call")

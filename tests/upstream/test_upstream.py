@@ -13,6 +13,7 @@ from baselines.k_quant_gather.operator import operator as gather
 from baselines.mla_tile_schedule.operator import operator as tiles
 from baselines.paged_mqa_schedule.operator import Inputs
 from baselines.paged_mqa_schedule.operator import operator as paged
+from harness.contract import GPU
 from harness.discover import discover, unavailable
 from harness.packages import file_in, in_words, is_there, versions
 from upstream import deep_gemm, flash_mla, sglang
@@ -158,7 +159,7 @@ def test_all_of_them_are_listed_with_what_they_need():
     assert len(found) >= 6
     assert not discover().broken
     for one in found.values():
-        assert unavailable(one, "cpu") is not None
+        assert (unavailable(one, "cpu") is None) == all(need != GPU and is_there(need) for need in one.requires)
         assert one.doc
     assert "paged_mqa_schedule/deep_gemm" in found
     assert {native.name, tiles.name} & {one.operator for one in found.values()}
