@@ -39,9 +39,16 @@ ROWS, TAIL = 4, 256
 
 @triton.jit
 def step_epilogue_kernel(
-    update, drafter, states, ROWS: tl.constexpr, SAMPLED: tl.constexpr, LANES: tl.constexpr, TAIL: tl.constexpr
+    update,
+    drafter,
+    states,
+    STATES: tl.constexpr,
+    ROWS: tl.constexpr,
+    SAMPLED: tl.constexpr,
+    LANES: tl.constexpr,
+    TAIL: tl.constexpr,
 ):
-    """update, drafter, states: Arguments of post_update, draft_inputs and mamba_align_step, the latter perhaps None.
+    """update, drafter, states: Arguments of post_update, draft_inputs and, if STATES, mamba_align_step.
 
     SAMPLED, LANES: lanes of a row's sampled tokens, and of those that the drafter's first pass shifts.
     """
@@ -68,7 +75,7 @@ def step_epilogue_kernel(
     prompt_token = tl.load(drafter.x.next_prefill + slot, mask=is_real, other=0)
     s, ns, nr, computed, newest = update_rows(b, inside, x, update.out, update.n, SAMPLED)
     count = tl.maximum(ns, 1)
-    if states is not None:
+    if STATES:  # not `states is not None`: Triton 3.6 cannot compare a bundle that has a None
         column = tl.load(states.x.columns_before + s, mask=s >= 0, other=0)
         frozen, to, shift = freeze(computed, column, count, states.n.block_size)
         is_moved = (s >= 0) & frozen & ((to != column) | (shift > 0))
@@ -98,5 +105,11 @@ def triton_fused(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
     """One launch for every part of a row."""
     num_reqs, (lanes, strips) = num_real(point), row_tiling(point)
     grid = (max(cdiv(point.batch_size, ROWS), cdiv(point.max_num_seqs + 1 - num_reqs, TAIL)), strips)
-    tile = {"ROWS": ROWS, "SAMPLED": triton.next_power_of_2(point.next_n), "LANES": lanes, "TAIL": TAIL}
+    tile = {
+        "STATES": with_states(point),
+        "ROWS": ROWS,
+        "SAMPLED": triton.next_power_of_2(point.next_n),
+        "LANES": lanes,
+        "TAIL": TAIL,
+    }
     return fixed_launch(step_epilogue_kernel, grid, *arguments(point, x, out), **tile, num_warps=2)
