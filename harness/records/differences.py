@@ -77,6 +77,7 @@ MATTERS: dict[str, tuple[Purpose, ...]] = {
     "commit": ("side", "state", *_ONE_RECORD),
     "dirty": ("state", *_ONE_RECORD),
     "packages": ("listed", *_ONE_RECORD),
+    "fixed_addresses": ("listed", "state"),
     "nvml_refused": (),
     "notes": ("listed",),
     "name": ("listed", "same_run", "merge"),

@@ -136,6 +136,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gpu_id:   hash of the GPU's UUID, by which runs of the same GPU are known.
     nvml_refused: readings that NVML refuses here, whose consequences ``notes`` tell.
     packages: package that variants wrap -> its version, of those that are there.
+    fixed_addresses: whether the addresses of the process that timed were not randomized.
     """
 
     device: Literal["cuda", "cpu"]
@@ -160,6 +161,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commit: str | None = None
     dirty: bool = False
     packages: dict[str, str] = {}
+    fixed_addresses: bool = False
     nvml_refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
