@@ -464,19 +464,33 @@ def agreement(names: Sequence[str] = RECORDS) -> list[str]:
     return markdown_table(["record", "cells marked `?`", "timed cells", "agree"], rows, 2)
 
 
+#: Hot records with cells of 128 requests.
+PLACEMENT_RECORDS = ("full", "mtp3", "mtp1", "mtp5", "native", "step", "whole_step", "mamba_spec")
+
+
 @cache
 def placements() -> list[str]:
-    """Fused variants at 128 requests x (gpu_us, the mean on the fastest and on the slowest set of buffers)."""
+    """Fused variants at 128 requests x (gpu_us, the median on the fastest and on the slowest set of buffers, how far
+    these are apart, and how far samples on one set are).
+
+    A variant with one sample on a set is left out: nothing would tell the set from the sample.
+    """
     rows: dict[str, list[str]] = {}
-    for cell in (cell for name in ("full", "whole_step") for cell in record(f"{GPU}/{name}").in_order):
-        found, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+    for cell in (cell for name in PLACEMENT_RECORDS for cell in record(f"{GPU}/{name}").in_order):
+        gpu, count = interval(cell, "gpu_us"), cell.metrics.placements if cell.metrics else 1
+        if not (gpu and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128):
+            continue
+        times = slopes(cell.metrics.graph_us)
+        sets = [sorted(times[first::count]) for first in range(count)]
+        if min(map(len, sets)) < 2:
+            continue
+        medians = [statistics.median(samples) for samples in sets]
+        between = 100 * (max(medians) / min(medians) - 1)
+        within = statistics.median(100 * (samples[-1] / samples[0] - 1) for samples in sets)
         name = f"`{cell.operator}/{cell.variant}`"
-        if found and count > 1 and cell.variant.endswith("_fused") and cell.axes["batch_size"] == 128:
-            times = slopes(cell.metrics.graph_us)
-            sets = [statistics.mean(times[first::count]) for first in range(count)]
-            spread = f"{100 * (max(sets) / min(sets) - 1):.1f}"
-            rows.setdefault(name, [name, *map(significant, (found.median, min(sets), max(sets))), spread])
-    head = ["variant", "gpu_us", "fastest set", "slowest set", "spread, %"]
+        numbers = map(significant, (gpu.median, min(medians), max(medians)))
+        rows.setdefault(name, [name, *numbers, f"{between:.1f}", f"{within:.1f}"])
+    head = ["variant", "gpu_us", "fastest set", "slowest set", "between sets, %", "on one set, %"]
     return [*markdown_table(head, list(rows.values())), "", f"{gpu_and_versions(record(f'{GPU}/full'))}."]
 
 
