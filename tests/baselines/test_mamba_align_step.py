@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from baselines.mamba_align_step.operator import Inputs, operator
 from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 from tests.runnable import healthy
 
 
@@ -71,23 +71,15 @@ def test_one_array_as_input_and_output(variant, phase):
 
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 20}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 60),
-            "mamba_block_size": st.sampled_from([1, 4, 16, 33, 1024]),
-            "num_groups": st.integers(1, 3),
-            "phase": st.sampled_from(["before_forward", "after_sampling"]),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "fresh": st.sampled_from([0.0, 0.4]),
-        }
-    )
+random_steps = steps(
+    300,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 60),
+    mamba_block_size=st.sampled_from([1, 4, 16, 33, 1024]),
+    num_groups=st.integers(1, 3),
+    phase=st.sampled_from(["before_forward", "after_sampling"]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    fresh=st.sampled_from([0.0, 0.4]),
 )
 
 

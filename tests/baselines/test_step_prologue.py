@@ -10,7 +10,7 @@ from baselines.workloads.request_slots import group_tables
 from harness.discover import discover
 from harness.verify.buffers import POISONS
 from harness.verify.fixture import Fixture, verify_cell
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 CATALOG = discover()
 SMALL = {
@@ -22,28 +22,23 @@ SMALL = {
     "num_sms": 5,
     "num_heads_q": 64,
 }
-random_steps = st.integers(1, 7).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "window": st.sampled_from([0, 20]),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "mamba_block_size": st.sampled_from([1, 33, 1024]),
-            "max_num_batched_tokens": st.sampled_from([100, 1027]),
-        }
-    ).flatmap(
-        lambda axes: st.sampled_from(
-            [
-                axes | {"num_groups": 2, "group_blocks": "mixed", "prefills": 1, "prefill_len": 40},
-                axes | {"num_groups": 3, "state_groups": 2, "memory": "uva", "prefills": 1, "prefill_len": 20},
-                axes | {"num_groups": 2, "state_groups": 1, "indexer": "native"},
-                axes | {"indexer": "flatten", "window": 0, "token_padding": 3},
-            ]
-        )
+random_steps = steps(
+    300,
+    rows=7,
+    next_n=st.sampled_from([1, 2, 4]),
+    prefills=st.just(0),
+    window=st.sampled_from([0, 20]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    mamba_block_size=st.sampled_from([1, 33, 1024]),
+    max_num_batched_tokens=st.sampled_from([100, 1027]),
+).flatmap(
+    lambda axes: st.sampled_from(
+        [
+            axes | {"num_groups": 2, "group_blocks": "mixed", "prefills": 1, "prefill_len": 40},
+            axes | {"num_groups": 3, "state_groups": 2, "memory": "uva", "prefills": 1, "prefill_len": 20},
+            axes | {"num_groups": 2, "state_groups": 1, "indexer": "native"},
+            axes | {"indexer": "flatten", "window": 0, "token_padding": 3},
+        ]
     )
 )
 
