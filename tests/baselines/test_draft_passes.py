@@ -1,6 +1,5 @@
 """draft_passes: a worked example, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,8 +45,3 @@ random_steps = steps(
 @given(axes=random_steps, seed=st.integers(0, 2**32 - 1))
 def test_variants_equal_the_reference_on_random_steps(axes, seed):
     check_random(operator, SMALL | axes, seed, seldom=("unfused",))
-
-
-@pytest.mark.parametrize("axes", [{"next_n": 2}, {"batch_size": 9, "max_num_seqs": 8}])
-def test_illegal_steps(axes):
-    assert operator.broken_rule(operator.complete({"batch_size": 4} | axes)) is not None

@@ -1,18 +1,12 @@
 """mamba_align_step: the worked example of two steps, one array as input and output, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.mamba_align_step.operator import Inputs, operator
-from tests.baselines.in_place import check_in_place
+from tests.baselines.mamba_batches import int32
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
-from tests.runnable import healthy
-
-
-def int32(*values):
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def before(computed, column, accepted, query=3):
@@ -57,17 +51,6 @@ def test_a_state_in_its_own_column():
     assert after(8, 1, 1) == (1, [-1, -1, 0])
     assert after(8, 1, 3) == (1, [1, 1, 2])
     assert before(0, -1, 1) == (0, 1, [-1, -1, 0], [10, 11, 12])
-
-
-@pytest.mark.parametrize("phase", ["before_forward", "after_sampling"])
-@pytest.mark.parametrize("variant", healthy("mamba_align_step"), ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant, phase):
-    """Slots of a batch are distinct, so launches that read a row's state before they write it may work in place."""
-    axes = {"batch_size": 9, "max_num_seqs": 12, "mamba_block_size": 8, "max_model_len": 100, "phase": phase}
-    state = {"accepted": "accepted_before"}
-    if phase == "before_forward":
-        state["columns"] = "columns_before"
-    check_in_place(operator, variant, axes | {"context_len": {"uniform": [8, 100]}}, state)
 
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 20}

@@ -1,14 +1,11 @@
 """post_update: a worked example, invariants, one array as input and output, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.post_update.operator import operator
-from tests.baselines.in_place import check_in_place
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
-from tests.runnable import healthy
 
 
 def test_worked_example():
@@ -40,14 +37,6 @@ def test_worked_example():
     assert (~expected["all_ids_device"].untouched).nonzero().tolist() == [[2, 5], [2, 6]]
     assert expected["bins"].value[2, 7] == 9
     assert (~expected["bins"].untouched).nonzero().tolist() == [[2, 7]]
-
-
-@pytest.mark.parametrize("variant", [v for v in healthy("post_update") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
-    state = {name: name for name in ("num_computed_tokens", "total", "bins")}
-    check_in_place(operator, variant, axes | {"acceptance": 0.6}, state)
 
 
 SMALL = {"max_model_len": 500, "max_num_seqs": 20, "history_len": 40}

@@ -1,30 +1,12 @@
 """step_epilogue: one array as input and output, what holds between its parts, random steps."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_epilogue.operator import operator
-from tests.baselines.in_place import check_in_place
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
-from tests.runnable import healthy
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
-
-
-@pytest.mark.parametrize("variant", [v for v in healthy("step_epilogue") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {
-        "batch_size": 7,
-        "padding": 0.2,
-        "penalties": "on",
-        "vocab_size": 20,
-        "states": "yes",
-        "mamba_block_size": 8,
-    }
-    axes = SMALL | axes | {"context_len": {"uniform": [8, 300]}}
-    check_in_place(operator, variant, axes, {name: name for name in ("num_computed_tokens", "total", "bins")})
 
 
 random_steps = steps(

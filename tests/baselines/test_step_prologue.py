@@ -1,18 +1,13 @@
 """step_prologue: what holds between its parts, one launch, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_prologue.operator import operator
 from baselines.workloads.request_slots import group_tables
-from harness.discover import discover
-from harness.verify.buffers import POISONS
-from harness.verify.fixture import Fixture, verify_cell
 from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
-CATALOG = discover()
 SMALL = {
     "max_model_len": 300,
     "history_len": 320,
@@ -74,41 +69,3 @@ def test_every_token_is_written_to_the_block_that_its_row_reads(axes, seed):
         assert all(len(set(group.flatten().tolist())) == group.numel() for group in live)  # no two rows share a slot
     if point.indexer == "native":
         assert torch.equal(expected["decode_lens"][:rows], torch.diff(x.query_start_loc[: rows + 1]))
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="counts launches of Triton's interpreter")
-def test_one_launch_for_every_part(monkeypatch):
-    from triton.runtime.interpreter import GridExecutor
-
-    counted, run = [], GridExecutor.__call__
-    monkeypatch.setattr(
-        GridExecutor, "__call__", lambda self, *args, **keywords: (counted.append(1), run(self, *args, **keywords))[1]
-    )
-    axes = {"batch_size": 2, "num_groups": 2, "state_groups": 1, "indexer": "native", "context_len": 100}
-    bench = Fixture(operator, legal_point(operator, SMALL | axes), "cpu", 1)
-    launch = verify_cell(bench, CATALOG.find(operator.name, "triton_fused"), once=True)
-    counted.clear()
-    bench.check(launch, batch=1, poison=POISONS[0])
-    assert len(counted) == 1
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"num_groups": 2, "state_groups": 2},
-        {"indexer": "flatten", "prefills": 1},
-        {"indexer": "native", "window": 20},
-        {"batch_size": 300, "max_num_seqs": 299},
-        {"num_sms": 4, "num_sm_parts": 5},
-        {"indexer": "native", "batch_size": 4096, "max_num_batched_tokens": 2**15},
-    ],
-)
-def test_illegal_steps(axes):
-    assert operator.broken_rule(operator.complete({"batch_size": 4} | axes)) is not None
-
-
-@pytest.mark.parametrize("name", ["step_prologue", "step_epilogue", "draft_passes"])
-def test_a_step_without_a_real_request_is_refused(name):
-    (padding,) = [axis for axis in CATALOG.operators[name].axes if axis.name == "padding"]
-    with pytest.raises(ValueError, match="0, 1"):
-        padding.parse(1)
