@@ -55,6 +55,7 @@ from harness.report.profile import summary as summary_of
 from harness.report.table import markdown, untitled
 from harness.report.tables import point_columns, signed
 from harness.wording import counted, did_you_mean, significant
+from tools.mutate import PARTS, tally
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path("results", "reference")
@@ -520,13 +521,10 @@ def timers() -> list[str]:
 def mutants() -> list[str]:
     """tools/mutate.py: operators x (mutants, rejected by each part of verify, survived, equivalent); the survivors."""
     found = read_json(f"{GPU}/mutants.json")
-    parts = ("edge case", "capacity", "random", "sweep", "no_crash")
 
     def row(name: str, mine: list[dict]) -> list[str]:
-        killers = Counter(mutant.get("killer") for mutant in mine)
-        equivalent = sum(mutant["expected"] == "equivalent" for mutant in mine)
-        survived = len(mine) - equivalent - sum(killers[part] for part in parts)
-        return [name, *map(str, (len(mine), *(killers[part] for part in parts), survived, equivalent))]
+        counts = tally(mine)
+        return [name, *map(str, (len(mine), *(counts[one] for one in (*PARTS, "survived", "equivalent"))))]
 
     operators = dict.fromkeys(mutant["operator"] for mutant in found["mutants"])
     rows = [

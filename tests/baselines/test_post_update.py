@@ -1,14 +1,11 @@
 """post_update: a worked example, invariants, one array as input and output, random steps."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.post_update.operator import operator
-from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import healthy
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 
 def test_worked_example():
@@ -42,32 +39,16 @@ def test_worked_example():
     assert (~expected["bins"].untouched).nonzero().tolist() == [[2, 7]]
 
 
-@pytest.mark.parametrize("variant", [v for v in healthy("post_update") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {"batch_size": 9, "max_num_seqs": 12, "penalties": "on", "vocab_size": 20, "history_len": 40}
-    state = {name: name for name in ("num_computed_tokens", "total", "bins")}
-    check_in_place(operator, variant, axes | {"acceptance": 0.6}, state)
-
-
 SMALL = {"max_model_len": 500, "max_num_seqs": 20, "history_len": 40}
-random_steps = st.integers(1, 12).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 500), st.just({"uniform": [1, 500]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 50),
-            "acceptance": st.sampled_from([0.0, 0.4, 0.8, 1.0]),
-            "penalties": st.sampled_from(["off", "on"]),
-            "new_drafts": st.sampled_from(["no", "yes"]),
-            "vocab_size": st.sampled_from([1, 5, 60]),
-            "memory": st.sampled_from(["device", "uva"]),
-        }
-    )
+random_steps = steps(
+    500,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 50),
+    acceptance=st.sampled_from([0.0, 0.4, 0.8, 1.0]),
+    penalties=st.sampled_from(["off", "on"]),
+    new_drafts=st.sampled_from(["no", "yes"]),
+    vocab_size=st.sampled_from([1, 5, 60]),
+    memory=st.sampled_from(["device", "uva"]),
 )
 
 

@@ -1,50 +1,25 @@
 """step_epilogue: one array as input and output, what holds between its parts, random steps."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from baselines.step_epilogue.operator import operator
-from tests.baselines.in_place import check_in_place
-from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples
-from tests.runnable import healthy
+from tests.baselines.random_batches import FEW_EXAMPLES, check_random, legal_point, run_examples, steps
 
 SMALL = {"max_model_len": 300, "max_num_seqs": 9, "max_num_batched_tokens": 100, "history_len": 40}
 
 
-@pytest.mark.parametrize("variant", [v for v in healthy("step_epilogue") if v.name != "op_chain"], ids=lambda v: v.name)
-def test_one_array_as_input_and_output(variant):
-    """As in an engine: state is updated in place."""
-    axes = {
-        "batch_size": 7,
-        "padding": 0.2,
-        "penalties": "on",
-        "vocab_size": 20,
-        "states": "yes",
-        "mamba_block_size": 8,
-    }
-    axes = SMALL | axes | {"context_len": {"uniform": [8, 300]}}
-    check_in_place(operator, variant, axes, {name: name for name in ("num_computed_tokens", "total", "bins")})
-
-
-random_steps = st.integers(1, 7).flatmap(
-    lambda rows: st.fixed_dictionaries(
-        {
-            "batch_size": st.just(rows),
-            "next_n": st.sampled_from([1, 2, 4, 7]),
-            "decode_len": st.sampled_from(["uniform", "ragged", "mixed"]),
-            "context_len": st.one_of(st.integers(1, 300), st.just({"uniform": [1, 300]})),
-            "padding": st.sampled_from([0.0, 0.3]) if rows > 2 else st.just(0.0),
-            "prefills": st.integers(0, 1),
-            "prefill_len": st.integers(1, 40),
-            "acceptance": st.sampled_from([0.0, 0.5, 1.0]),
-            "penalties": st.sampled_from(["off", "on"]),
-            "vocab_size": st.sampled_from([1, 60]),
-            "memory": st.sampled_from(["device", "uva"]),
-            "states": st.sampled_from(["no", "yes"]),
-            "mamba_block_size": st.sampled_from([1, 16, 1024]),
-        }
-    )
+random_steps = steps(
+    300,
+    rows=7,
+    next_n=st.sampled_from([1, 2, 4, 7]),
+    prefill_len=st.integers(1, 40),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    penalties=st.sampled_from(["off", "on"]),
+    vocab_size=st.sampled_from([1, 60]),
+    memory=st.sampled_from(["device", "uva"]),
+    states=st.sampled_from(["no", "yes"]),
+    mamba_block_size=st.sampled_from([1, 16, 1024]),
 )
 
 
