@@ -22,7 +22,7 @@ def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None
 
     def launch() -> None:
         chain()
-        out.drafted[:n].copy_(out.input_ids[out.logits_indices[:n]])
+        out.draft_sampled[:n].copy_(out.input_ids[out.logits_indices[:n]])
 
     return launch
 

@@ -37,11 +37,11 @@ struct Inputs {
 
 // schedule: null without an indexer.
 struct Outputs {
-    long long* pos;
-    int* lens;
-    long long* src;
+    long long* positions;
+    int* seq_lens;
+    long long* sample_src_positions;
     long long* slot_mappings;
-    int* starts;
+    int* query_start_loc;
     int* schedule;
 };
 
@@ -69,7 +69,7 @@ struct InPass {
 
 __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const Outputs& out, const Sizes& n) {
     const int i = blockIdx.y, g = blockIdx.z, b = block * THREADS + threadIdx.x;
-    if (i == 0 && g == 0 && b <= n.max_num_seqs) out.starts[b] = min(b, n.num_reqs);
+    if (i == 0 && g == 0 && b <= n.max_num_seqs) out.query_start_loc[b] = min(b, n.num_reqs);
     if (b >= n.max_num_seqs) return;
     const long long of_pass = (long long)i * n.max_num_seqs + b;
     const bool live = b < n.num_reqs;
@@ -87,10 +87,10 @@ __device__ __forceinline__ void rows_of_pass(int block, const Inputs& x, const O
     }
     out.slot_mappings[((long long)i * gridDim.z + g) * n.max_num_seqs + b] = slot;
     if (g > 0) return;
-    out.lens[of_pass] = length;
+    out.seq_lens[of_pass] = length;
     if (live) {
-        out.src[of_pass] = (long long)kept + i + 1;
-        out.pos[of_pass] = length - 1;
+        out.sample_src_positions[of_pass] = (long long)kept + i + 1;
+        out.positions[of_pass] = length - 1;
     }
 }
 

@@ -30,11 +30,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba_align_step_after_ker
     const int b = blockIdx.x * THREADS + threadIdx.x;
     if (b >= n.num_reqs_padded) return;
     const long long s = load(x.idx_mapping + b), slot = max(s, 0ll);
-    const int computed = load(x.num_computed_tokens + slot), column = load(x.columns_before + slot);
-    const int count = load(x.accepted_before + slot);
+    const int computed = load(x.num_computed_tokens + slot), column = load(x.state_columns_before + slot);
+    const int count = load(x.num_accepted_tokens_before + slot);
     if (s < 0) {
         store_move(out.moves, b, false, 0, 0, 0);
         return;
     }
-    out.accepted[s] = freeze(b, computed, column, count, out.moves, n.block_size);
+    out.num_accepted_tokens[s] = freeze(b, computed, column, count, out.moves, n.block_size);
 }

@@ -1,7 +1,7 @@
 // step_inputs in one launch: a warp per row, its lanes are the row's tokens; logit rows are written by the lanes that
 // hold their token and position. The threads of the grid also clear the lengths behind the last row.
 //
-// prompt_lens and all_ids may be in mapped pinned memory.
+// prompt_lens and all_token_ids may be in mapped pinned memory.
 // Grid: x = max(ceil(num_reqs / 4), ceil((max_num_seqs - num_reqs) / THREADS)) blocks of THREADS, y = strips of a row.
 //
 // Versions, us on an H200 at B = 128, lengths 4096 to 8192; two prefill chunks beside decodes; the same with arrays of

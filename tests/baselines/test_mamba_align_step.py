@@ -23,15 +23,20 @@ def before(computed, column, accepted, query=3):
     x = Inputs(
         idx_mapping=torch.tensor([1]),
         num_computed_tokens=int32(0, computed),
-        columns_before=int32(0, column),
-        accepted_before=int32(9, accepted),
+        state_columns_before=int32(0, column),
+        num_accepted_tokens_before=int32(9, accepted),
         query_start_loc=int32(0, query, query),
         seq_lens=int32(computed + query),
         slot_tables=table,
         batch_tables=table[:, :1].contiguous(),
     )
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["columns"][1]), int(got["accepted"][1]), got["moves"][0].tolist(), got["state_slots"][0, 0].tolist()
+    return (
+        int(got["state_columns"][1]),
+        int(got["num_accepted_tokens"][1]),
+        got["moves"][0].tolist(),
+        got["state_slots"][0, 0].tolist(),
+    )
 
 
 def after(computed, column, accepted):
@@ -40,7 +45,7 @@ def after(computed, column, accepted):
     point = legal_point(operator, axes | {"phase": "after_sampling", "context_len": 4})
     x = Inputs(torch.tensor([1]), int32(0, computed), int32(0, column), int32(9, accepted))
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["accepted"][1]), got["moves"][0].tolist()
+    return int(got["num_accepted_tokens"][1]), got["moves"][0].tolist()
 
 
 def test_worked_example():
@@ -64,9 +69,9 @@ def test_a_state_in_its_own_column():
 def test_one_array_as_input_and_output(variant, phase):
     """Slots of a batch are distinct, so launches that read a row's state before they write it may work in place."""
     axes = {"batch_size": 9, "max_num_seqs": 12, "mamba_block_size": 8, "max_model_len": 100, "phase": phase}
-    state = {"accepted": "accepted_before"}
+    state = {"num_accepted_tokens": "num_accepted_tokens_before"}
     if phase == "before_forward":
-        state["columns"] = "columns_before"
+        state["state_columns"] = "state_columns_before"
     check_in_place(operator, variant, axes | {"context_len": {"uniform": [8, 100]}}, state)
 
 
