@@ -202,6 +202,7 @@ def _pass_inputs(
     )
 
 
+# Not a Composition: its parts run once per pass, on slices, and a pass reads what the one before it has written.
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     """The references of the parts, pass after pass: nothing of the closed form."""
     out, real = make_outputs(point), slots.num_real(point)

@@ -4,17 +4,15 @@
 // Second pass: a thread per entry of the R + 1 boundaries. Later passes: a block per row and strip of its hidden
 // values.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, first, second and later pass (record step).
-// Predicted: 1.22, 1.07 and 1.80, the copy bound:
+// Versions on an H200, slowest first:
 //
-//   as vLLM 0.33: a program per row, one for the tails       1 launch           2.01   1.50   3.31
-//   rows share blocks, all threads share the tails           1 launch           1.94   1.20   2.34
-//   tails after the row, whose chain of loads is longer      1 launch           1.82
-//   loads before branches, a turn per strip                  1 launch           1.59   1.14   2.30
-//                                                            Triton             1.46   1.09   2.29
+//   as vLLM 0.33: a program per row, one for the tails
+//   rows share blocks, all threads share the tails
+//   tails after the row, whose chain of loads is longer
+//   loads before branches, a turn per strip
 //
-// With prefill chunks of 1024 tokens beside decodes 1.71, Triton 1.62 (four turns of 16 tokens: 2.90), the engine's
-// kernel 2.32. In the first pass two loads in sequence, the row's counts and its tokens; later passes copy hidden rows.
+// With prefill chunks beside decodes, four turns of 16 tokens are much slower in Triton. In the first pass two loads in
+// sequence, the row's counts and its tokens; later passes copy hidden rows.
 
 #include "draft_inputs.cuh"
 

@@ -1,6 +1,6 @@
 """draft_inputs in Triton: one launch per pass, several rows per program, tails shared by all programs.
 
-draft_inputs.cu has the versions with their times.
+draft_inputs.cu has the versions that were tried.
 """
 
 from __future__ import annotations

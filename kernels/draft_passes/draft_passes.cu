@@ -3,15 +3,12 @@
 // blockIdx.y: pass. blockIdx.z: group. blockIdx.x < num_schedulers: THREADS rows of the indexer's schedule; from there
 // on a thread per row, up to the R + 1 boundaries. Block: THREADS. enabled: bool.
 //
-// Versions, us on an H200 at B = 128, lengths 4096 to 8192, k = 3 (record whole_step; second column with a sparse
-// indexer, third four groups). Predicted: 1.17, 1.21 and 1.22, the copy bound:
+// Versions on an H200, slowest first:
 //
-//   as vLLM 0.33: two or four kernels per pass               4, 8, 4 launches   7.42   12.5   7.95
-//   all passes from the closed form: CUDA                    1 launch           1.89   1.94   2.99
-//                                    Triton                  1 launch           2.12   2.36   3.08
-//   groups side by side, loads before branches: CUDA         1 launch           1.67   1.75   1.70
-//                                               Triton       1 launch           1.61   2.36   1.65
-//   loads in order: CUDA                                     1 launch           1.57   1.64   1.59
+//   as vLLM 0.33: two kernels per pass, four with a sparse indexer
+//   all passes from the closed form, in one launch
+//   groups side by side, loads before branches (in Triton no gain with an indexer)
+//   loads in order (CUDA)
 //
 // Two loads in sequence, slot and length, then the table entry.
 

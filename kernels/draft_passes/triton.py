@@ -7,7 +7,7 @@ stays in the drafter's graph is one launch per pass, for its token and hidden ro
 Programs specialise: the schedules of the indexer come first, one set per pass, over lengths that each program gathers
 into scratch memory of its own; then rows of a pass in a group.
 
-draft_passes.cu has the versions with their times.
+draft_passes.cu has the versions that were tried.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Slots are read from the tables by request slot, so the launch does not wait for the tables in batch order.
 
-mamba_align_step.cu has the versions with their times.
+mamba_align_step.cu has the versions that were tried.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Penalty counts need no atomics: the first occurrence of a token in its row stores the count of all of them.
 
-post_update.cu has the versions with their times.
+post_update.cu has the versions that were tried.
 """
 
 from __future__ import annotations

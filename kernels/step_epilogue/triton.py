@@ -8,7 +8,7 @@ registers where the row was updated. Programs do not specialise as in step_prolo
 input and output: a program that read a slot for itself could read what another one has written. Further programs of a
 long row (strip > 0) only shift its tokens; what they read is by row or never written.
 
-step_epilogue.cu has the versions with their times.
+step_epilogue.cu has the versions that were tried.
 """
 
 from __future__ import annotations

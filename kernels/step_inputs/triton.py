@@ -3,7 +3,7 @@
 Inputs of ``draft_sampled`` are known before the forward pass, and the token and position that it reads are in
 registers.
 
-step_inputs.cu has the versions with their times.
+step_inputs.cu has the versions that were tried.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def failure(operator, wrap, **changes):
     ("operator", "output", "place", "message"),
     [
         ("step_prologue", "slot_mappings", (0, 5), "step 0: table slots_0: [5] is "),
-        ("step_epilogue", "ids", 4, "step 0: table draft_ids, request 1: [1, 0] is "),
-        ("draft_passes", "lens", (1, 2), "step 0: table pass_lens: [1, 2] is "),
+        ("step_epilogue", "input_ids", 4, "step 0: table draft_input_ids, request 1: [1, 0] is "),
+        ("draft_passes", "seq_lens", (1, 2), "step 0: table pass_seq_lens: [1, 2] is "),
     ],
 )
 def test_a_wrong_entry_is_named_with_step_and_table(operator, output, place, message):
