@@ -1,5 +1,8 @@
 """decode_flatten: one row per speculative token, for a paged-MQA-logits kernel that supports only next_n = 1.
 
+vLLM's DeepSeek-V3.2 indexer (v1/attention/backends/mla/indexer.py) builds this once per decode step and metadata group,
+for DeepGEMM's paged MQA logits, which read the keys of a request once per row.
+
 Request b of the B requests of a step brings decode_len[b] = query_start_loc[b + 1] - query_start_loc[b] tokens. The
 flat token t = query_start_loc[b] + j, its token j, gets
 
@@ -19,8 +22,7 @@ A kernel that takes tokens of several requests (SM100, vLLM #56562) wants to kno
                       side are handled together
     request_lens[b]   seq_lens[b], at an address that a captured graph may keep
 
-vLLM's DeepSeek-V3.2 indexer builds this once per decode step and metadata group, for DeepGEMM's paged MQA logits. That
-kernel reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
+DeepGEMM reads ceil(lens[t] / block_size) entries of a table row, so it is enough to copy the used blocks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """step_prologue: all metadata of a step that is built before the target's forward pass, from the request slots.
 
+It is what vLLM's V2 model runner launches at the start of execute_model (v1/worker/gpu/model_runner.py), with what the
+attention backends build from it:
+
     step_inputs               positions, lengths, input tokens, logit rows                 B real rows
     gather_block_tables       block tables of all groups in batch order                    cleared behind the real rows
     compute_slot_mappings     KV-cache slot of every token; none in groups of states       rows with their padding
