@@ -128,7 +128,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     start, seq_lens = x.query_start_loc.tolist(), x.seq_lens.tolist()
     lens, indices = [0] * capacity, [0] * capacity
     table = torch.full(make_outputs(point).block_table.shape, NULL_BLOCK_ID, dtype=torch.int32)
-    unread = torch.ones(table.shape, dtype=torch.bool)
+    not_read = torch.ones(table.shape, dtype=torch.bool)
     columns = min(x.block_table.shape[1], table.shape[1])
     for b, seq_len in enumerate(seq_lens):
         decode_len = start[b + 1] - start[b]
@@ -136,15 +136,15 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             t = start[b] + j
             lens[t], indices[t] = max(seq_len - decode_len + j + 1, 0), b
             table[t, :columns] = x.block_table[b, :columns]
-            unread[t, : cdiv(lens[t], point.block_size)] = False
-    unread[start[-1] : tokens, 0] = False
+            not_read[t, : cdiv(lens[t], point.block_size)] = False
+    not_read[start[-1] : tokens, 0] = False
     past_tokens = torch.arange(len(table)) >= tokens
-    unread[past_tokens] = False
+    not_read[past_tokens] = False
     behind = torch.arange(capacity) >= tokens
     expected = {
         "lens": Expected(torch.tensor(lens, dtype=torch.int32)),
         "decode_lens": Expected(torch.ones(capacity, dtype=torch.int32), untouched=behind),
-        "block_table": Expected(table, may_keep=unread, untouched=past_tokens[:, None].expand(table.shape)),
+        "block_table": Expected(table, may_keep=not_read, untouched=past_tokens[:, None].expand(table.shape)),
     }
     if with_indices(point):
         for t in range(start[-1], tokens):

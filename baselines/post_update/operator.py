@@ -192,7 +192,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     names = [name for name, buffer in vars(out).items() if buffer is not None]
     value = {name: torch.zeros_like(getattr(out, name)) for name in names}
     kept = {name: torch.ones(value[name].shape, dtype=torch.bool) for name in names}
-    unread = torch.zeros(point.max_num_seqs, dtype=torch.bool)
+    not_read = torch.zeros(point.max_num_seqs, dtype=torch.bool)
     history = "all_token_ids_device" if point.memory == "device" else "all_token_ids_host"
 
     def put(name: str, place: object, content: object) -> None:
@@ -201,7 +201,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     for b, s in enumerate(x.idx_mapping.tolist()):
         ns = nr = 0
         if s < 0:
-            unread[b] = True
+            not_read[b] = True
         elif x.seq_lens[b] >= x.prompt_lens[s]:
             ns = int(x.num_sampled[b])
             nr = int(x.cu_num_logits[b + 1] - x.cu_num_logits[b]) - ns
@@ -229,8 +229,8 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
                 )
         if x.new_drafts is not None:
             put("draft_tokens", s, x.new_drafts[b])
-    slack = {"num_sampled": unread, "num_rejected": unread}
-    return {name: Expected(value[name], kept[name], slack.get(name)) for name in names}
+    may_keep = {"num_sampled": not_read, "num_rejected": not_read}
+    return {name: Expected(value[name], kept[name], may_keep.get(name)) for name in names}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:

@@ -14,7 +14,7 @@ from harness.contract import Point, variant
 
 @variant(
     "step_inputs",
-    defect="drafts inside the prompt are told by their placeholder, not by position (vLLM #54137)",
+    defect="drafts inside the prompt are recognized by their placeholder, not by position (vLLM #54137)",
     skip=on_device,
 )
 def drafted_by_value(point: Point, x: Inputs, out: Outputs) -> Callable[[], None]:
