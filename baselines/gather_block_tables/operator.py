@@ -127,8 +127,8 @@ def _null_columns(x: Inputs, g: int, s: int) -> int:
 
 def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
     value = torch.zeros_like(x.source)
-    untouched, slack = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
-    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, slack)]
+    untouched, may_keep = torch.ones(value.shape, dtype=torch.bool), torch.zeros(value.shape, dtype=torch.bool)
+    parts = [slots.group_tables(point, flat) for flat in (x.source, value, untouched, may_keep)]
     for g, (source, table, kept, not_read) in enumerate(zip(*parts, strict=True)):
         for b, s in enumerate(x.idx_mapping.tolist()):
             null, owned = _null_columns(x, g, s), int(x.num_blocks[g, s])
@@ -136,7 +136,7 @@ def reference(point: Point, x: Inputs) -> Mapping[str, Expected]:
             kept[b], not_read[b, owned:] = False, True
         for b in range(len(x.idx_mapping), rows_to_write(point)):
             kept[b] = False
-    return {"target": Expected(value, untouched, slack)}
+    return {"target": Expected(value, untouched, may_keep)}
 
 
 def bytes_moved(point: Point, x: Inputs) -> int:
