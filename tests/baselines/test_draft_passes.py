@@ -18,11 +18,11 @@ def test_worked_example():
     x.num_rejected.copy_(torch.tensor([2, 0]))
     x.tables.copy_(torch.arange(9))
     got = {name: e.value for name, e in operator.reference(point, x).items()}
-    assert got["pos"][:, :2].tolist() == [[6, 11], [7, 11], [8, 11]]
-    assert got["lens"].tolist() == [[7, 12, 0], [8, 12, 0], [9, 12, 0]]
-    assert got["src"][:, :2].tolist() == [[7, 12], [8, 13], [9, 14]]
+    assert got["positions"][:, :2].tolist() == [[6, 11], [7, 11], [8, 11]]
+    assert got["seq_lens"].tolist() == [[7, 12, 0], [8, 12, 0], [9, 12, 0]]
+    assert got["sample_src_positions"][:, :2].tolist() == [[7, 12], [8, 13], [9, 14]]
     assert got["slot_mappings"][:, 0].tolist() == [[30, 11, -1], [31, 11, -1], [32, 11, -1]]
-    assert got["starts"].tolist() == [0, 1, 2, 2]
+    assert got["query_start_loc"].tolist() == [0, 1, 2, 2]
 
 
 SMALL = {"max_model_len": 600, "max_num_seqs": 9, "max_num_batched_tokens": 100, "block_size": 16}

@@ -11,7 +11,7 @@ from harness.verify.fixture import synchronize
 from tests.baselines.random_batches import legal_point
 from tests.runnable import DEVICE, healthy, on_device
 
-COUNTS = {name: name for name in ("num_computed_tokens", "total", "bins")}
+COUNTS = {name: name for name in ("num_computed_tokens", "total_len", "output_bin_counts")}
 OF_EPILOGUE = {"penalties": "on", "vocab_size": 20, "history_len": 40}
 ALIGNED = {"batch_size": 9, "max_num_seqs": 12, "mamba_block_size": 8, "max_model_len": 100}
 ALIGNED |= {"context_len": {"uniform": [8, 100]}}
@@ -28,9 +28,9 @@ CASES = [
     (
         "mamba_align_step",
         ALIGNED | {"phase": "before_forward"},
-        {"accepted": "accepted_before", "columns": "columns_before"},
+        {"num_accepted_tokens": "num_accepted_tokens_before", "state_columns": "state_columns_before"},
     ),
-    ("mamba_align_step", ALIGNED | {"phase": "after_sampling"}, {"accepted": "accepted_before"}),
+    ("mamba_align_step", ALIGNED | {"phase": "after_sampling"}, {"num_accepted_tokens": "num_accepted_tokens_before"}),
     (
         "mamba_spec_metadata",
         {"batch_size": 9, "mamba_block_size": 4, "acceptance": 0.3, "max_model_len": 64}

@@ -17,15 +17,20 @@ def before(computed, column, accepted, query=3):
     x = Inputs(
         idx_mapping=torch.tensor([1]),
         num_computed_tokens=int32(0, computed),
-        columns_before=int32(0, column),
-        accepted_before=int32(9, accepted),
+        state_columns_before=int32(0, column),
+        num_accepted_tokens_before=int32(9, accepted),
         query_start_loc=int32(0, query, query),
         seq_lens=int32(computed + query),
         slot_tables=table,
         batch_tables=table[:, :1].contiguous(),
     )
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["columns"][1]), int(got["accepted"][1]), got["moves"][0].tolist(), got["state_slots"][0, 0].tolist()
+    return (
+        int(got["state_columns"][1]),
+        int(got["num_accepted_tokens"][1]),
+        got["moves"][0].tolist(),
+        got["state_slots"][0, 0].tolist(),
+    )
 
 
 def after(computed, column, accepted):
@@ -34,7 +39,7 @@ def after(computed, column, accepted):
     point = legal_point(operator, axes | {"phase": "after_sampling", "context_len": 4})
     x = Inputs(torch.tensor([1]), int32(0, computed), int32(0, column), int32(9, accepted))
     got = {name: expected.value for name, expected in operator.reference(point, x).items()}
-    return int(got["accepted"][1]), got["moves"][0].tolist()
+    return int(got["num_accepted_tokens"][1]), got["moves"][0].tolist()
 
 
 def test_worked_example():

@@ -36,13 +36,13 @@ def test_the_drafter_goes_on_where_the_request_is(axes, seed):
     point = legal_point(operator, SMALL | axes)
     x = operator.make_inputs(point, seed)
     got = {name: e.value for name, e in operator.reference(point, x).items()}
-    history = got["all_ids_device" if point.memory == "device" else "all_ids_host"]
+    history = got["all_token_ids_device" if point.memory == "device" else "all_token_ids_host"]
     for b, s in enumerate(x.idx_mapping.tolist()):
         if s < 0:
             continue
-        end = int(got["last_index"][b])
-        assert got["pos"][end] == got["num_computed_tokens"][s] - 1
+        end = int(got["last_token_indices"][b])
+        assert got["positions"][end] == got["num_computed_tokens"][s] - 1
         if got["num_sampled"][b] > 0:
-            assert got["ids"][end] == history[s, got["total"][s] - 1] == got["last"][s]
+            assert got["input_ids"][end] == history[s, got["total_len"][s] - 1] == got["last_sampled_tokens"][s]
         else:
-            assert got["ids"][end] == x.next_prefill[s]
+            assert got["input_ids"][end] == x.next_prefill_tokens[s]

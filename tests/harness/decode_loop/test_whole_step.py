@@ -75,8 +75,12 @@ def test_fused_kernels_take_a_turn():
     ("operator", "change", "message"),
     [
         ("step_prologue", lambda x, out: out.slot_mappings[0, 5].add_(1), "step 0: table slots_0: [5] is "),
-        ("step_epilogue", lambda x, out: out.ids[4].add_(1), "step 0: table draft_ids, request 1: [1, 0] is "),
-        ("draft_passes", lambda x, out: out.lens[1, 2].add_(1), "step 0: table pass_lens: [1, 2] is "),
+        (
+            "step_epilogue",
+            lambda x, out: out.input_ids[4].add_(1),
+            "step 0: table draft_input_ids, request 1: [1, 0] is ",
+        ),
+        ("draft_passes", lambda x, out: out.seq_lens[1, 2].add_(1), "step 0: table pass_seq_lens: [1, 2] is "),
         (  # a count that is wrong in a slot shows in the next step
             "step_epilogue",
             lambda x, out: out.num_computed_tokens[x.idx_mapping[0]].sub_(1),
