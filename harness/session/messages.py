@@ -15,7 +15,7 @@ import msgspec
 from harness.config.load import Measure
 from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
 from harness.records.decode_loop import Loop
-from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment
+from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment, Status
 
 Role = Literal["evaluate", "audit"]
 
@@ -69,6 +69,12 @@ class Outputs(OfVariant):
     what: str
     poison: int
     contents: dict[str, bytes]
+
+    def failed(self, variant: str, **finding: Any) -> Compared:
+        """The process that compares died of them; nothing else of the death concerns the variant."""
+        message = f"{self.what} could not be checked: {finding['message']}"
+        failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
+        return Compared(variant, Finding(place=Place.POINT, name=self.point, **failure))
 
 
 class Heartbeat(_Message):
