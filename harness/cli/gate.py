@@ -18,7 +18,6 @@ import glob
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -40,6 +39,7 @@ from harness.discover import ROOT
 from harness.exit_codes import UNSURE
 from harness.records.file import read_run
 from harness.records.schema import RecordError, Run, Status
+from harness.session.interrupt import end_groups
 from harness.session.revisions import HOLD_FLAG, Revision, check_command_line, checked_out, resolve, working_tree
 from harness.session.worker import RunError
 from harness.wording import counted, printable
@@ -132,7 +132,7 @@ class Gate:
                     can_hold &= _is_gpu(proof)
                 self._measure_pairs(suites, began + minutes * 60, minutes, can_hold)
             finally:
-                _end(self._running)
+                end_groups([one.running for one in self._running], EXIT_LIMIT_S)
 
     def _measure_pairs(self, suites: dict[str, Path], end: float, minutes: float, can_hold: bool) -> None:
         only = None
@@ -293,17 +293,6 @@ class Gate:
 
     def _say(self, text: str) -> None:
         self.console.print(Text(text), soft_wrap=True)
-
-
-def _end(processes: Sequence[_Process]) -> None:
-    for one in processes:
-        with suppress(ProcessLookupError):
-            one.running.send_signal(signal.SIGTERM)
-    for one in processes:
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            one.running.wait(EXIT_LIMIT_S)
-        one.running.kill()
-        one.running.wait()
 
 
 def _sides(pair: int) -> tuple[str, str]:

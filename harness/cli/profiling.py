@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -40,6 +38,7 @@ from harness.records.schema import RecordError, Run
 from harness.report.console import print_tables
 from harness.report.profile import profile_tables, summary
 from harness.report.table import markdown
+from harness.session.interrupt import end_groups
 from harness.wording import counted, did_you_mean
 
 #: Calls of a cell in each phase. Nsight Compute repeats every kernel itself, and a second call tells nothing new.
@@ -268,7 +267,7 @@ def _run(console: Console, command: Sequence[str], log: TextIO, page: TextIO | N
     try:
         code = process.wait()
     except BaseException:
-        _end(process)
+        end_groups([process], _END_LIMIT_S)  # the profiler with the process that it profiles
         raise
     if code:
         with open(log.name, encoding="utf-8", errors="replace") as written:
@@ -284,16 +283,6 @@ def _why(code: int, said: str) -> str:
     reason = ncu.problem_in(said) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
     ended = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     return f"{ended}: {(reason or (lines[-1] if lines else 'it printed nothing')).removeprefix('error: ')}"
-
-
-def _end(process: subprocess.Popen) -> None:
-    """A profiler with the process that it profiles."""
-    for one, limit_s in ((signal.SIGTERM, _END_LIMIT_S), (signal.SIGKILL, _END_LIMIT_S)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, one)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(limit_s)
-            return
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Units of work: plain data, which travels as the same bytes through a pipe, to another GPU, a node or a test.
+"""Units of work: plain data, which travels through a pipe, to another GPU, a node or a test.
 
 A plan is a list of them (harness/config), a Session runs them (harness/session). Operators and variants are named, and
 looked up where they run. Each item asks for the outcomes of ``variants``, and can be cut down to some of them.

@@ -15,7 +15,7 @@ import msgspec
 from harness.config.load import Measure
 from harness.config.work_items import Cells, Checked, LoopItem, OfVariant, RandomBatches, Verify
 from harness.records.decode_loop import Loop
-from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Segment, Status
+from harness.records.schema import Calibration, Cell, Environment, Finding, Place, Status
 
 Role = Literal["evaluate", "audit"]
 
@@ -142,9 +142,9 @@ class Done(_Message):
     """All events of the last message have been sent."""
 
 
-#: What is sent to a worker, and what a worker sends; Segments come from the session of another node.
+#: What is sent to a worker, and what a worker sends.
 Message = Calibrate | Cells | Verify | RandomBatches | LoopItem | Outputs
-Event = Heartbeat | Ready | AuditReady | Cell | Loop | Segment | Checked | Outputs | Compared | Audited | Fatal | Done
+Event = Heartbeat | Ready | AuditReady | Cell | Loop | Checked | Outputs | Compared | Audited | Fatal | Done
 encode = msgspec.msgpack.Encoder().encode
 message_of = msgspec.msgpack.Decoder(Message).decode
 event_of = msgspec.msgpack.Decoder(Event).decode
