@@ -66,7 +66,7 @@ def load_config(options: argparse.Namespace, config: str) -> Source:
 def plan_items(options: argparse.Namespace, source: Source, catalog: Catalog) -> list[Cells] | list[LoopItem]:
     """The points of a sweep, or decode loops. Raises ConfigError."""
     if source.config.decode_loop is not None:
-        return plan_loops(source, catalog.operators, catalog.variants, catalog.bindings, options.only)
+        return plan_loops(source, catalog, options.only)
     return plan(source, catalog.operators, catalog.variants, options.only)
 
 
@@ -76,7 +76,7 @@ def cells_of(items: Sequence[Cells] | Sequence[LoopItem], catalog: Catalog) -> l
     """
     loops = [item for item in items if isinstance(item, LoopItem)]
     points = [item for item in items if isinstance(item, Cells)]
-    points += operators_of(loops, catalog.operators, catalog.variants, catalog.bindings)
+    points += operators_of(loops, catalog)
     for name in dict.fromkeys(item.operator for item in points):
         if (problem := wrong_with(catalog.operators[name], catalog.variants)) is not None:
             raise DiscoveryError(problem)

@@ -1,5 +1,6 @@
-"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike. How the
-processes that a command has started are ended.
+"""Ctrl-C, and the signals with which a terminal, a scheduler or ``kill`` ends a command: all interrupt it alike.
+
+Also ends the processes that a command has started.
 """
 
 from __future__ import annotations
