@@ -258,7 +258,7 @@ def report_command(options: argparse.Namespace) -> int:
         path = options.out / "report.md"
         path.write_text(markdown([summary, *operator_tables(across)]), encoding="utf-8")
         drawn = [] if options.no_plots else draw_all(runs, options.out, options.by)
-    plots = counted(len({one.stem for one in drawn}), "plot")
+    plots = counted(len({path.stem for path in drawn}), "plot")
     console.print(Text(f"\nevery cell: {path}; {plots} beside it", style="dim"))
     return OK
 

@@ -272,15 +272,15 @@ def _run(console: Console, command: Sequence[str], log: TextIO, page: TextIO | N
     if code:
         with open(log.name, encoding="utf-8", errors="replace") as written:
             written.seek(began)
-            said = written.read()
+            output = written.read()
         if page is not None:
-            said += Path(page.name).read_text(encoding="utf-8", errors="replace")
-        raise ToolFailed(f"{Path(command[0]).name} {_why(code, said)}; all that was printed: {log.name}")
+            output += Path(page.name).read_text(encoding="utf-8", errors="replace")
+        raise ToolFailed(f"{Path(command[0]).name} {_why(code, output)}; all that was printed: {log.name}")
 
 
-def _why(code: int, said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    reason = ncu.problem_in(said) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
+def _why(code: int, output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    reason = ncu.problem_in(output) or next((line for line in reversed(lines) if line.startswith("error: ")), None)
     ended = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
     return f"{ended}: {(reason or (lines[-1] if lines else 'it printed nothing')).removeprefix('error: ')}"
 
@@ -305,9 +305,9 @@ def attributed(request: Request, path: Path, session: Session | None, version: s
         return Profile(**common, tool_version=version, counters=counters)
     trace: Trace = nsys.read(path) if request.tool == "nsys" else chrome_trace.read(path)
     planned = set(keys)
-    kept = [one for one in trace.ranges if one.name in planned]
+    kept = [span for span in trace.ranges if span.name in planned]
     if not kept:
-        others = next((one.name for one in trace.ranges), None)
+        others = next((span.name for span in trace.ranges), None)
         has = f"; it has {others}" if others else ""
         raise ReportError(f"{path} holds no cell of {request.config}{has}: give the configuration that it was made of")
     trace.ranges = kept

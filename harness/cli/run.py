@@ -105,7 +105,7 @@ def _check_several(options: argparse.Namespace, sources: Sequence[Source]) -> No
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"two configurations are named {twice!r}; each gets a folder of its name")
     flags = ("resume", "verified_by", "hold")
-    if len(sources) > 1 and (flag := next((one for one in flags if getattr(options, one)), None)):
+    if len(sources) > 1 and (flag := next((name for name in flags if getattr(options, name)), None)):
         raise ConfigError(f"--{flag.replace('_', '-')} takes one configuration; run the others by themselves")
 
 

@@ -148,7 +148,7 @@ def _verify(
 
         with Session(job) as session:
             results.compiled = session.ready.compiled
-            run(session, 0, (Verify(operator=one.operator, variant=one.name) for one in here), keep_finding)
+            run(session, 0, (Verify(operator=variant.operator, variant=variant.name) for variant in here), keep_finding)
             if known_failures:
                 # What an engine's kernel does there may end its process, on which nothing else may depend.
                 with Session(replace(job, compiled=())) as apart:
@@ -157,7 +157,9 @@ def _verify(
             run(session, 2, _only(at_capacity, passed), keep_capacity)
             if random_batches:
                 count = {"count": random_batches}
-                batches = (RandomBatches(operator=one.operator, variant=one.name, **count) for one in passed)
+                batches = (
+                    RandomBatches(operator=variant.operator, variant=variant.name, **count) for variant in passed
+                )
                 run(session, 3, batches, keep_finding)
             run(session, 4, sweep, results.cells.append)
 
@@ -260,8 +262,10 @@ def _print_summary(console: Console, healthy: Sequence[Variant], results: Verifi
     def row(variant: Variant) -> tuple[str, ...]:
         if variant.id not in results.findings:
             return variant.id, f"unavailable: {_missing(variant, job)}", *([""] * len(heads))
-        mine = results.of(variant)
-        counts = [_counts([_outcome(one) for one in mine if one.place in HEADS[head]]) for head in heads]
+        findings = results.of(variant)
+        counts = [
+            _counts([_outcome(finding) for finding in findings if finding.place in HEADS[head]]) for head in heads
+        ]
         return variant.id, *counts, _counts([cell.status for cell in results.cells if cell.variant_id == variant.id])
 
     print_rows(console, ("variant", *heads, "points of the sweep"), map(row, healthy))
@@ -273,14 +277,15 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
     """
     from harness.verify.consumers import compare_consumers
 
-    comparisons = [one for item in items for one in compare_consumers(catalog, item, job.device, job.seed)]
+    comparisons = [c for item in items for c in compare_consumers(catalog, item, job.device, job.seed)]
     if not comparisons:
         console.print(Text("no consumer reads the tables of these operators"))
     compared: dict[tuple[str, ...], list] = {}
-    for one in comparisons:
-        if one.elements is not None:
-            names = f"{one.consumer.operator}/{one.variant}", one.consumer.name, one.consumer.planner
-            compared.setdefault(names, []).append(one)
+    for comparison in comparisons:
+        if comparison.elements is not None:
+            consumer = comparison.consumer
+            names = f"{consumer.operator}/{comparison.variant}", consumer.name, consumer.planner
+            compared.setdefault(names, []).append(comparison)
     if compared:
         rows = [
             (*names, *(f"{n:,}" for n in (len(at), sum(o.elements for o in at), sum(o.different for o in at))))
@@ -288,13 +293,13 @@ def verify_consumers(console: Console, job: Job, catalog: Catalog, items: Sequen
         ]
         heads = ("variant", "read by", "as the tables of", "points", "elements", "different")
         print_rows(console, heads, rows)
-    failed = Counter((one.consumer.name, one.variant, one.error) for one in comparisons if one.error is not None)
+    failed = Counter((c.consumer.name, c.variant, c.error) for c in comparisons if c.error is not None)
     for (name, variant, error), count in failed.items():
         console.print(Text(f"{name}: {counted(count, 'time')} failed: {variant}: {error}", style="red"))
-    left_out = Counter((one.consumer.name, one.reason) for one in comparisons if one.reason is not None)
+    left_out = Counter((c.consumer.name, c.reason) for c in comparisons if c.reason is not None)
     for (name, reason), count in left_out.items():
         console.print(Text(f"{name}: {counted(count, 'time')} not compared: {of_reason(reason)}"))
-    return any(one.bad for one in comparisons)
+    return any(comparison.bad for comparison in comparisons)
 
 
 def _print_known_failures(console: Console, healthy: Sequence[Variant], results: Verified) -> None:
@@ -340,9 +345,9 @@ def _print_checks(console: Console, healthy: Sequence[Variant], results: Verifie
     """For each operator a table of its variants and all checks, over all edge cases and sequences together."""
     shown: set[str] = set()
     for operator in dict.fromkeys(variant.operator for variant in healthy):
-        mine = [variant for variant in healthy if variant.operator == operator]
+        of_operator = [variant for variant in healthy if variant.operator == operator]
         console.print(Text(f"\n{operator}", style="bold"))
-        of_checks = {v.name: check_results(v, results.of(v), job.device) for v in mine}
+        of_checks = {v.name: check_results(v, results.of(v), job.device) for v in of_operator}
         print_checks(console, of_checks)
         shown.update(result for of_variant in of_checks.values() for result in of_variant.values())
     notes = [f"{result}: {meaning}" for result, meaning in LEGEND.items() if result in shown]
@@ -366,7 +371,7 @@ def _defect_row(variant: Variant, results: Verified, job: Job) -> tuple[str, str
     first = _rejection(results.of(variant))
     if first is None:
         return name, "NOTHING", "", ""
-    checks = dict.fromkeys(str(one.check) for one in results.of(variant) if one.status is Status.MISMATCH)
+    checks = dict.fromkeys(str(finding.check) for finding in results.of(variant) if finding.status is Status.MISMATCH)
     # The first wrong element of up to five is enough here.
     return name, ", ".join(checks), in_buffers(first.name, first.buffers), ";".join(first.message.split(";")[:2])
 
@@ -398,7 +403,7 @@ def _print_failure(
     if not bad:
         return
     first = min(bad, key=lambda f: len(f.name) if f.place is Place.CAPACITY_POINT else 0)
-    case = {one.name: one for one in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
+    case = {case.name: case for case in operator.edge_cases if first.place is Place.EDGE_CASE}.get(first.name)
     axes = f" ({operator.label(operator.complete(case.point))})" if case else ""
     where = place_of(first) or "some point"
     console.print(Text(f"\n{variant.id} at {where}{axes}: {full(first)}", style="red"))

@@ -223,7 +223,7 @@ def _in_words(message: str) -> str:
         "null": "nothing",
     }
     message = re.sub(
-        r"`([\w| ]+)`", lambda types: " or ".join(words.get(one, one) for one in types[1].split(" | ")), message
+        r"`([\w| ]+)`", lambda types: " or ".join(words.get(name, name) for name in types[1].split(" | ")), message
     )
     return re.sub(r"matching regex '.*'", "of letters, digits, `_`, `-` and, but for the first, `.`", message)
 

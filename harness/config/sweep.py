@@ -30,13 +30,13 @@ def cells(
     """The unit of work of some variants at a point. baseline: where it is not the operator's own."""
     return Cells(
         operator=operator.name,
-        variants=tuple(one.name for one in variants),
+        variants=tuple(variant.name for variant in variants),
         axes=dict(point),
         point=operator.label(point),
         baseline=baseline or operator.baseline,
         phase=operator.phase,
-        slow=tuple(one.name for one in variants if one.is_slow_to_verify),
-        known_failures={one.name: dict(one.known_failures) for one in variants if one.known_failures},
+        slow=tuple(variant.name for variant in variants if variant.is_slow_to_verify),
+        known_failures={variant.name: dict(variant.known_failures) for variant in variants if variant.known_failures},
         at_capacity=at_capacity,
     )
 
@@ -191,10 +191,10 @@ def check_only(source: Source, selector: Selector, kept: Sequence[Any], kind: st
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``2/8`` -> (2, 8). Raises ConfigError."""
-    found = re.fullmatch(r"(\d{1,100})/(\d{1,100})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    numbers = re.fullmatch(r"(\d{1,100})/(\d{1,100})", text)
+    if not numbers or not 1 <= int(numbers[1]) <= int(numbers[2]):
         raise ConfigError(f"--shard {text}: expected I/N such as 2/8, counted from 1")
-    return int(found[1]), int(found[2])
+    return int(numbers[1]), int(numbers[2])
 
 
 def shard_of(items: Sequence[Cells], piece: int, pieces: int) -> list[Cells]:

@@ -70,9 +70,9 @@ class Outputs(OfVariant):
     poison: int
     contents: dict[str, bytes]
 
-    def failed(self, variant: str, **finding: Any) -> Compared:
+    def failed(self, variant: str, **fields: Any) -> Compared:
         """The process that compares died of them; nothing else of the death concerns the variant."""
-        message = f"{self.what} could not be checked: {finding['message']}"
+        message = f"{self.what} could not be checked: {fields['message']}"
         failure = {"status": Status.FAILED, "when": "after_timing", "message": message}
         return Compared(variant, Finding(place=Place.POINT, name=self.point, **failure))
 
