@@ -75,7 +75,7 @@ def verify_command(options: argparse.Namespace) -> int:
     console, job = make_console(), make_job(options, measure, device, timed=False)
     if options.defects:
         operators = {item.operator for item in items} or set(catalog.operators)
-        bad = verify_defects(console, job, defects_of(catalog, operators))
+        bad = verify_defects(console, job, catalog, defects_of(catalog, operators))
     elif options.consumers:
         bad = verify_consumers(console, job, catalog, items)
     elif options.point is not None:
