@@ -209,8 +209,9 @@ class Verification:
         return bool(accepted)
 
     def _print_failure(self, variant: Variant, command: Callable[[str, int], str]) -> None:
-        """The first failure of a variant, how many there are beside it, and the command that repeats it alone. Of points
-        at capacity, which may be many, the first is the one with the shortest label.
+        """The first failure of a variant, how many there are beside it, and the command that repeats it alone.
+
+        Of points at capacity, which may be many, the first is the one with the shortest label.
         """
         operator = self.catalog.operators[variant.operator]
         of_sweep = (cell.finding for cell in self.cells if cell.finding is not None and cell.variant_id == variant.id)
