@@ -188,8 +188,8 @@ def _add_rule_options(command: argparse.ArgumentParser) -> None:
 
 
 def _gate_options(gate: argparse.ArgumentParser) -> None:
-    begun = gate.add_mutually_exclusive_group(required=True)
-    _add_config(begun, nargs="?")
+    origin = gate.add_mutually_exclusive_group(required=True)
+    _add_config(origin, nargs="?")
     _add_sweep_options(gate)
     gate.add_argument("--base", metavar="REV", help="the revision to compare with: a branch, tag or commit")
     gate.add_argument("--head", metavar="REV", help="the revision to judge (default: the working tree as it stands)")
@@ -198,7 +198,7 @@ def _gate_options(gate: argparse.ArgumentParser) -> None:
     )
     _add_rule_options(gate)
     _add_out(gate, "where records and comparison go (default: results/gate-NAME-TIME)")
-    begun.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
+    origin.add_argument("--resume", type=_folder, metavar="FOLDER", help="continue an interrupted or undecided gate")
 
 
 def _merge_options(merge: argparse.ArgumentParser) -> None:
