@@ -629,7 +629,7 @@ def test_the_presets_of_the_command_line_are_those_of_the_rule():
 
 def test_one_side_needs_two_variants(tmp_path):
     run = write_side(sweep(1), tmp_path / "run")
-    assert "needs BASE and HEAD" in bench(run).stderr
+    assert "HEAD --variants is required" in bench(run).stderr
     done = bench(run, "--variants", "triton_fused", "cuda_fused", "--preset", "nightly")
     assert done.returncode == 1
     assert "triton_fused against cuda_fused" in done.stdout
