@@ -17,14 +17,7 @@ import numpy as np
 
 from harness.analysis import moderated, stats
 from harness.analysis.stats import Interval
-from harness.analysis.warnings import (
-    abbreviated,
-    audit_warnings,
-    calibration_warnings,
-    disagreeing_cells,
-    known_failure_warnings,
-    throttling_warnings,
-)
+from harness.analysis.warnings import known_failure_warnings, measurement_warnings
 from harness.exit_codes import BAD, OK, UNSURE
 from harness.records.differences import differences
 from harness.records.endings import ending
@@ -238,7 +231,7 @@ class Comparison:
     @property
     def untimed(self) -> list[Transition]:
         """Cells timed in base that are not broken and have no comparable time in head."""
-        return [one for one in (*self.base_only, *self.lost) if one.timed]
+        return [transition for transition in (*self.base_only, *self.lost) if transition.timed]
 
     @property
     def power(self) -> float:
@@ -289,13 +282,7 @@ class Comparison:
         """What a reader must know of the records before relying on the verdicts."""
         warnings = []
         for side, runs in self.sides:
-            cells = [cell for run in runs for cell in run.cells]
-            disagreeing = list(dict.fromkeys(key for run in runs for key in disagreeing_cells(run, run.cells)))
-            texts = list(dict.fromkeys(text for run in runs for text in calibration_warnings(run)))
-            if disagreeing:
-                named = ", ".join(abbreviated(disagreeing))
-                texts.append(f"estimators disagree on {counted(len(disagreeing), 'cell')}: {named}")
-            warnings += [f"{side}: {text}" for text in [*texts, *throttling_warnings(cells), *audit_warnings(cells)]]
+            warnings += [f"{side}: {text}" for text in measurement_warnings(runs)]
         cells = [cell for _, runs in self.sides for run in runs for cell in run.cells]
         return [*warnings, *known_failure_warnings(cells)]
 
@@ -408,7 +395,7 @@ def _check_runs(base: tuple[Run, ...], head: tuple[Run, ...], rule: Rule, paired
                     f"{earlier} and {run.path} are the same record; on one side, {side}, it is no new evidence; "
                     "remove one"
                 )
-        for difference in [] if paired else [one for run in runs for one in differences(runs[0], run, "side")]:
+        for difference in [] if paired else [change for run in runs for change in differences(runs[0], run, "side")]:
             raise CompareError(
                 f"{side} holds records of several revisions ({difference.ours or 'unknown'} and "
                 f"{difference.theirs or 'unknown'}); give each revision its own folder"
@@ -423,13 +410,13 @@ def identity(run: Run) -> tuple[Any, ...]:
 
 def _changed(base: Run, head: Run) -> list[Changed]:
     """What a reader may ask about beside the code. Not the commit, in which compared runs are meant to differ."""
-    return [Changed(one.respect, one.ours, one.theirs) for one in differences(base, head, "listed")]
+    return [Changed(change.respect, change.ours, change.theirs) for change in differences(base, head, "listed")]
 
 
 def _machines(base: tuple[Run, ...], head: tuple[Run, ...]) -> Machines:
     """Whether the sides were timed on the same GPUs, and how much wider the threshold becomes if not."""
-    sides = [tuple(dict.fromkeys(one for run in runs for one in run.gpu_ids)) for runs in (base, head)]
-    known = [tuple(one for one in side if one is not None) for side in sides]
+    sides = [tuple(dict.fromkeys(gpu for run in runs for gpu in run.gpu_ids)) for runs in (base, head)]
+    known = [tuple(gpu for gpu in side if gpu is not None) for side in sides]
     if base[0].header.environment.device == "cpu":
         return Machines((), (), 0.0, None)
     if known != sides:
@@ -460,8 +447,8 @@ def _calibration_spread(base: tuple[Run, ...], head: tuple[Run, ...]) -> float:
 
     def slope_of(runs: tuple[Run, ...], name: str) -> float:
         kernels = [run.header.calibration.own.get(name) for run in runs if run.header.calibration]
-        slopes = [float(np.median(stats.slopes(one.graph_us))) for one in kernels if one and len(one.graph_us) > 1]
-        return float(np.median(slopes)) if slopes else math.nan
+        slopes = [stats.slopes(kernel.graph_us) for kernel in kernels if kernel and len(kernel.graph_us) > 1]
+        return float(np.median([np.median(of_run) for of_run in slopes])) if slopes else math.nan
 
     names = {name for run in (*base, *head) if run.header.calibration for name in run.header.calibration.own}
     pairs = [(slope_of(base, name), slope_of(head, name)) for name in names]
@@ -571,9 +558,9 @@ def _state(cells: Sequence[Cell]) -> str:
     """Status and reason of the first bad cell, else of the first; with the number of processes where not all agree."""
     if not cells:
         return "absent"
-    cell = next((one for one in cells if one.status.is_bad), cells[0])
+    cell = next((cell for cell in cells if cell.status.is_bad), cells[0])
     reason = ending(cell)
-    like = sum(one.status == cell.status for one in cells)
+    like = sum(other.status == cell.status for other in cells)
     share = f" ({like} of {len(cells)} processes)" if like < len(cells) else ""
     return f"{cell.status}{share}: {reason}" if reason else f"{cell.status}{share}"
 
