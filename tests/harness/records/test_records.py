@@ -164,7 +164,7 @@ def test_an_unknown_status_is_refused_with_its_line_and_field(written):
 
 
 def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_calibration(tmp_path, monkeypatch):
-    mine = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
+    run_here = factory.sweep_run(factory.cpu_environment(), batch_sizes=(8, 32))
     recorded = factory.sweep_run(batch_sizes=(1, 8, 128))
     cells = [structs.replace(cell, process=int(cell.operator == "decode_native")) for cell in recorded.cells]
     timer = factory.calibration(np.random.default_rng(1))
@@ -177,7 +177,7 @@ def test_beside_a_run_without_a_gpu_recorded_points_are_drawn_each_with_its_cali
     )
     factory.write(cold, tmp_path / "cold.jsonl")
     monkeypatch.setattr(run_report, "REFERENCE", tmp_path)
-    (drawn,) = run_report._references(mine)
+    (drawn,) = run_report._references(run_here)
     assert {cell.axes["batch_size"] for cell in drawn.cells} == {8}
     assert {cell.operator for cell in drawn.cells} == {"decode_flatten", "decode_native"}
     for cell in drawn.cells:
