@@ -653,7 +653,7 @@ def _exp(log_ratio: float) -> float:
 
 
 def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellComparison:
-    base_us, ratio = _mean(row.base_medians), judgement.ratio
+    base_us, ratio = _geometric_mean(row.base_medians), judgement.ratio
     change_us = Interval(*(base_us * (bound - 1) for bound in (ratio.median, ratio.low, ratio.high)))
     return replace(
         row,
@@ -665,7 +665,7 @@ def _judged(row: CellComparison, judgement: _Judgement, rule: Rule) -> CellCompa
     )
 
 
-def _mean(values: Medians) -> float:
+def _geometric_mean(values: Medians) -> float:
     """The geometric mean."""
     return float(np.exp(np.mean(np.log(values))))
 
@@ -684,7 +684,7 @@ def _summaries(result: Comparison, cells: Sequence[CellComparison]) -> list[Summ
     summaries = []
     for ((operator, variant), group), judgement in zip(groups.items(), _judgements(result, sides), strict=True):
         ratios = [cell.ratio.median for cell in group]
-        mean = _mean(ratios)
+        mean = _geometric_mean(ratios)
         bounds = (mean / judgement.ratio.median * bound for bound in (judgement.ratio.low, judgement.ratio.high))
         summaries.append(
             Summary(
